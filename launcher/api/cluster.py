@@ -83,15 +83,15 @@ class _ClusterTasks(FunctionJob):
     def task_ended(self, task: TaskHandle, ending: str) -> None:
         """See `FunctionJob`."""
         if task.name.partition("/")[0] in TRAINING_ROLES:
-            self.feeder.lost(task.name, task.attempt, ending)
+            self.feeder.on_lost(task.name, task.attempt, ending)
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
         """See `FunctionJob`."""
-        self.feeder.restarting(attempts)
+        self.feeder.on_restarting(attempts)
 
     def task_started(self, task: TaskHandle) -> None:
         """See `FunctionJob`."""
-        self.feeder.started(task.name, task.attempt)
+        self.feeder.on_started(task.name, task.attempt)
 
 
 class TFCluster:

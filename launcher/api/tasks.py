@@ -178,7 +178,7 @@ class FunctionJob:
         try:
             self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            listener = Listener(key, folder, self._elsewhere or self._in_containers)
+            listener = Listener(key, folder, tcp=self._elsewhere or self._in_containers)
             self._listener = listener
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())

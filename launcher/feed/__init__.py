@@ -5,7 +5,7 @@ standard library only).
 `launcher.api` uses these, and nothing else of the two packages:
 
 ==================================  ==========================================================================
-`feed.feeder`                       `Feeder`: all feeds of a cluster (`add`, `lost`, `fail`, `train`,
+`feed.feeder`                       `Feeder`: all feeds of a cluster (`add`, `on_lost`, `fail`, `train`,
                                     `inference`, `finish`, `close`)
 `feed.listener`                     `Listener`: accepts the tasks that have the job's key; `FeedPeer`: one
 `feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`

@@ -17,39 +17,40 @@ from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Block, Buffer, encode, encode_code, part, size
 from launcher.feed.sources import Piece, piece_of
 
-#: Bytes and rows of a chunk.
+# A chunk has about so many bytes, and at most so many rows.
 CHUNK_BYTES = 1 << 20
 MAX_ROWS = 16384
-#: Bytes of a chunk that is split once more: its rows are much larger than those before.
+#: A larger chunk is split once more: its rows are much larger than those before.
 FAR_TOO_BIG_BYTES = 64 << 20
-#: The factor by which a chunk may have more rows than the one before: the first rows may be small ones.
+# A chunk has at most so many times more rows than the one before: the first rows may be small ones.
 _MAX_GROWTH = 8
-#: The weight of a chunk of code, in bytes: it will make many rows.
+# A chunk of code weighs so much, because it will make many rows.
 _CODE_WEIGHT_BYTES = 2 << 20
-#: Bytes of memory for each result that waits, beside its bytes in the frame.
+# Each result that waits takes so much memory beside its bytes in the frame.
 _RESULT_OVERHEAD_BYTES = 64
 
 
 class Chunk(Record):
     """Some rows, or the code that returns them, ready to be sent."""
 
-    #: Their number; ``None``: it is code.
+    #: How many rows it has; None if it is code.
     rows: int | None
     weight: int
     buffers: Sequence[Buffer]
 
 
 class Chunker:
-    """Cuts partitions into chunks of about a mebibyte; learns from each how many rows that is."""
+    """Cuts partitions into chunks of about a mebibyte. It learns from each chunk how many rows that is."""
 
     def __init__(self) -> None:
         self.rows = 1  # the first row may have any size
 
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
-        """The rows of a partition, encoded.
+        """Yield the rows of a partition, encoded.
 
         Raises:
-            FeedError: they cannot be sent. Any exception of the user's code.
+            FeedError: The rows cannot be sent.
+            Exception: Whatever the code of the user raises.
         """
         for block in piece.blocks(lambda: self.rows):
             yield from self._encoded(block)
@@ -78,26 +79,28 @@ class Partition:
     One thread at a time calls `make`, without a lock.
 
     Args:
-        number: from 0, in the order of the rows.
-        piece: gives the rows; if it can do so only once, the chunks are kept.
-        chunker: of the call.
-        inference: whether there is a result for each row.
-        task: gets it; empty: any task.
+        number: The place of the partition in the order of the rows, from 0.
+        piece: Returns the rows. If it can do so only once, the chunks are kept.
+        chunker: The chunker of the call.
+        is_inference: Whether there is a result for each row.
+        task: The task that gets the partition. By default any task may get it.
     """
 
-    def __init__(self, number: int, piece: Piece, chunker: Chunker, inference: bool, task: str = "") -> None:
+    def __init__(
+        self, number: int, piece: Piece, chunker: Chunker, task: str = "", *, is_inference: bool
+    ) -> None:
         self.number = number
-        self.inference = inference
+        self.is_inference = is_inference
         self.task = task
-        #: Results in order that were not taken yet; of how many bytes.
+        #: The results that were not taken yet, in order, and the number of their bytes.
         self.results: list[Any] = []
         self.result_bytes = 0
         self.kept_bytes = 0
         #: Whether all its rows are consumed, or answered.
-        self.done = False
+        self.is_done = False
         self._piece = piece
         self._chunker = chunker
-        #: Chunks kept for a second time; ``None``: the piece can give its rows again, or they are too many.
+        #: Chunks kept for a second time; None if the piece can return its rows again, or they are too many.
         self._kept: list[Chunk] | None = None if piece.repeatable else []
         self._fresh: Iterator[Chunk] | None = None
         #: The number of results known from all tasks.
@@ -106,11 +109,13 @@ class Partition:
 
     def _begin(self) -> None:
         self._chunks = self._all_chunks()
-        #: Whether all chunks were made; the number of the last one on its connection (0: there is none).
-        self.complete = False
+        #: Whether all chunks were made.
+        self.is_complete = False
+        #: The number of the last chunk on its connection, or 0 if no chunk was sent.
         self.last = 0
-        #: Rows sent, results received; whether the number of rows is not known yet: code returns them.
+        #: How many rows were sent, and how many results have come.
         self._rows = self._answered = 0
+        #: Whether the number of rows is not known yet, because code returns them.
         self._uncounted = False
 
     def _all_chunks(self) -> Iterator[Chunk]:
@@ -130,38 +135,38 @@ class Partition:
             del chunk  # the next one may have the memory of its buffers
 
     def make(self) -> Chunk | None:
-        """The next chunk; ``None`` after the last. Runs the user's code."""
+        """Make the next chunk, which runs the code of the user. Returns None after the last chunk."""
         return next(self._chunks, None)
 
-    def sent(self, chunk: Chunk, number: int) -> None:
-        """A chunk is sent, the one of this number on its connection."""
+    def count_sent(self, chunk: Chunk, number: int) -> None:
+        """Count a chunk that is sent now, with this number on its connection."""
         self.last = number
         self._rows += chunk.rows or 0
         self._uncounted = chunk.rows is None
 
-    def counted(self, number: int, rows: int) -> None:
-        """The code in a chunk of this number has returned so many rows."""
+    def set_row_count(self, number: int, rows: int) -> None:
+        """Note how many rows the code in the chunk of this number has returned."""
         if self._uncounted and self.last == number:
             self._rows, self._uncounted = rows, False
 
     @property
     def missing(self) -> int:
-        """Results that are missing for rows sent, at least."""
-        return self.inference and (1 if self._uncounted else self._rows - self._answered)
+        """How many results at least are missing for rows that were sent."""
+        return self.is_inference and (1 if self._uncounted else self._rows - self._answered)
 
     def is_finished(self, consumed: int) -> bool:
-        """Whether all its chunks are consumed, up to this number, or all its rows are answered."""
-        return self.complete and (self.missing <= 0 if self.inference else self.last <= consumed)
+        """Return whether all its chunks are consumed, up to this number, or all its rows are answered."""
+        return self.is_complete and (self.missing <= 0 if self.is_inference else self.last <= consumed)
 
     def answer(self, results: list[Any], size: int) -> tuple[list[Any], int]:
         """Take the results of its rows, except those that a lost task has given before.
 
         Args:
-            results: the next ones of its task, in order.
-            size: bytes that they had in their frame.
+            results: The next results of its task, in order.
+            size: The number of bytes that they had in their frame.
 
         Returns:
-            The results that belong to later partitions; the bytes of those that are new.
+            The results that belong to later partitions, and the number of bytes of those that are new.
         """
         taken = results if self._uncounted else results[: self.missing]
         new = taken[max(0, self._known - self._answered) :]
@@ -176,7 +181,7 @@ class Partition:
         """Begin again, for another task.
 
         Raises:
-            FeedError: its rows are gone.
+            FeedError: The rows are gone.
         """
         if self._kept is None and not self._piece.repeatable:
             raise FeedError(
@@ -186,19 +191,19 @@ class Partition:
         self._begin()
 
     def fresh(self) -> Partition:
-        """The same partition, with nothing sent. A thread that still sends this one has no effect then."""
-        return Partition(self.number, self._piece, self._chunker, self.inference, self.task)
+        """Return the same partition with nothing sent. A thread that sends this one has no effect then."""
+        return Partition(self.number, self._piece, self._chunker, self.task, is_inference=self.is_inference)
 
     def forget(self) -> None:
         """Drop the chunks kept for a second time."""
         self._kept, self.kept_bytes = None, 0
 
 
-#: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
+#: Partitions that cannot be iterated again are kept up to this size, in case that a task is lost.
 MAX_KEPT_BYTES = 512 << 20
-#: Bytes of results that wait to be taken: beyond, no more rows are sent.
+#: No more rows are sent while results of so many bytes wait to be taken.
 MAX_RESULT_BYTES = 32 << 20
-#: Equal batches: rounds that the fastest task may be ahead of the slowest.
+# With equal batches, the fastest task may be so many rounds ahead of the slowest.
 _MAX_ROUNDS_AHEAD = 32
 #: The key of partitions that any task may get.
 _ANY_TASK = ""
@@ -208,11 +213,12 @@ class Call:
     """One call of `train` or `inference` on a feed.
 
     Args:
-        source: a generator of pieces; with ``in_step`` of rounds, a block for each task. Threads read it.
-        tasks: that are fed.
-        timeout: seconds in which some task must take some row.
-        inference: whether there is a result for each row.
-        in_step: whether all tasks get the same number of batches.
+        source: A generator of pieces; with ``is_in_step`` of rounds, with a block for each task. Threads
+            read it.
+        tasks: The tasks that are fed.
+        timeout: Seconds in which some task must take some row.
+        is_inference: Whether there is a result for each row.
+        is_in_step: Whether all tasks get the same number of batches.
     """
 
     def __init__(
@@ -220,58 +226,64 @@ class Call:
         source: Generator[Any],
         tasks: Sequence[str],
         timeout: float,
-        inference: bool = False,
-        in_step: bool = False,
+        *,
+        is_inference: bool = False,
+        is_in_step: bool = False,
     ) -> None:
         self.source = source
         self.timeout = timeout
-        self.inference = inference
-        self.in_step = in_step
-        #: What the call raises; whether it has returned or raised.
+        self.is_inference = is_inference
+        self.is_in_step = is_in_step
+        #: What the call raises.
         self.error: BaseException | None = None
-        self.over = False
-        #: Whether a thread reads the source; whether all of it is read.
-        self.reading = self.exhausted = False
-        #: When it began, a task took rows, or gave results.
+        #: Whether it has returned or raised.
+        self.is_over = False
+        #: Whether a thread reads the source, and whether all of it is read.
+        self.is_reading = self.is_exhausted = False
+        #: When the call last went on: it began, or a task took rows or gave results.
         self.moved = 0.0
         #: Whether the user was told that results are missing.
-        self.told_missing = False
-        #: Tasks that had some partition; whether rows were dropped, because tasks take no more.
+        self.was_told_missing = False
+        #: Tasks that had some partition.
         self.served: set[str] = set()
-        self.dropped = False
-        #: Equal batches: tasks that have left a batch unfinished, with the reason; whether the rounds are fed
-        #: again when the tasks have started again.
+        #: Whether rows were dropped, because tasks take no more.
+        self.has_dropped_rows = False
+        #: With equal batches, tasks that have left a batch unfinished, with the reason.
         self.broken: dict[str, str] = {}
-        self.again = False
+        #: With equal batches, whether the rounds are fed again when the tasks have started again.
+        self.should_feed_again = False
         self.result_bytes = 0
         self._tasks = tasks
         self._chunker = Chunker()
-        #: Partitions that are not finished, or have results to be taken; the number of all that were made.
+        #: Partitions that are not finished, or have results to be taken.
         self._partitions: dict[int, Partition] = {}
+        #: How many partitions were made.
         self._made = 0
-        #: Those of them that no task has: equal batches, by task; those that any task may get, by
-        #: `_ANY_TASK`.
+        #: Partitions that no task has: by the task with equal batches, otherwise by `_ANY_TASK`.
         self._queues: defaultdict[str, dict[int, Partition]] = defaultdict(dict)
-        #: Equal batches: rounds that not all tasks have consumed, oldest first.
+        #: With equal batches, rounds that not all tasks have consumed, the oldest first.
         self._rounds: deque[list[Partition]] = deque()
         #: The partition that the next results belong to.
         self._next = 0
 
     def fail(self, error: BaseException) -> None:
-        """The call raises this, unless it has failed before."""
+        """Let the call raise this, unless it has failed before."""
         self.error = self.error or error
 
     # What is sent.
 
     def has_rows(self, task: str) -> bool:
-        """Whether there is a partition with which a task may begin, or the source may be read for one."""
-        waiting, readable = self._waiting(task), not (self.exhausted or self.reading)
-        if self.in_step:
+        """Return whether a task may begin with a partition, or the source may be read for one."""
+        waiting, readable = self._waiting(task), not (self.is_exhausted or self.is_reading)
+        if self.is_in_step:
             return bool(waiting) or (readable and max(map(len, self._queues.values())) < _MAX_ROUNDS_AHEAD)
         return bool(waiting or readable) and self.permits(min(waiting, default=self._made))
 
     def permits(self, number: int) -> bool:
-        """Whether rows of this partition may be sent: too many results wait only if they are not the next."""
+        """Return whether rows of this partition may be sent.
+
+        They may not while too many results wait, unless the results of this partition are the next ones.
+        """
         if self.result_bytes < MAX_RESULT_BYTES:
             return True
         head = self._partitions.get(self._next)
@@ -280,20 +292,20 @@ class Call:
         return self._next in self._queues[_ANY_TASK]  # it needs a task that has room
 
     def is_all_given(self, task: str) -> bool:
-        """Whether there is no partition for a task to begin with, as far as is known."""
-        return self.exhausted and not self._waiting(task)
+        """Return whether there is no partition for a task to begin with, as far as is known."""
+        return self.is_exhausted and not self._waiting(task)
 
     def next_partition(self, task: str) -> Partition | None:
-        """The first partition that waits for a task; it waits no more."""
+        """Remove the first partition that waits for a task, and return it."""
         waiting = self._waiting(task)
         return waiting.pop(min(waiting)) if waiting else None
 
     def has_partition(self, partition: Partition | None) -> bool:
-        """Whether this is a partition of this call that is not finished."""
+        """Return whether this is a partition of this call that is not finished."""
         return partition is not None and self._partitions.get(partition.number) is partition
 
     def _waiting(self, task: str) -> dict[int, Partition]:
-        return self._queues[task if self.in_step else _ANY_TASK]
+        return self._queues[task if self.is_in_step else _ANY_TASK]
 
     # What has happened.
 
@@ -301,18 +313,22 @@ class Call:
         """Make partitions of an item of the source: a piece, or a round of blocks, one for each task.
 
         Args:
-            refused: tasks that take no more rows.
+            item: What was read.
+            refused: Tasks that take no more rows.
         """
-        pieces = zip(self._tasks, map(piece_of, item), strict=True) if self.in_step else [(_ANY_TASK, item)]
+        pieces = [(_ANY_TASK, item)]
+        if self.is_in_step:
+            pieces = list(zip(self._tasks, map(piece_of, item), strict=True))
         made = []
         for task, piece in pieces:
             if task in refused:
-                self.dropped = True
+                self.has_dropped_rows = True
                 continue
-            made.append(Partition(self._made, piece, self._chunker, self.inference, task))
+            partition = Partition(self._made, piece, self._chunker, task, is_inference=self.is_inference)
+            made.append(partition)
             self._made += 1
         self._put(made)
-        if self.in_step:
+        if self.is_in_step:
             self._rounds.append(made)
             while self._rounds and not any(map(self.has_partition, self._rounds[0])):
                 self._rounds.popleft()
@@ -321,11 +337,11 @@ class Call:
         for partition in partitions:
             self._partitions[partition.number] = self._queues[partition.task][partition.number] = partition
 
-    def finished(self, partition: Partition) -> None:
-        """All rows of a partition are consumed, or answered."""
-        partition.done = True
+    def finish_partition(self, partition: Partition) -> None:
+        """Note that all rows of a partition are consumed, or answered."""
+        partition.is_done = True
         partition.forget()
-        if not self.inference and self.has_partition(partition):
+        if not self.is_inference and self.has_partition(partition):
             del self._partitions[partition.number]
 
     def limit_kept(self, partition: Partition) -> None:
@@ -334,19 +350,25 @@ class Call:
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:
-        """Equal batches: a task takes no more."""
+        """Drop the rows that wait for a task which takes no more, with equal batches."""
         for number in self._queues.pop(task, ()):
             del self._partitions[number]
-            self.dropped = True
+            self.has_dropped_rows = True
 
-    def give_back(self, partition: Partition, loss: str, exactly_once: bool) -> None:
-        """A task has not finished a partition: it is lost, or (empty) it takes no more rows."""
+    def give_back(self, partition: Partition, loss: str, *, exactly_once: bool) -> None:
+        """Take back a partition that a task has not finished.
+
+        Args:
+            partition: The partition.
+            loss: Why the task is lost. Empty if it takes no more rows.
+            exactly_once: Whether no row may be fed a second time.
+        """
         if not self.has_partition(partition):
             return
-        if not loss and not self.inference and (partition.last or self.in_step):
-            self.dropped = True  # the rows that it has count as consumed
+        if not loss and not self.is_inference and (partition.last or self.is_in_step):
+            self.has_dropped_rows = True  # the rows that it has count as consumed
             del self._partitions[partition.number]
-        elif self.in_step and partition.last:
+        elif self.is_in_step and partition.last:
             self.broken[partition.task] = loss
         else:
             try:
@@ -361,7 +383,7 @@ class Call:
 
     def feed_rounds_again(self) -> None:
         """Feed the rounds that not all tasks have consumed again, to all of them."""
-        self.again = False
+        self.should_feed_again = False
         self.broken.clear()
         self._queues.clear()
         rounds = [each for each in self._rounds if any(map(self.has_partition, each))]
@@ -369,8 +391,8 @@ class Call:
         self._put([*chain.from_iterable(self._rounds)])
 
     def end(self) -> None:
-        """Nothing more is sent."""
-        self.over, self.again = True, False
+        """Send nothing more."""
+        self.is_over, self.should_feed_again = True, False
         self._partitions.clear()
         self._queues.clear()
 
@@ -379,7 +401,7 @@ class Call:
     @property
     def is_finished(self) -> bool:
         """Whether all rows are consumed, or answered."""
-        return self.exhausted and not self._partitions
+        return self.is_exhausted and not self._partitions
 
     @property
     def is_none_given(self) -> bool:
@@ -387,16 +409,20 @@ class Call:
         return len(self._partitions) == len(self._queues[_ANY_TASK])
 
     def advance_to_results(self) -> bool:
-        """Go on to the next partition with results; whether there is one, or all are answered."""
+        """Go on to the next partition with results. Returns whether there is one, or all are answered."""
         while (head := self._partitions.get(self._next)) and not head.results:
-            if not head.done:
+            if not head.is_done:
                 return False
             del self._partitions[self._next]
             self._next += 1
-        return head is not None or (self.exhausted and self._next >= self._made)
+        return head is not None or (self.is_exhausted and self._next >= self._made)
 
     def take_results(self) -> list[Any] | None:
-        """Return the next results in order, if `advance_to_results`; ``None``: no results are left."""
+        """Return the next results in order, after `advance_to_results` has returned true.
+
+        Returns:
+            None if no results are left.
+        """
         head = self._partitions.get(self._next)
         if head is None:
             return None

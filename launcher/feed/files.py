@@ -1,8 +1,8 @@
 """Data files by name or pattern: text, CSV, TFRecord.
 
 Files are read in the driver, in partitions of about 2 MiB, or of less, so that every worker gets several.
-With ``read_on_worker=True`` each file is one partition, and the task that gets it reads
-it: for file systems that all hosts share.
+With ``read_on_worker=True`` each file is one partition, and the task that gets the partition reads the file,
+which needs a file system that all hosts share.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FileReader = TextReader | CsvReader | RecordReader
 class DataFiles(FeedSource):
     """Some files, and how to read them: the base of the three kinds."""
 
-    def __init__(self, names: Sequence[str], reader: FileReader, remote: bool) -> None:
-        super().__init__(once=False, pieces=self._pieces)
+    def __init__(self, names: Sequence[str], reader: FileReader, *, is_remote: bool) -> None:
+        super().__init__(self._pieces, once=False)
         self.paths = found(names)
         self._readers: list[Any] = [reader._replace(path=file) for file in self.paths]
-        self._remote = remote
+        self._is_remote = is_remote
 
     def _pieces(self, workers: int) -> Iterator[Piece]:
-        if self._remote:
+        if self._is_remote:
             return map(piece_of, self._readers)
         size = sum(map(os.path.getsize, self.paths))
         rows = chain.from_iterable(reader() for reader in self._readers)
@@ -45,20 +45,20 @@ class TextFiles(DataFiles):
     """Lines of text files: each row is a line, without its end.
 
     Args:
-        names: a name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
-        encoding: of the text.
-        read_on_worker: whether the lines are read in the tasks.
+        names: A name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
+        encoding: The encoding of the text.
+        read_on_worker: Whether the lines are read in the tasks.
 
     Raises:
-        InputError: no file has such a name, or it cannot be read.
+        InputError: No file has such a name, or it cannot be read.
     """
 
     @named_arguments("TextFiles")
     def __init__(self, names: Names, *, encoding: str = "utf-8", read_on_worker: bool = False) -> None:
         read = Arguments("TextFiles")
         encoding = read.read("encoding", encoding, _encoding)
-        files, remote = _read_files(read, names, read_on_worker)
-        super().__init__(files, TextReader(encoding), remote)
+        files, is_remote = _read_files(read, names, read_on_worker)
+        super().__init__(files, TextReader(encoding), is_remote=is_remote)
 
 
 class CsvFiles(DataFiles):
@@ -68,15 +68,15 @@ class CsvFiles(DataFiles):
     ``header=False`` a tuple of all.
 
     Args:
-        names: a name, a pattern (``data/*.csv``), or several.
-        columns: the names of the columns to take; default: all.
-        header: whether the first line of each file has the names.
-        delimiter: between the fields.
-        encoding: of the text.
-        read_on_worker: whether the rows are read in the tasks.
+        names: A name, a pattern (``data/*.csv``), or several.
+        columns: The names of the columns to take; default: all.
+        header: Whether the first line of each file has the names.
+        delimiter: Between the fields.
+        encoding: The encoding of the text.
+        read_on_worker: Whether the rows are read in the tasks.
 
     Raises:
-        InputError: no file has such a name, it cannot be read, or has no such columns.
+        InputError: No file has such a name, it cannot be read, or has no such columns.
     """
 
     @named_arguments("CsvFiles")
@@ -95,9 +95,9 @@ class CsvFiles(DataFiles):
         delimiter = read.read("delimiter", delimiter, _delimiter)
         header = read.optional("header", header, flag, True)
         columns = read.optional("columns", columns, several(text), [])
-        files, remote = _read_files(read, names, read_on_worker)
+        files, is_remote = _read_files(read, names, read_on_worker)
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
-        super().__init__(files, reader, remote)
+        super().__init__(files, reader, is_remote=is_remote)
         faults = []
         for file in self.paths if columns else ():
             known = reader._replace(path=file).names() if header else []
@@ -116,32 +116,32 @@ class TFRecordFiles(DataFiles):
     ``tf.data.TFRecordDataset`` in the function is faster.
 
     Args:
-        names: a name, a pattern (``data/*.tfrecord``), or several.
-        check: whether to compare the checksum of each record, where google-crc32c is installed.
-        read_on_worker: whether the records are read in the tasks.
+        names: A name, a pattern (``data/*.tfrecord``), or several.
+        check: Whether to compare the checksum of each record, where google-crc32c is installed.
+        read_on_worker: Whether the records are read in the tasks.
 
     Raises:
-        InputError: no file has such a name, or it cannot be read.
+        InputError: No file has such a name, or it cannot be read.
     """
 
     @named_arguments("TFRecordFiles")
     def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
         read = Arguments("TFRecordFiles")
         check = read.optional("check", check, flag, True)
-        files, remote = _read_files(read, names, read_on_worker)
-        super().__init__(files, RecordReader(check), remote)
+        files, is_remote = _read_files(read, names, read_on_worker)
+        super().__init__(files, RecordReader(check), is_remote=is_remote)
 
 
 def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:
     """Read what all kinds of files have in common.
 
     Raises:
-        InputError: with the faults of all arguments.
+        InputError: There are faults. It has those of all arguments.
     """
     files: list[str] = read.read("names", names, one_or_several(path, "paths"))
-    remote: bool = read.optional("read_on_worker", read_on_worker, flag, False)
+    is_remote: bool = read.optional("read_on_worker", read_on_worker, flag, False)
     read.check()
-    return files, remote
+    return files, is_remote
 
 
 def _encoding(value: Any) -> str:
@@ -159,10 +159,10 @@ def _delimiter(value: Any) -> str:
 
 
 def found(names: Sequence[str]) -> list[str]:
-    """The files of these names and patterns, each once; those of one pattern in order of their names.
+    """Return the files of these names and patterns, each once; those of one pattern in order of their names.
 
     Raises:
-        InputError: a pattern without a file, a folder, a file that cannot be read; all of them at once.
+        InputError: A pattern without a file, a folder, a file that cannot be read; all of them at once.
     """
     patterns = [os.path.expanduser(name) for name in names]
     faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]

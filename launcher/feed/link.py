@@ -1,4 +1,7 @@
-"""`FedTask`, and `FeedLink`, its connection for a feed: what was sent, consumed and answered. Pure."""
+"""A task that is fed, and its connection: what was sent on it, consumed and answered.
+
+`FeedState` owns `FedTask` and `FeedLink`. Both are pure: they send and receive nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from typing import Any
 from launcher.common.record import Record
 from launcher.feed.call import Chunk, Partition
 
-#: Bytes sent to a task of which it has not begun to hand out rows.
+#: A task gets no more as long as it has not begun to hand out rows of so many bytes.
 WINDOW_BYTES = 4 << 20
 
 
 class FeedEnd(Record):
-    """The end of a task: the number of its start, the reason, and the time."""
+    """The end of a task, with the number of its start, the reason, and the time."""
 
     attempt: int
     reason: str
     at: float
-    #: It is to start again. (It may not have ended yet.)
-    again: bool = False
+    #: Whether it is to start again. It may not have ended yet.
+    is_restart: bool = False
 
 
 class FedTask:
@@ -32,13 +35,13 @@ class FedTask:
         self.ended: FeedEnd | None = None
         #: Its last connection, which may have broken.
         self.link: FeedLink | None = None
-        #: Whether it takes no more rows; because its function has returned.
-        self.refused = self.returned = False
+        #: Whether it takes no more rows, and whether that is because its function has returned.
+        self.has_refused = self.has_returned = False
 
     @property
     def is_restarting(self) -> bool:
         """Whether it is to start again."""
-        return self.ended is not None and self.ended.again
+        return self.ended is not None and self.ended.is_restart
 
     @property
     def is_alive(self) -> bool:
@@ -48,7 +51,7 @@ class FedTask:
     @property
     def takes_rows(self) -> bool:
         """Whether it may take more rows."""
-        return self.is_alive and (self.is_restarting or not self.refused)
+        return self.is_alive and (self.is_restarting or not self.has_refused)
 
     @property
     def is_connected(self) -> bool:
@@ -65,9 +68,9 @@ class FeedLink:
     """A connection of a task.
 
     Args:
-        task: that has made it.
-        attempt: the number of its start.
-        now: the time.
+        task: The task that has made the connection.
+        attempt: Which start of the task this is.
+        now: The time.
     """
 
     def __init__(self, task: FedTask, attempt: int, now: float) -> None:
@@ -75,25 +78,26 @@ class FeedLink:
         self.attempt = attempt
         self.since = now
         #: Whether the task has sent a frame: by then it is known whether its function takes rows.
-        self.opened = False
+        self.has_opened = False
         #: Whether the function waits for rows, and has all that were sent.
-        self.hungry = False
-        #: Why no more rows are sent, the error for the task; empty: the feed has ended in an orderly way.
+        self.is_hungry = False
+        #: Why no more rows are sent: the error for the task, or an empty text if the feed has simply ended.
         self.reason: str | None = None
-        #: When it ended; ``None``: it has not, and frames may come.
+        #: When it ended. Until then frames may come.
         self.ended: float | None = None
         #: Whether the thread that sends has something to do, or leaves.
-        self.busy = False
+        self.is_busy = False
         #: Whether FLUSH was sent after the last chunk.
-        self.flushed = True
+        self.was_flushed = True
         #: The partition whose chunks are being sent.
         self.sending: Partition | None = None
-        #: Bytes of which the task has not begun to hand out rows.
+        #: The number of bytes of which the task has not begun to hand out rows.
         self.window = 0
-        #: Chunks sent, and the last consumed one; weights of those of which no row is handed out.
+        #: The numbers of the last chunk that was sent, and of the last one that was consumed.
         self._sent = self._consumed = 0
+        #: The weights of chunks of which no row was handed out.
         self._unread: deque[int] = deque()
-        #: Partitions with rows that are not consumed (False), or not answered (True).
+        #: Partitions by whether their rows must be answered, or only be consumed.
         self._partitions: dict[bool, deque[Partition]] = {False: deque(), True: deque()}
 
     @property
@@ -104,42 +108,52 @@ class FeedLink:
     @property
     def has_room(self) -> bool:
         """Whether the task could begin with another partition now."""
-        return not (self.sending or self.task.refused or self.is_over) and self.window < WINDOW_BYTES
+        return not (self.sending or self.task.has_refused or self.is_over) and self.window < WINDOW_BYTES
 
     @property
     def is_late(self) -> bool:
         """Whether the task has rows, or owes results."""
-        waits = self._sent > self._consumed and not self.hungry
-        return not self.task.refused and (waits or any(it.missing > 0 for it in self._partitions[True]))
+        waits = self._sent > self._consumed and not self.is_hungry
+        return not self.task.has_refused and (waits or any(it.missing > 0 for it in self._partitions[True]))
 
-    def give(self, partition: Partition) -> None:
-        """The next partition to be sent."""
+    def begin(self, partition: Partition) -> None:
+        """Begin to send a partition."""
         self.sending = partition
-        self._partitions[partition.inference].append(partition)
+        self._partitions[partition.is_inference].append(partition)
 
-    def sent(self, chunk: Chunk) -> None:
-        """The next chunk of the partition is sent."""
+    def count_sent(self, chunk: Chunk) -> None:
+        """Count the next chunk of the partition, which is sent now."""
         assert self.sending is not None
         self._sent += 1
-        self.sending.sent(chunk, self._sent)
+        self.sending.count_sent(chunk, self._sent)
         self._unread.append(chunk.weight)
         self.window += chunk.weight
-        self.hungry = self.flushed = False
+        self.is_hungry = self.was_flushed = False
 
-    def progress(self, read: int, consumed: int, hungry: bool) -> None:
-        """The last chunk of which rows were handed out, and the last consumed one."""
+    def progress(self, read: int, consumed: int, *, is_hungry: bool) -> None:
+        """Note how far the task is.
+
+        Args:
+            read: The last chunk of which rows were handed out.
+            consumed: The last chunk that was consumed.
+            is_hungry: Whether the function waits for rows.
+        """
         self._consumed = consumed
         while self._unread and self._sent - len(self._unread) < read:
             self.window -= self._unread.popleft()
-        self.hungry = hungry and read >= self._sent
+        self.is_hungry = is_hungry and read >= self._sent
 
-    def counted(self, number: int, rows: int) -> None:
-        """The code in a chunk of this number has returned so many rows."""
+    def set_row_count(self, number: int, rows: int) -> None:
+        """Note how many rows the code in the chunk of this number has returned."""
         for partition in self._partitions[True]:
-            partition.counted(number, rows)
+            partition.set_row_count(number, rows)
 
     def answer(self, results: list[Any], size: int) -> list[tuple[Partition, int]]:
-        """Results have come, in a frame of so many bytes; their partitions, and the bytes for each."""
+        """Take results that came in a frame of so many bytes.
+
+        Returns:
+            The partitions that they belong to, with the bytes for each.
+        """
         found = []
         for partition in self._partitions[True]:
             if not results:
@@ -149,25 +163,25 @@ class FeedLink:
             size = 0
         return found
 
-    def finished(self) -> list[Partition]:
-        """The partitions of which all rows are consumed, or answered. A partition is returned once."""
+    def pop_finished(self) -> list[Partition]:
+        """Return, once, each partition of which all rows are consumed, or answered."""
         found = []
         for partitions in self._partitions.values():
             while partitions and partitions[0].is_finished(self._consumed):
                 found.append(partitions.popleft())
         return found
 
-    def unfinished(self) -> list[Partition]:
-        """The unfinished partitions, except one that a thread still sends. A partition is returned once."""
+    def pop_unfinished(self) -> list[Partition]:
+        """Return, once, each unfinished partition, except one that a thread still sends."""
         found = []
         for inference, partitions in self._partitions.items():
-            kept = [partition for partition in partitions if self.busy and partition is self.sending]
+            kept = [partition for partition in partitions if self.is_busy and partition is self.sending]
             found += [partition for partition in partitions if partition not in kept]
             self._partitions[inference] = deque(kept)
         return found
 
     def end_call(self) -> None:
-        """Nothing more is sent of the partitions that it has; the results that are missing may still come."""
+        """Send nothing more of the partitions that it has. Results that are missing may still come."""
         self._partitions[False].clear()
         for partition in self._partitions[True]:
-            partition.complete = True
+            partition.is_complete = True

@@ -1,7 +1,8 @@
-"""Where the tasks of a job connect to its driving program; a connection is accepted only with the job's key.
+"""Where the tasks of a job connect to its driving program.
 
-Each connection has a thread until its handshake is done (`launcher.feed.remote.connect` describes it). The
-listener unpickles nothing, and reads at most `MAX_HELLO_BYTES` bytes of a hello.
+A connection is accepted only with the key of the job. It has a thread until its handshake is done, which
+`launcher.feed.remote.connect` describes. The listener unpickles nothing, and reads at most `MAX_HELLO_BYTES`
+of a hello.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from launcher.feed.remote.frames import hang_up
 from launcher.messages import say
 from launcher.threads import start
 
-#: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
+#: If one more peer is unauthenticated at a time, the oldest of them is rejected: a task needs milliseconds.
 MAX_PENDING = 64
-#: Seconds for a handshake, and bytes of a task's hello.
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 MAX_HELLO_BYTES = 4096
-#: Bytes of the path of the folder of a unix socket.
+# The path of a unix socket has at most 108 bytes.
 MAX_FOLDER_BYTES = 90
-#: Seconds before the next attempt to accept, where this process has no free file descriptor or thread.
+# How long to wait before the next attempt to accept, if this process has no free file descriptor or thread.
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.2
-#: Fields of a hello.
 _HELLO_FIELDS = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
 
 
@@ -55,28 +54,32 @@ class RejectedError(OSError):
     """The handshake failed; the text completes "rejected a connection ..."."""
 
 
+#: Called with a task that has connected.
+OnPeer = Callable[[FeedPeer], None]
+
+
 class Listener:
     """Listens on a unix socket, and on the network once asked to.
 
     Args:
-        key: the secret of the job; at least 16 bytes.
-        folder: for the unix socket; private to the user.
-        tcp: reserve a port of the network. It refuses connections until `listen_on_network` is called: rows
-            are not encrypted, so tasks come by it only if they have no other way.
+        key: The secret of the job, of at least 16 bytes.
+        folder: A folder for the unix socket, which is private to the user.
+        tcp: Whether to reserve a port of the network. It refuses connections until `listen_on_network` is
+            called: rows are not encrypted, so tasks use it only if they have no other way.
 
     Raises:
-        OSError: a socket cannot be made.
+        OSError: A socket cannot be made.
     """
 
-    def __init__(self, key: bytes, folder: str, tcp: bool = False) -> None:
+    def __init__(self, key: bytes, folder: str, *, tcp: bool = False) -> None:
         self._key = key
         self._lock = threading.Lock()
-        self._rejected = False
+        self._has_rejected = False
         self._closing = threading.Event()
         #: Connections in their handshake, oldest first, and the threads that accept.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
-        self._on_peer: Callable[[FeedPeer], None] | None = None
+        self._on_peer: OnPeer | None = None
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > MAX_FOLDER_BYTES:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
@@ -96,14 +99,16 @@ class Listener:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """For `DriverRoutes`: on this machine, then over the network."""
+        """The addresses for `DriverRoutes`: on this machine, then over the network."""
         hosts = own_addresses() if self.port else []
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
-    def serve(self, on_peer: Callable[[FeedPeer], None]) -> None:
-        """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick.
+    def serve(self, on_peer: OnPeer) -> None:
+        """Accept tasks from now on, in threads.
 
-        If it raises a TransportError, the connection is closed.
+        Args:
+            on_peer: Called for one task at a time. It must be quick. If it raises a TransportError, the
+                connection is closed.
 
         Raises:
             TransportError: No thread is left.
@@ -129,13 +134,13 @@ class Listener:
                 self._begin_to_accept(network, self._on_peer)
             return True
 
-    def _begin_to_accept(self, sock: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
+    def _begin_to_accept(self, sock: socket.socket, on_peer: OnPeer) -> None:
         thread = _thread("feed listener", self._accept, sock, on_peer)
         start(thread)
         self._accepting.append(thread)
 
     def close(self) -> None:
-        """Accept no more connections; those of accepted tasks stay open."""
+        """Accept no more connections. Those of accepted tasks stay open."""
         with self._lock:
             self._closing.set()
             pending = dict(self._pending)
@@ -149,7 +154,7 @@ class Listener:
             self._network.close()
         Path(self.path).unlink(missing_ok=True)
 
-    def _accept(self, listening: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
+    def _accept(self, listening: socket.socket, on_peer: OnPeer) -> None:
         while not self._closing.is_set():
             try:
                 sock, _ = listening.accept()
@@ -178,7 +183,7 @@ class Listener:
                 self._report(refusal)
                 self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
 
-    def _handshake(self, sock: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
+    def _handshake(self, sock: socket.socket, on_peer: OnPeer) -> None:
         peer = None
         try:
             keep_alive(sock)
@@ -202,18 +207,23 @@ class Listener:
 
     def _report(self, reason: str) -> None:
         with self._lock:
-            first = not (self._rejected or self._closing.is_set())
-            self._rejected |= first
+            first = not (self._has_rejected or self._closing.is_set())
+            self._has_rejected |= first
         if first:
             say(f"rejected a connection {reason} (further ones are not reported)")
 
 
 def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
-    """The driver's side of the handshake, until a time of `time.monotonic`.
+    """Do the driver's side of the handshake, and return the task that has connected.
+
+    Args:
+        sock: The connection.
+        key: The secret of the job.
+        deadline: When to give up (monotonic).
 
     Raises:
-        RejectedError: the peer does not have the key, or its hello is invalid.
-        OSError: the connection has ended, or the time is over.
+        RejectedError: The peer does not have the key, or its hello is invalid.
+        OSError: The connection has ended, or the time is over.
     """
     ours = os.urandom(NONCE_BYTES)
     sock.sendall(GREETING + ours)
@@ -247,7 +257,7 @@ def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.T
 
 
 def own_addresses() -> list[str]:
-    """The addresses at which other machines may reach this one, IPv6 in brackets."""
+    """Return the addresses at which other machines may reach this one, IPv6 in brackets."""
     import psutil  # noqa: PLC0415 - psutil is needed for a network only
 
     entries = [entry for addresses in psutil.net_if_addrs().values() for entry in addresses]

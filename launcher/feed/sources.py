@@ -42,15 +42,16 @@ from launcher.threads import start
 
 Result = TypeVar("Result")
 
-#: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
+#: Data that can be cut anywhere is cut into so many pieces: a fast worker can take more of them.
 PIECES_PER_WORKER = 4
-#: Bytes and rows of a group of rows that come singly; rows of which only the first is measured.
+# A group of rows that come singly has about so many bytes, and at most so many rows.
 GROUP_BYTES = 2 << 20
-_GROUP_ROWS = 16384
-_MEASURED_STEP = 64
+_MAX_GROUP_ROWS = 16384
+# Of so many rows only the first is measured.
+_MAX_STEP_ROWS = 64
 #: How to treat the rows that make no whole round of equal batches.
 FILLS = ("drop", "pad", "repeat")
-#: Seconds after which rows that come slowly are a group, however few.
+# After this time rows that come slowly are a group, however few they are.
 _GROUP_SECONDS = 1.0
 
 
@@ -65,26 +66,30 @@ class Piece(Record):
     remote: Callable[[], Iterable[Any]] | None = None
 
 
+#: Yields the pieces of some data for so many workers.
+MakePieces = Callable[[int], Iterator[Piece]]
+
+
 class FeedSource:
     """Data of any kind.
 
     Args:
-        once: whether it can be read only once.
-        pieces: gives all of it, lazily, for so many workers.
+        once: Whether the data can be read only once.
+        pieces: Yields all of the data for so many workers.
     """
 
-    def __init__(self, once: bool, pieces: Callable[[int], Iterator[Piece]]) -> None:
+    def __init__(self, pieces: MakePieces, *, once: bool) -> None:
         self.once = once
         self.pieces = pieces
 
 
 @named_arguments("rows")
 def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
-    """Each item is one row, of any type.
+    """Take each item of the data as one row, of any type.
 
     Args:
-        data: a list, a generator, any iterable.
-        per_partition: rows of a partition, which is fed again when its worker is lost. Default: a list is
+        data: A list, a generator, any iterable.
+        per_partition: Rows of a partition, which is fed again when its worker is lost. Default: a list is
             split into four for each worker; other iterables are grouped into about 2 MiB, or what comes
             within a second.
 
@@ -98,15 +103,15 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
     found = Arguments("rows")
     per_partition = found.optional("per_partition", per_partition, whole(1))
     found.check()
-    return FeedSource(isinstance(data, Iterator), partial(_row_pieces, data, per_partition))
+    return FeedSource(partial(_row_pieces, data, per_partition), once=isinstance(data, Iterator))
 
 
 @named_arguments("partitions")
 def partitions(data: Iterable[Any]) -> FeedSource:
-    """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
+    """Take each item of the data as a partition: rows, arrays, or a callable that returns them.
 
     Args:
-        data: the partitions: a list, a generator, any iterable.
+        data: The partitions: a list, a generator, any iterable.
 
     Returns:
         Data for `launcher.TFCluster.train` and ``inference``.
@@ -116,21 +121,20 @@ def partitions(data: Iterable[Any]) -> FeedSource:
     """
     _check(data, "partitions")
     items = data if isinstance(data, list | tuple) else [data]
-    return FeedSource(
-        any(isinstance(item, Iterator) for item in [data, *items]), partial(_partition_pieces, data)
-    )
+    once = any(isinstance(item, Iterator) for item in [data, *items])
+    return FeedSource(partial(_partition_pieces, data), once=once)
 
 
 def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
-    """The pieces of some data, once for each epoch; nothing is read before it is asked for.
+    """Yield the pieces of some data, once for each epoch. Nothing is read before it is asked for.
 
     Args:
-        data: see the module.
-        workers: the number of tasks that will take them; data that can be cut anywhere is cut for so many.
-        epochs: at least 1.
+        data: The data, in a form that this module accepts.
+        workers: The number of tasks that will take the pieces. Data that can be cut anywhere is cut for them.
+        epochs: The number of epochs, at least 1.
 
     Raises:
-        InputError: at once if this is not data, or cannot be read so often; later, if that shows only then.
+        InputError: This is not data, or cannot be read so often. Some data show that only when they are read.
     """
     if epochs < 1:
         raise refused(f"{epochs} epochs", "a whole number from 1")
@@ -144,15 +148,15 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
 
 
 def source_of(data: Any) -> FeedSource:
-    """The kind of this data.
+    """Return the kind of this data.
 
     Raises:
-        InputError: it has no rows, or can be understood in two ways.
+        InputError: It has no rows, or can be understood in two ways.
     """
     if isinstance(data, FeedSource):
         return data
     if (block := columnar(data)) is not None:
-        return FeedSource(False, partial(_split, block, size(block), None))
+        return FeedSource(partial(_split, block, size(block), None), once=False)
     if callable(data):
         return partitions([data])
     if not _is_many(data):
@@ -162,7 +166,7 @@ def source_of(data: Any) -> FeedSource:
         )
         raise refused(f"{_shown(data)} has no rows", expected)
     if not isinstance(data, list | tuple | range):
-        return FeedSource(isinstance(data, Iterator), partial(_iterable_pieces, data))
+        return FeedSource(partial(_iterable_pieces, data), once=isinstance(data, Iterator))
     if not data or is_row(data[0]):
         return rows(data)
     if is_array(data[0]) or (isinstance(data[0], list) and (not data[0] or not _is_structured(data[0][0]))):
@@ -200,16 +204,16 @@ def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
 
 
 def _split(data: Any, total: int, many: int | None, workers: int) -> Iterator[Piece]:
-    """Pieces of so many rows each; ``None``: so many that each worker is to have some pieces."""
+    """Yield pieces of so many rows each. By default each worker is to get some pieces."""
     many = many or max(1, -(-total // (workers * PIECES_PER_WORKER)))
     return (piece_of(part(data, at, at + many)) for at in range(0, total, many))
 
 
 def piece_of(item: Any) -> Piece:
-    """An item as one partition.
+    """Return an item as one partition.
 
     Raises:
-        InputError: it has no rows.
+        InputError: It has no rows.
     """
     if columnar(item) is None:
         if callable(item):
@@ -220,14 +224,14 @@ def piece_of(item: Any) -> Piece:
 
 
 def is_row(item: Any) -> bool:
-    """Whether this is a row wherever it comes from; else it can be a partition."""
+    """Return whether this is a row wherever it comes from. Otherwise it can be a partition."""
     if isinstance(item, str | bytes | tuple | Mapping):
         return True
     return not (_is_iterable(item) or callable(item) or isinstance(item, FeedSource))
 
 
 def _is_iterable(value: Any) -> bool:
-    """Whether this can be iterated: an array of no dimensions, which is one number, only has the method."""
+    """Return whether this can be iterated. An array without dimensions, one number, only has the method."""
     return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
 
 
@@ -236,7 +240,7 @@ def _is_many(value: Any) -> bool:
 
 
 def _is_structured(value: Any) -> bool:
-    """Whether an item of a list in a list shows that this inner list has rows as its items."""
+    """Return whether an item of a list in a list shows that this inner list has rows as its items."""
     return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
 
 
@@ -253,7 +257,10 @@ def _shown(value: object) -> str:
 
 
 def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
-    """The result of a call in a thread of ours, or its error: `FeedError` for SystemExit and its like."""
+    """Return the result of a call in a thread of ours, or its error.
+
+    The error for SystemExit and its like is a `FeedError`.
+    """
     try:
         return call(), None
     except Exception as error:  # noqa: BLE001 - the user's; train() or inference() raises it
@@ -263,7 +270,7 @@ def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception 
 
 
 def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
-    """All rows in lists of about ``most`` bytes; waits for each row."""
+    """Yield all rows in lists of about ``most`` bytes; waits for each row."""
     group: list[Any] = []
     for full in _fill(group, rows, most):
         if full:
@@ -274,55 +281,78 @@ def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
 
 
 def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """All rows in lists of about `GROUP_BYTES`, or of those that came within a second.
+    """Yield all rows in lists of about `GROUP_BYTES`, or of those that came within a second.
 
     ``next`` of a user's generator cannot be interrupted, so a thread iterates, one group ahead at most.
 
     Raises:
-        Exception: those of the iterator, see `run_user_code`.
+        Exception: Whatever the iterator raises, see `run_user_code`.
     """
-    group: deque[Any] = deque()  # appended to and emptied by two threads without a lock, for speed
-    ready, taken, left = threading.Event(), threading.Event(), threading.Event()
-    ended: list[Exception | None] = []
-
-    def read() -> None:
-        for full in _fill(group, rows, GROUP_BYTES):  # each row can be taken as soon as it comes
-            if full:
-                taken.clear()
-                ready.set()
-                taken.wait()
-            if left.is_set():
-                return
-
-    def run() -> None:
-        ended.append(run_user_code(read)[1])
-        ready.set()
-
-    start(threading.Thread(target=run, name="rows of a feed", daemon=True))
+    reading = _ReadAhead(rows)
+    start(threading.Thread(target=reading.run, name="rows of a feed", daemon=True))
     try:
         while True:
-            if not (ready.wait(_GROUP_SECONDS) or group or ended):
+            if not (reading.is_ready.wait(_GROUP_SECONDS) or reading.group or reading.has_ended):
                 continue
-            over = bool(ended)
-            if over and (error := ended[0]) is not None:
-                raise error
-            found = [group.popleft() for _ in range(len(group))]
-            ready.clear()
-            taken.set()
-            if found:
+            has_ended = reading.has_ended
+            if has_ended and reading.error is not None:
+                raise reading.error
+            if found := reading.take():
                 yield found
-            if over:
+            if has_ended:
                 return
     finally:
-        left.set()
-        taken.set()
+        reading.stop()
+
+
+class _ReadAhead:
+    """Reads rows in a thread of its own, one group ahead at most. Another thread takes them."""
+
+    def __init__(self, rows: Iterator[Any]) -> None:
+        self._rows = rows
+        #: The rows that can be taken. Two threads append to it and empty it without a lock, for speed.
+        self.group: deque[Any] = deque()
+        #: Set when the group is full, or no more rows come.
+        self.is_ready = threading.Event()
+        self._was_taken = threading.Event()
+        self._should_stop = threading.Event()
+        #: Whether no more rows come.
+        self.has_ended = False
+        #: Why no more rows come, if the rows are not simply at their end.
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Read all rows, in the thread."""
+        self.error = run_user_code(self._read)[1]
+        self.has_ended = True
+        self.is_ready.set()
+
+    def _read(self) -> None:
+        for is_full in _fill(self.group, self._rows, GROUP_BYTES):  # a row can be taken as soon as it comes
+            if is_full:
+                self._was_taken.clear()
+                self.is_ready.set()
+                self._was_taken.wait()
+            if self._should_stop.is_set():
+                return
+
+    def take(self) -> list[Any]:
+        """Return the rows that have come, and let the thread go on."""
+        found = [self.group.popleft() for _ in range(len(self.group))]
+        self.is_ready.clear()
+        self._was_taken.set()
+        return found
+
+    def stop(self) -> None:
+        """Let the thread end, when the iterator has returned a row."""
+        self._should_stop.set()
+        self._was_taken.set()
 
 
 def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iterator[bool]:
-    """Append rows to a group, up to `_MEASURED_STEP` at a time; gives after each step whether the group is
-    full.
+    """Append rows to a group, some at a time, and yield after each step whether the group is full.
 
-    The caller empties a full group, of about ``most`` bytes or `_GROUP_ROWS` rows, before it goes on.
+    The caller empties a full group, of about ``most`` bytes or `_MAX_GROUP_ROWS` rows, before it goes on.
     """
     weight, step = 0, 1
     for row in rows:
@@ -330,19 +360,19 @@ def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iter
         bytes_each = max(1, _weight(row))
         more = max(0, min(step, (most - weight) // bytes_each) - 1)
         group.extend(islice(rows, more))
-        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _MEASURED_STEP)
-        full = weight >= most or len(group) >= _GROUP_ROWS
+        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _MAX_STEP_ROWS)
+        full = weight >= most or len(group) >= _MAX_GROUP_ROWS
         yield full
         if full:
             weight, step = 0, 1
 
 
 def _weight(row: Any) -> int:
-    """The bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
+    """Return the bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
-        return GROUP_BYTES // _MEASURED_STEP
+        return GROUP_BYTES // _MAX_STEP_ROWS
 
 
 # Equal numbers of batches.
@@ -357,13 +387,14 @@ def rounds(
     the round is full, ``repeat`` takes the first rows again. All rows are read in the driver.
 
     Args:
-        pieces: of one epoch or of several, which follow each other without a gap; they are closed at the end.
-        workers: blocks of a round.
-        batch_size: rows of each block.
+        pieces: The pieces of one epoch, or of several without a gap between them. They are closed at the end.
+        workers: The number of blocks in a round.
+        batch_size: The number of rows in each block.
         equal: ``drop``, ``pad`` or ``repeat``.
 
     Raises:
-        InputError: another ``equal``, or no batch size; later: fewer rows than ``drop`` needs for a round.
+        InputError: There is no such ``equal``, or no batch size. Later, if there are fewer rows than ``drop``
+            needs for a round.
     """
     if equal not in FILLS:
         raise refused(f"equal={equal!r}", ", ".join(map(repr, FILLS)))

@@ -1,6 +1,7 @@
-"""`FeedState`: decides what is sent to which task, given back, and raised. Pure: no thread, socket or clock.
+"""`FeedState`: decides what is sent to which task, what is given back, and what is raised.
 
-The methods under "Events" report what has happened; `FeedState.commands` then returns what is to be done.
+It is pure: it uses no thread, socket or clock. `launcher.feed.feeder` calls the ``on_`` methods to tell it
+what has happened. Then `FeedState.commands` returns what is to be done.
 """
 
 from __future__ import annotations
@@ -17,26 +18,28 @@ from launcher.feed.remote.frames import RETURNED, FeedRefusedError, Kind, unpack
 from launcher.feed.sources import pieces_of
 
 IN_STEP_MESSAGE = "equal batches are for all tasks or for none"
-#: Seconds for all tasks to open their feeds; until then each gets one partition.
+#: Until all tasks have opened their feeds, but no longer than this, each task gets one partition.
 GATHERING_SECONDS = 10.0
-#: Seconds without any result of tasks that ask for more rows, after which the user is told.
+#: After so long without any result of tasks that ask for more rows the user is told.
 SILENT_SECONDS = 10.0
-#: Seconds without any task: in this time the job should have failed, for a more precise reason.
+#: How long to wait when no task is left: the job should fail in this time, for a more precise reason.
 LONELY_SECONDS = 1.0
-#: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
+#: How long after a break partitions are fed again, so that the reason of a loss is known by then.
 BROKEN_SECONDS = 1.0
 
 
 class Read(Record):
-    """Read the next item of the source of a call, then tell `FeedState.was_read`."""
+    """Read the next item of the source of a call, then tell `FeedState.on_read`."""
 
     link: FeedLink
     call: Call
 
 
 class Make(Record):
-    """Make the next chunk of a partition and tell `FeedState.was_made`. If that returns true, send the chunk,
-    and repeat this while `FeedState.may_make` returns true. In the end tell `FeedState.was_sent`.
+    """Make the next chunk of a partition, and tell `FeedState.on_made`.
+
+    If that returns true, send the chunk, and repeat this while `FeedState.may_make` returns true. In the end
+    tell `FeedState.on_sent`.
     """
 
     link: FeedLink
@@ -44,13 +47,13 @@ class Make(Record):
 
 
 class Flush(Record):
-    """Send FLUSH, then tell `FeedState.was_sent`."""
+    """Send FLUSH, then tell `FeedState.on_sent`."""
 
     link: FeedLink
 
 
 class Leave(Record):
-    """Send the reason of the link, receive until the connection ends, then tell `FeedState.left`."""
+    """Send the reason of the link, receive until the connection ends, then tell `FeedState.on_left`."""
 
     link: FeedLink
 
@@ -62,45 +65,54 @@ class CloseFeed(Record):
 
 
 Command = Read | Make | Flush | Leave | CloseFeed
+#: Returns the last lines that a task has printed.
+LastLines = Callable[[str], Sequence[str]]
 
 
 class FeedState:
     """A feed: its tasks, their connections, and the call that is served.
 
     Args:
-        name: of the feed.
-        tasks: the names of all tasks that are fed, in their order.
-        exactly_once: whether a lost task is an error.
-        last_lines: of a task, for messages.
+        name: The name of the feed.
+        tasks: The names of all tasks that are fed, in their order.
+        exactly_once: Whether a lost task is an error.
+        last_lines: Returns the last lines of a task, for messages.
     """
 
     def __init__(
         self,
         name: str,
         tasks: Sequence[str],
+        *,
         exactly_once: bool = False,
-        last_lines: Callable[[str], Sequence[str]] = lambda task: (),
+        last_lines: LastLines = lambda task: (),
     ) -> None:
         self.name = name
         self.tasks = {task: FedTask(task) for task in tasks}
-        #: All connections with a thread.
+        #: All connections that have threads.
         self.links: list[FeedLink] = []
         #: The present call, or the last one.
         self.call = Call(pieces_of([], 1), (), 0.0)
         self.call.end()
         #: Whether nothing more will be fed.
-        self.finished = False
+        self.is_finished = False
         self._exactly_once = exactly_once
         self._last_lines = last_lines
         self._hang_up: list[FeedLink] = []
 
     # Events of tasks.
 
-    def connected(self, task: str, attempt: int, now: float, refusal: str = "") -> FeedLink | None:
-        """A task opens the feed; ``None``: it has to try again, when the end of its last attempt is known.
+    def on_connected(self, task: str, attempt: int, now: float, refusal: str = "") -> FeedLink | None:
+        """Note that a task opens the feed.
 
         Args:
-            refusal: why it may not; empty: it may.
+            task: The task.
+            attempt: Which start of the task this is.
+            now: The time.
+            refusal: Why it may not open the feed, if so.
+
+        Returns:
+            The connection. None if the task has to try again when the end of its last attempt is known.
         """
         known = self.tasks.get(task) or FedTask(task)
         link = FeedLink(known, attempt, now)
@@ -112,7 +124,7 @@ class FeedState:
             link.reason = f"{task} has started again"
         else:
             if known.ended is not None:
-                self.started(task, attempt)
+                self.on_started(task, attempt)
             if known.link is not None and known.link.attempt != attempt:
                 return None
             self._end_link(known, "the feed was opened again")
@@ -120,35 +132,40 @@ class FeedState:
         self.links.append(link)
         return link
 
-    def lost(self, task: str, attempt: int, reason: str, now: float) -> None:
-        """A task has ended: others get the rows that it did not consume."""
+    def on_lost(self, task: str, attempt: int, reason: str, now: float) -> None:
+        """Note that a task has ended. Others get the rows that it did not consume."""
         known = self.tasks[task]
         known.ended = FeedEnd(attempt, reason, now)
         self._end_link(known, reason)
 
-    def restarting(self, attempts: Mapping[str, int], now: float) -> None:
-        """Tasks are to start again, after these attempts. They take rows until they end."""
+    def on_restarting(self, attempts: Mapping[str, int], now: float) -> None:
+        """Note that tasks are to start again after these attempts. They take rows until they end."""
         fed = [task for task in self.tasks.values() if task.name in attempts]
         for task in fed:
-            task.ended = FeedEnd(attempts[task.name], "is to start again", now, again=True)
-        if fed and self.call.in_step and not self.call.over:
-            self.call.again = self._may_go_on_in_step()
-            if not self.call.again:
+            task.ended = FeedEnd(attempts[task.name], "is to start again", now, is_restart=True)
+        if fed and self.call.is_in_step and not self.call.is_over:
+            self.call.should_feed_again = self._may_go_on_in_step()
+            if not self.call.should_feed_again:
                 rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP_MESSAGE
                 self.call.fail(FeedError(f"a restart of {join_names([task.name for task in fed])}; {rule}"))
 
-    def started(self, task: str, attempt: int) -> None:
-        """A task has started; if again, no process of those that start together with it is left."""
+    def on_started(self, task: str, attempt: int) -> None:
+        """Note that a task has started.
+
+        If it has started again, no process of the tasks that start together with it is left.
+        """
         known = self.tasks[task]
         if known.ended is not None and attempt <= known.ended.attempt:
             return
         if known.link is not None and known.link.attempt < attempt:
             self._end_link(known, "it has started again")
-        again = self.tasks.values() if self.call.again else [known] if known.ended is not None else []
+        again = [known] if known.ended is not None else []
+        if self.call.should_feed_again:
+            again = list(self.tasks.values())
         known.ended, known.attempt = None, attempt
         for each in again:
-            each.refused = each.returned = False
-        if self.call.again:
+            each.has_refused = each.has_returned = False
+        if self.call.should_feed_again:
             for each in again:
                 self._end_link(each, "all tasks start again")
             self.call.feed_rounds_again()
@@ -160,62 +177,65 @@ class FeedState:
             task.link = None
 
     def _may_go_on_in_step(self) -> bool:
-        """Whether all tasks start again, so that their rounds can be fed again."""
+        """Return whether all tasks start again, so that their rounds can be fed again."""
         return not self._exactly_once and all(task.is_restarting for task in self.tasks.values())
 
     # Events of connections.
 
-    def received(self, link: FeedLink, kind: int, content: Any, size: int, now: float) -> None:
-        """A frame has come.
+    def on_frame(self, link: FeedLink, kind: int, content: Any, size: int, now: float) -> None:
+        """Note that a frame has come.
 
         Args:
-            content: its buffers; of RESULTS the results.
-            size: its bytes.
+            link: The connection.
+            kind: The kind of the frame.
+            content: The buffers of the frame; the results themselves if its kind is RESULTS.
+            size: The number of its bytes.
+            now: The time.
 
         Raises:
-            FeedRefusedError, struct.error: the frame is invalid.
+            FeedRefusedError, struct.error: The frame is invalid.
         """
-        link.opened = True
+        link.has_opened = True
         if kind == Kind.RESULTS:
             for partition, weight in link.answer(content, size):
                 if self.call.has_partition(partition):
                     self.call.result_bytes += weight
         elif kind in (Kind.PROGRESS, Kind.HUNGRY):
-            link.progress(*unpack_numbers(content), kind == Kind.HUNGRY)
+            link.progress(*unpack_numbers(content), is_hungry=kind == Kind.HUNGRY)
         elif kind == Kind.COUNTED:
-            link.counted(*unpack_numbers(content))
+            link.set_row_count(*unpack_numbers(content))
         elif kind == Kind.TERMINATE:
             if link.task.link is link:
-                link.task.refused = True
-                link.task.returned |= b"".join(content) == RETURNED
+                link.task.has_refused = True
+                link.task.has_returned |= b"".join(content) == RETURNED
                 self.call.drop_rows_of(link.task.name)
         else:
             raise FeedRefusedError(f"kind {kind}")
         self._finish(link)
         self.call.moved = now
 
-    def broke(self, link: FeedLink, error: FeedError | None, now: float) -> None:
-        """A connection has ended: no more frames come; because of an invalid one if there is an error."""
+    def on_broken(self, link: FeedLink, error: FeedError | None, now: float) -> None:
+        """Note that a connection has ended: no more frames come. The error is about an invalid frame."""
         link.ended = now
         if error is not None:
             self.close(link, str(error))
             self.call.fail(error)
 
-    def was_read(self, link: FeedLink, call: Call, item: Any, error: Exception | None, now: float) -> None:
-        """A thread has read an item of the source: ``None`` at its end, or if there is an error."""
-        link.busy = call.reading = False
-        call.moved, call.exhausted = now, item is None
+    def on_read(self, link: FeedLink, call: Call, item: Any, error: Exception | None, now: float) -> None:
+        """Note that a thread has read an item of the source, which is None at the end, or after an error."""
+        link.is_busy = call.is_reading = False
+        call.moved, call.is_exhausted = now, item is None
         if error is not None:
             call.fail(error)
-        if item is not None and not call.over:
-            call.add(item, [task.name for task in self.tasks.values() if task.refused])
+        if item is not None and not call.is_over:
+            call.add(item, [task.name for task in self.tasks.values() if task.has_refused])
 
-    def was_made(
+    def on_made(
         self, link: FeedLink, partition: Partition, chunk: Chunk | None, error: Exception | None
     ) -> bool:
-        """A thread has made a chunk: ``None`` at the end of the partition, or if there is an error.
+        """Note that a thread has made a chunk, which is None at the end of the partition, or after an error.
 
-        The connection stays busy: `commands` need not be called before `was_sent`.
+        The connection stays busy: `commands` need not be called before `on_sent`.
 
         Returns:
             Whether it is to be sent.
@@ -225,50 +245,50 @@ class FeedState:
         if not self._is_sending(link):
             return False
         if chunk is None:
-            link.sending, partition.complete = None, True
+            link.sending, partition.is_complete = None, True
             self._finish(link)
             return False
-        link.sent(chunk)
+        link.count_sent(chunk)
         self.call.limit_kept(partition)
         return True
 
-    def was_sent(self, link: FeedLink) -> None:
-        """A thread has done its `Make` or `Flush`, whether or not its frames could be sent."""
-        link.busy = False
+    def on_sent(self, link: FeedLink) -> None:
+        """Note that a thread has done its `Make` or `Flush`, whether or not its frames could be sent."""
+        link.is_busy = False
 
-    def left(self, link: FeedLink) -> None:
-        """The threads of a connection have ended."""
+    def on_left(self, link: FeedLink) -> None:
+        """Note that the threads of a connection have ended."""
         self._give_back(link)
         self.links.remove(link)
 
     def close(self, link: FeedLink, reason: str) -> None:
-        """Send no more rows on a connection; the reason is the error for the task."""
+        """Send no more rows on a connection. The reason becomes the error for the task."""
         if link.reason is None:
             link.reason = reason
 
     def _finish(self, link: FeedLink) -> None:
-        for partition in link.finished():
-            self.call.finished(partition)
+        for partition in link.pop_finished():
+            self.call.finish_partition(partition)
 
     # Events of the program.
 
     def begin(self, call: Call, now: float) -> None:
-        """A call of `train` or `inference`."""
+        """Serve a call of `train` or `inference`."""
         self.call, call.moved = call, now
-        call.again = call.in_step and self._may_go_on_in_step()
+        call.should_feed_again = call.is_in_step and self._may_go_on_in_step()
         for task in self.tasks.values():
             if task.ended is not None:
-                task.refused = task.returned = False
+                task.has_refused = task.has_returned = False
 
     def end(self) -> None:
-        """The call is over: nothing more is sent."""
+        """Send nothing more of the present call."""
         self.call.end()
         for link in self.links:
             link.end_call()
 
     def stop(self, reason: str) -> None:
-        """Close all connections; the reason is the error for tasks whose feed has not ended."""
-        reason = "" if self.finished and self.call.over else reason
+        """Close all connections. The reason becomes the error for tasks whose feed has not ended."""
+        reason = "" if self.is_finished and self.call.is_over else reason
         self.call.fail(FeedError("the feeder was closed"))
         for link in self.links:
             self.close(link, reason)
@@ -276,7 +296,7 @@ class FeedState:
     # What is to be done.
 
     def commands(self, now: float) -> list[Command]:
-        """What is to be done now; at most one thing at a time for the thread of each connection.
+        """Return what is to be done now. The thread of each connection gets at most one thing at a time.
 
         The task that has the fewest unread rows gets the next partition.
         """
@@ -285,67 +305,67 @@ class FeedState:
         for link in self.links:
             if link.ended is not None and now - link.ended > BROKEN_SECONDS:
                 self.close(link, "its connection broke")
-            if link.task.refused or (link.ended is not None and link.reason is not None):
+            if link.task.has_refused or (link.ended is not None and link.reason is not None):
                 self._give_back(link)
-        free = [link for link in self.links if not link.busy]
+        free = [link for link in self.links if not link.is_busy]
         for link in sorted(free, key=lambda link: link.window):
             if (command := self._next(link, now)) is not None:
-                link.busy = True
+                link.is_busy = True
                 found.append(command)
         return found
 
     def _give_back(self, link: FeedLink) -> None:
         """Give the partitions back that a task will not finish."""
-        loss = "" if link.task.refused else f"{link.task.name} is lost ({link.reason})"
-        for partition in link.unfinished():
-            self.call.give_back(partition, loss, self._exactly_once)
+        loss = "" if link.task.has_refused else f"{link.task.name} is lost ({link.reason})"
+        for partition in link.pop_unfinished():
+            self.call.give_back(partition, loss, exactly_once=self._exactly_once)
 
     def _next(self, link: FeedLink, now: float) -> Command | None:
-        """What the thread of a connection does next; ``None``: it waits."""
+        """Return what the thread of a connection does next, or None if it waits."""
         call = self.call
         if not self._is_sending(link):
             link.sending = None
-        if call.over and self.finished:
+        if call.is_over and self.is_finished:
             self.close(link, "")
         if link.reason is not None:
             return Leave(link)
         if link.sending is not None:
             return Make(link, link.sending) if self.may_make(link) else None
-        if call.over or link.is_over or link.task.refused or not link.opened:
+        if call.is_over or link.is_over or link.task.has_refused or not link.has_opened:
             return None
-        if not link.flushed and (call.inference or call.is_all_given(link.task.name)):
-            link.flushed = True  # a batch of inference ends with its partition
+        if not link.was_flushed and (call.is_inference or call.is_all_given(link.task.name)):
+            link.was_flushed = True  # a batch of inference ends with its partition
             return Flush(link)
         if not self._may_begin(link, now):
             return None
         if (partition := call.next_partition(link.task.name)) is None:
-            call.reading = True
+            call.is_reading = True
             return Read(link, call)
         call.served.add(link.task.name)
-        link.give(partition)
+        link.begin(partition)
         return Make(link, partition)
 
     def may_make(self, link: FeedLink) -> bool:
-        """Whether the next chunk of the partition that is being sent may be made now."""
+        """Return whether the next chunk of the partition that is being sent may be made now."""
         partition = link.sending
         if partition is None or not self._is_sending(link):
             return False
         return link.window < WINDOW_BYTES and self.call.permits(partition.number)
 
     def _is_sending(self, link: FeedLink) -> bool:
-        """Whether more chunks of the partition that is being sent are wanted."""
-        stopped = link.is_over or link.task.refused or self.call.error is not None
+        """Return whether more chunks of the partition that is being sent are wanted."""
+        stopped = link.is_over or link.task.has_refused or self.call.error is not None
         return not stopped and self.call.has_partition(link.sending)
 
     def _may_begin(self, link: FeedLink, now: float) -> bool:
-        """Whether a task gets another partition."""
+        """Return whether a task gets another partition."""
         call, name = self.call, link.task.name
         if call.error is not None or not link.has_room or not call.has_rows(name):
             return False
-        return call.in_step or name not in call.served or self._has_gathered(now)
+        return call.is_in_step or name not in call.served or self._has_gathered(now)
 
     def _has_gathered(self, now: float) -> bool:
-        """Whether all tasks have opened the feed, or had the time to."""
+        """Return whether all tasks have opened the feed, or had the time to."""
         links = [task.link for task in self.tasks.values() if task.link is not None]
         if len(links) >= sum(task.ended is None for task in self.tasks.values()):
             return True
@@ -359,23 +379,27 @@ class FeedState:
         return [task for task in self.tasks.values() if task.takes_rows]
 
     def is_ready(self) -> bool:
-        """Whether the thread need not wait: the call has failed, is finished, or has results."""
+        """Return whether the thread need not wait: the call has failed, is finished, or has results."""
         call = self.call
-        if call.over or call.error is not None:
+        if call.is_over or call.error is not None:
             return True
-        if call.inference:
+        if call.is_inference:
             return call.advance_to_results()
         tasks = self.tasks.values()
         if (
-            any(task.refused for task in tasks) and not self.takers
+            any(task.has_refused for task in tasks) and not self.takers
         ):  # no task takes partitions to be fed again
             return any(task.is_alive for task in tasks) or call.is_none_given
         return call.is_finished
 
     def remains(self) -> str:
-        """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
-        returned = [task.name for task in self.tasks.values() if task.returned]
-        if not returned or (self.call.is_finished and not self.call.dropped):
+        """Return the warning about a function that has returned before all rows of `train` were read.
+
+        Returns:
+            An empty text if there is no reason to warn.
+        """
+        returned = [task.name for task in self.tasks.values() if task.has_returned]
+        if not returned or (self.call.is_finished and not self.call.has_dropped_rows):
             return ""
         return (
             f"{join_names(returned)} returned before reading all rows; call feed.terminate() if that is "
@@ -383,42 +407,43 @@ class FeedState:
         )
 
     def missing(self, now: float) -> list[str]:
-        """Tasks without a connection for which rows wait."""
+        """Return tasks without a connection for which rows wait."""
         missing = [task.name for task in self.takers if not task.is_connected]
         all_miss = len(missing) == sum(task.is_alive for task in self.tasks.values())
-        return missing if self.call.in_step or all_miss or not self._has_gathered(now) else []
+        return missing if self.call.is_in_step or all_miss or not self._has_gathered(now) else []
 
     def check(self, now: float) -> None:
-        """Look at the time.
+        """Fail if the call cannot go on, or has waited for too long.
 
         Raises:
-            FeedTimeout: no task takes a row. FeedError: no task is left, or one has missed equal batches.
+            FeedTimeout: No task takes a row.
+            FeedError: No task is left, or one has missed equal batches.
         """
         call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
         ended = [(task, task.ended) for task in tasks if task.ended is not None]
         alive = any(task.is_alive for task in tasks)
-        if call.in_step:
+        if call.is_in_step:
             self._check_steps(call, now)
         if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY_SECONDS:
             endings = join_names([f"{task.name} {end.reason}" for task, end in ended])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
-        if call.inference and alive and not self.takers:
+        if call.is_inference and alive and not self.takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
         late = self._late()
-        if not late and (call.in_step or not any(task.is_connected for task in self.takers)):
+        if not late and (call.is_in_step or not any(task.is_connected for task in self.takers)):
             late = [task for task in self.takers if task.ended is None and not task.is_connected]
         if not late:  # only the source of the rows, or a restart, is awaited
             call.moved = now
         elif now - call.moved > call.timeout:
             names = [task.name for task in late]
-            stuck = [task.name for task in late if not (task.is_late and task.link and task.link.hungry)]
-            if stuck or not call.inference:
+            stuck = [task.name for task in late if not (task.is_late and task.link and task.link.is_hungry)]
+            if stuck or not call.is_inference:
                 lines = [line for task in stuck for line in self._last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
             raise FeedError(self._results_missing(late, call.timeout))
 
     def _late(self) -> list[FedTask]:
-        """Tasks that have rows, or whose results are not all there."""
+        """Return tasks that have rows, or whose results are not all there."""
         return [task for task in self.tasks.values() if task.is_late]
 
     def _results_missing(self, late: Sequence[FedTask], seconds: float) -> str:
@@ -434,21 +459,21 @@ class FeedState:
             Nothing if no warning is due.
         """
         call, late = self.call, self._late()
-        waits_for_results = late and all(task.link is not None and task.link.hungry for task in late)
+        waits_for_results = late and all(task.link is not None and task.link.is_hungry for task in late)
         if (
-            not call.inference
-            or call.told_missing
+            not call.is_inference
+            or call.was_told_missing
             or not waits_for_results
             or now - call.moved < SILENT_SECONDS
         ):
             return ""
-        call.told_missing = True
+        call.was_told_missing = True
         return self._results_missing(late, SILENT_SECONDS)
 
     def _check_steps(self, call: Call, now: float) -> None:
-        """Look for tasks that have missed batches, and do not start again together with all others."""
+        """Fail if a task has missed batches, and does not start again together with all others."""
         for task in self.tasks.values():
-            if task.ended is not None and not task.ended.again and now - task.ended.at > LONELY_SECONDS:
+            if task.ended is not None and not task.ended.is_restart and now - task.ended.at > LONELY_SECONDS:
                 raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP_MESSAGE}")
-            if task.is_connected and not call.again and (loss := call.broken.get(task.name)):
+            if task.is_connected and not call.should_feed_again and (loss := call.broken.get(task.name)):
                 raise FeedError(f"{loss}; {IN_STEP_MESSAGE}")

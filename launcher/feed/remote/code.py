@@ -26,11 +26,11 @@ def dumps(
     """Pickle a value.
 
     Args:
-        keep: takes the buffers, which are not part of the pickle then (``buffer_callback`` of `pickle`).
-        sources: the source files of the functions travel, too: they may not exist where the pickle is loaded.
+        keep: Takes the buffers, which are not part of the pickle then (``buffer_callback`` of `pickle`).
+        sources: The source files of the functions travel, too: they may not exist where the pickle is loaded.
 
     Raises:
-        Exception: whatever an object of the program raises when it is pickled.
+        Exception: Whatever an object of the program raises when it is pickled.
     """
     with io.BytesIO() as file:
         _SourcePickler(file, protocol, keep, sources).dump(value)
@@ -82,7 +82,7 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
         return _restore, (*self._reduce(code)[:2], name, self._source(name))
 
     def _source(self, name: str) -> str:
-        """The text of a file, the same object each time: pickle writes an object once."""
+        """Return the text of a file, the same object each time: pickle writes an object once."""
         if self._sources is None:
             return ""
         if name not in self._sources:

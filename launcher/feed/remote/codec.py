@@ -19,18 +19,19 @@ import pickle
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 from launcher.common.errors import Fault, FeedError, InputError
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any
 Buffer = Union[bytes, bytearray, memoryview]
+OnBuffer = Callable[[pickle.PickleBuffer], Any]
 
 _PICKLE_PROTOCOL = 5
 _PLAIN_TYPES = frozenset({str, bytes, int, float, bool, type(None)})
@@ -51,26 +52,26 @@ class _OwnCodeError(Exception):
 
 
 def refused(problem: str, expected: str) -> InputError:
-    """The error about data that can't be fed."""
+    """Return the error about data that cannot be fed."""
     return InputError([Fault("data", problem, f"expected {expected}")])
 
 
 def imported(module: str, name: str) -> Any:
-    """An attribute of a module; ``None`` if the module is not imported (or is being imported)."""
+    """Return an attribute of a module; ``None`` if the module is not imported (or is being imported)."""
     return getattr(sys.modules.get(module), name, None)
 
 
 def is_array(value: object) -> bool:
-    """Whether this is a numpy array that has rows."""
+    """Return whether this is a numpy array that has rows."""
     ndarray = imported("numpy", "ndarray")
     return ndarray is not None and isinstance(value, ndarray) and value.ndim > 0
 
 
 def columnar(data: Any) -> Block | None:
-    """Arrays in one of their forms, pandas frames and series as arrays; ``None``: it is neither.
+    """Arrays in one of their forms, pandas frames and series as arrays, or None if it is neither.
 
     Raises:
-        InputError: columns of different length, or two of one name.
+        InputError: Columns of different length, or two of one name.
     """
     if is_array(data):
         return data
@@ -89,14 +90,14 @@ def columnar(data: Any) -> Block | None:
 
 
 def size(block: Block) -> int:
-    """The number of rows."""
+    """Return the number of rows."""
     if isinstance(block, Mapping):
         return len(next(iter(block.values())))
     return len(block[0]) if isinstance(block, tuple) else len(block)
 
 
 def part(block: Block, start: int, stop: int) -> Block:
-    """The rows from ``start`` to before ``stop``; of arrays a view, nothing is copied."""
+    """Return the rows from ``start`` to before ``stop``; of arrays a view, nothing is copied."""
     if isinstance(block, Mapping):
         return {name: column[start:stop] for name, column in block.items()}
     if isinstance(block, tuple):
@@ -110,10 +111,10 @@ def _like(block: tuple[Any, ...], columns: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
-    """A partition (arrays, a frame, a list, any iterable of rows) in blocks.
+    """Yield a partition (arrays, a frame, a list, any iterable of rows) in blocks.
 
     Args:
-        rows: called for each block: how many rows it has at most.
+        rows: Called for each block: how many rows it has at most.
     """
     block = columnar(data)
     if block is None and not isinstance(data, (list, tuple, range)):
@@ -132,7 +133,7 @@ def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
 
 
 def as_rows(block: Block) -> list[Any]:
-    """The rows one by one: tuples or dicts where the block has columns."""
+    """Return the rows one by one: tuples or dicts where the block has columns."""
     if isinstance(block, Mapping):
         return [dict(zip(block, row)) for row in zip(*block.values())]
     if isinstance(block, tuple):
@@ -141,10 +142,10 @@ def as_rows(block: Block) -> list[Any]:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """One block of all these rows; blocks of different forms become a list of rows.
+    """Return one block of all these rows; blocks of different forms become a list of rows.
 
     Args:
-        blocks: at least one.
+        blocks: At least one.
     """
     first = blocks[0]
     if len(blocks) == 1:
@@ -165,7 +166,7 @@ def _joined(blocks: Sequence[Any]) -> Any:
 
 
 def _are_alike(first: Block, other: Block) -> bool:
-    """Whether two blocks can be joined without a change of their rows."""
+    """Return whether two blocks can be joined without a change of their rows."""
     if isinstance(first, Mapping):
         same = isinstance(other, Mapping) and first.keys() == other.keys()
         return same and all(_are_alike(first[name], other[name]) for name in first)
@@ -181,17 +182,18 @@ def _are_alike(first: Block, other: Block) -> bool:
 # Blocks <-> buffers.
 
 
-def encode(block: Block, named: bool = False) -> list[Buffer]:
-    """The buffers that `decode` makes this block of again.
+def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
+    """Return the buffers that `decode` makes this block of again.
 
     A list of arrays that are alike becomes one array, a list of tuples with such arrays in them a tuple of
     columns: the same rows (see `as_rows`), in one piece.
 
     Args:
-        named: the program's own modules travel as names: the receiver has them.
+        block: The rows.
+        by_name: Whether the program's own modules travel as names, because the receiver has them.
 
     Raises:
-        FeedError: some rows cannot be sent to another process.
+        FeedError: Some rows cannot be sent to another process.
     """
     if isinstance(block, list) and block:
         arrays = _stacked(block)
@@ -201,29 +203,30 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     def keep(buffer: pickle.PickleBuffer) -> None:
         buffers.append(buffer.raw())
 
-    callback = None if isinstance(block, list) else keep
+    on_array = None if isinstance(block, list) else keep
     block = _contiguous(block)
     file = io.BytesIO()
-    pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=callback)
+    pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=on_array)
     pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _MAX_DEPTH)
-    pickler.by_value = not named
+    pickler.by_value = not by_name
     try:
         pickler.dump(block)
         head: Buffer = file.getvalue()
     except Exception:  # noqa: BLE001 - cloudpickle may take it
         buffers.clear()
-        head = encode_code(block, named, callback)
+        head = encode_code(block, by_name=by_name, on_array=on_array)
     return [head, *buffers]
 
 
 def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE_ROWS) -> Block:
-    """The block; its arrays live in the memory of the buffers.
+    """Return the block that buffers encode. Its arrays live in the memory of the buffers.
 
     Args:
-        unreadable: the message if they cannot be unpickled.
+        buffers: What `encode` has returned.
+        unreadable: The message if they cannot be unpickled.
 
     Raises:
-        FeedError: the rows need something that is not here, a module for example.
+        FeedError: The rows need something that is not here, a module for example.
     """
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
@@ -231,14 +234,13 @@ def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE_ROWS) -> Blo
         raise FeedError(unreadable.replace("{why}", str(error))) from error
 
 
-def encode_code(
-    content: Any, named: bool = False, keep: Callable[[pickle.PickleBuffer], Any] | None = None
-) -> Buffer:
-    """A pickle that has the code of the program's own functions and classes in it.
+def encode_code(content: Any, *, by_name: bool = False, on_array: OnBuffer | None = None) -> Buffer:
+    """Return a pickle that has the code of the program's own functions and classes in it.
 
     Args:
-        named: see `encode`.
-        keep: takes the arrays, which are not part of the pickle then.
+        content: What to pickle.
+        by_name: Whether the program's own modules travel as names, see `encode`.
+        on_array: Called with each array, which is not part of the pickle then.
 
     Raises:
         FeedError: cloudpickle cannot pickle it either.
@@ -246,8 +248,8 @@ def encode_code(
     from launcher.feed.remote import code  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
 
     try:
-        with nullcontext() if named else by_value():
-            data: bytes = code.dumps(content, _PICKLE_PROTOCOL, keep)
+        with nullcontext() if by_name else by_value():
+            data: bytes = code.dumps(content, _PICKLE_PROTOCOL, on_array)
     except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
         raise FeedError(f"{shown} can't be sent to a task: {error}") from error
@@ -256,7 +258,7 @@ def encode_code(
 
 @contextmanager
 def by_value() -> Iterator[None]:
-    """cloudpickle carries the program's own modules as code within this context; one thread at a time."""
+    """Let cloudpickle carry the program's own modules as code within this context, one thread at a time."""
     import cloudpickle  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
 
     with _REGISTRY:
@@ -278,7 +280,6 @@ class _PlainPickler(pickle.Pickler):
     by_value = False
 
     def reducer_override(self, thing: Any) -> Any:
-        """See `pickle.Pickler`."""
         kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
         if kind.__module__ == "__main__" or (self.by_value and is_own(kind.__module__)):
             raise _OwnCodeError(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
@@ -289,7 +290,7 @@ class _PlainPickler(pickle.Pickler):
 
 
 def _stacked(rows: list[Any]) -> Any:
-    """One array of these arrays, of native byte order; ``None`` if they are other things, or differ."""
+    """Return one array of these arrays, in native byte order. None if they are other things, or differ."""
     first = rows[0]
     if not is_array(first) or first.dtype.hasobject:
         return None
@@ -322,7 +323,7 @@ def _columns(rows: list[Any]) -> Any:
 
 
 def _contiguous(block: Block) -> Block:
-    """The same with each array in one piece of memory: only then it travels beside the pickle uncopied."""
+    """Return a block whose arrays have one piece of memory each, and so travel beside the pickle uncopied."""
     if is_array(block):
         return sys.modules["numpy"].ascontiguousarray(block)
     if isinstance(block, tuple):
@@ -331,7 +332,7 @@ def _contiguous(block: Block) -> Block:
 
 
 def _is_plain(row: Any, deep: int) -> bool:
-    """Whether a row consists of plain values, as far as its first items show."""
+    """Return whether a row consists of plain values, as far as its first items show."""
     if type(row) in _PLAIN_TYPES:
         return True
     return (
@@ -346,7 +347,7 @@ def _is_plain(row: Any, deep: int) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def is_own(name: str) -> bool:
-    """Whether a module is ``__main__``, or from a file of neither Python nor an installed package."""
+    """Return whether a module is ``__main__``, or from a file of neither Python nor an installed package."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if name == "__main__":
@@ -364,5 +365,5 @@ def is_own(name: str) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_metadata(folder: Path) -> bool:
-    """Whether ``pip install --target`` has filled this folder."""
+    """Return whether ``pip install --target`` has filled this folder."""
     return any(folder.glob("*.dist-info"))

@@ -57,8 +57,8 @@ class DriverRoutes:
         addresses: ``unix:/path`` and ``tcp:host:port``, tried in this order.
         relay: ``host:port`` on this machine that leads there too, through the launcher's own connection;
             tried before the network, which others may hear. Empty: there is none.
-        key: the secret of the job.
-        hello: describes this task: ``task``, ``attempt``, ``python``, ``pid``.
+        key: The secret of the job.
+        hello: Describes this task: ``task``, ``attempt``, ``python``, ``pid``.
     """
 
     def __init__(self, addresses: Iterable[str], relay: str, key: bytes, hello: Mapping[str, Any]) -> None:
@@ -69,15 +69,17 @@ class DriverRoutes:
         self._routes = private + (["relay:" + relay] if relay else []) + open_to_all
 
     def connect(self, purpose: str, timeout: float = 30.0, **more: Any) -> socket.socket:
-        """A connection whose two ends have proved that they have the key. It blocks, without a time limit.
+        """Return a connection whose two ends have proved that they have the key.
+
+        It blocks, and has no time limit.
 
         Args:
             purpose: ``member``, ``feed``, ...
-            timeout: seconds to go on trying.
-            more: further fields of the hello.
+            timeout: Seconds to go on trying.
+            more: Further fields of the hello.
 
         Raises:
-            ConnectError: no route worked in that time; names each one with its error.
+            ConnectError: No route worked in that time; names each one with its error.
         """
         hello = dict(self.hello, purpose=purpose, **more)
         started = time.monotonic()
@@ -103,7 +105,7 @@ class DriverRoutes:
             time.sleep(ROUND_PAUSE_SECONDS)
 
     def connect_feed(self, feed: str) -> socket.socket:
-        """A connection for the feed of this name; see `connect`."""
+        """Return a connection for the feed of this name; see `connect`."""
         return self.connect("feed", feed=feed)
 
 
@@ -121,10 +123,10 @@ def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) 
     """Read exactly ``size`` bytes.
 
     Args:
-        deadline: a time of `time.monotonic`; ``None``: the socket's own time limit.
+        deadline: A time of `time.monotonic`; ``None``: the socket's own time limit.
 
     Raises:
-        OSError: the connection has ended or broken, or the time is over.
+        OSError: The connection has ended or broken, or the time is over.
     """
     received = bytearray(size)
     view = memoryview(received)

@@ -1,6 +1,7 @@
-"""`DataFeed`, as TensorFlowOnSpark has it: a task's function reads its rows from it, and gives it results.
+"""`DataFeed`, as TensorFlowOnSpark has it: the function of a task reads rows from it, and gives it results.
 
-`dataset` gives the same rows as a ``tf.data.Dataset``; TensorFlow is imported when one is made.
+`dataset` makes a ``tf.data.Dataset`` of the same rows, and only then imports TensorFlow. This module travels
+to the tasks. It gets rows by `launcher.feed.remote.frames` only from a driver that has the key of the job.
 """
 
 from __future__ import annotations
@@ -9,28 +10,28 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 from launcher.common import arguments
 from launcher.common.arguments import Arguments
-from launcher.common.errors import FeedError, InputError, LaunchError
-from launcher.common.text import plural
+from launcher.common.errors import FeedError, LaunchError
 from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
+from launcher.feed.remote.columns import columns, named_columns
 
-#: Seconds in which a broken connection must be back, and between two attempts.
+# A broken connection must be back in this time.
 MAX_AWAY_SECONDS = 60.0
 RECONNECT_PAUSE_SECONDS = 0.2
-#: Seconds between two reports of progress within one chunk; bytes of chunks taken without a report.
+# Progress within one chunk is reported so often, and at least when so many bytes were taken.
 _REPORT_SECONDS = 1.0
 _MAX_UNREPORTED_BYTES = 3 << 19
-#: Rows that the code of a partition is asked for at a time.
+# The code of a partition is asked for so many rows at a time.
 _CODE_ROWS = 1024
-#: The rows that a dataset expects.
-_EXPECTED_ROWS = "rows as in output_signature"
-#: The feeds that this process has opened, by ``connect`` and name: two `DataFeed` of one feed share its rows.
-_OPENED_FEEDS: dict[tuple[Callable[[str], socket.socket], str], FeedReader] = {}
+#: Makes an authenticated connection for the feed of a name, each time it is called.
+Connect = Callable[[str], socket.socket]
+#: The feeds that this process has opened, by ``connect`` and name. Two `DataFeed` of one feed share its rows.
+_OPENED_FEEDS: dict[tuple[Connect, str], FeedReader] = {}
 _OPENING_LOCK = threading.Lock()
 
 
@@ -47,17 +48,17 @@ class DataFeed:
     until then they are fed again, to this task or another one, if this one dies.
 
     Args:
-        connect: makes an authenticated connection for the feed of a name.
-        train_mode: for compatibility; in an inference a batch ends with its partition, in any case.
-        qname_in: the name of the feed, as in the driver's ``train(qname=...)``.
-        qname_out: for compatibility; results go back on the feed that the rows came from.
+        connect: Connects to the driver.
+        train_mode: Has no effect: in an inference a batch ends with its partition in any case.
+        qname_in: The name of the feed, as in the driver's ``train(qname=...)``.
+        qname_out: Has no effect: results go back on the feed that the rows came from.
         input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``; see
             `launcher.api.remote.node.TFNodeContext.get_data_feed`.
     """
 
     def __init__(
         self,
-        connect: Callable[[str], socket.socket],
+        connect: Connect,
         train_mode: bool = True,
         qname_in: str = "input",
         qname_out: str = "output",
@@ -70,19 +71,19 @@ class DataFeed:
         self._connect = connect
 
     def next_batch(self, batch_size: int) -> Any:
-        """The next rows.
+        """Return the next rows.
 
         Waits until there are so many. Fewer come at the end of the feed, when the driver has nothing more to
         feed for the moment, and at the end of a partition of inference; none only at the end of the feed.
 
         Args:
-            batch_size: the number of rows.
+            batch_size: The number of rows.
 
         Returns:
             A list of rows. With an ``input_mapping`` a dict of columns: lists, or arrays if arrays were fed.
 
         Raises:
-            FeedError: the driver is gone.
+            FeedError: The driver is gone.
             InputError: ``batch_size`` is not a whole number.
             ValueError: ``batch_size`` is less than 1.
         """
@@ -94,28 +95,28 @@ class DataFeed:
             raise ValueError(f"next_batch({batch_size}): a batch has at least one row")
         blocks = self.next_blocks(batch_size)
         if self.input_mapping is not None:
-            return _columns(blocks, self.input_mapping)
+            return named_columns(blocks, self.input_mapping)
         if len(blocks) == 1:
             return codec.as_rows(blocks[0])
         return [row for block in blocks for row in codec.as_rows(block)]
 
     def next_blocks(self, rows: int) -> list[Block]:
-        """The next rows in the form in which they came.
+        """Return the next rows in the form in which they came.
 
         Args:
-            rows: how many; waits for them as `next_batch` does.
+            rows: How many; waits for them as `next_batch` does.
 
         Returns:
             Blocks of so many rows together: lists of rows, arrays (rows are their first dimension), tuples or
             dicts of such arrays.
 
         Raises:
-            FeedError: the driver is gone.
+            FeedError: The driver is gone.
         """
         return self._reader().batch(rows)
 
     def should_stop(self) -> bool:
-        """Whether there is nothing more to ask for.
+        """Return whether there is nothing more to ask for.
 
         Returns:
             ``True``: the feed has ended, or `terminate` was called. ``False``: there may be more rows; the
@@ -127,12 +128,12 @@ class DataFeed:
         """Give the results of rows, in their order, one for each.
 
         Args:
-            results: an iterable, such as a list or an array with the results in its first dimension.
+            results: An iterable, such as a list or an array with the results in its first dimension.
 
         Raises:
-            InputError: this is not iterable.
-            ValueError: there are more than rows were handed out.
-            FeedError: the driver is gone, or the results cannot be sent to it.
+            InputError: This is not iterable.
+            ValueError: There are more than rows were handed out.
+            FeedError: The driver is gone, or the results cannot be sent to it.
         """
         if not isinstance(results, Iterable) or getattr(results, "shape", None) == ():
             expected = "a list with one result for each row"
@@ -144,7 +145,7 @@ class DataFeed:
         self._reader().terminate()
 
     def _reader(self) -> FeedReader:
-        """The connection is made when it is needed first."""
+        """Return the reader of this feed, which connects when it is needed first."""
         key = (self._connect, self.qname_in)
         with _OPENING_LOCK:
             if key not in _OPENED_FEEDS:
@@ -155,133 +156,8 @@ class DataFeed:
 def end_all() -> None:
     """End all feeds of this process, when the function of its task has returned."""
     for reader in list(_OPENED_FEEDS.values()):
-        reader.terminate(returned=True)
+        reader.terminate(has_returned=True)
         reader.close()
-
-
-def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, Any]:
-    """The rows of some blocks as one column for each name of an ``input_mapping``.
-
-    Raises:
-        InputError: the rows do not have those columns, or it is not certain which column is which.
-    """
-    if not blocks:
-        return {name: [] for name in mapping.values()}
-    block = codec.join(blocks)
-    if _have_names(block):
-        expected = f"the columns {', '.join(map(str, mapping))} of the input_mapping"
-        return {name: _named_column(block, key, expected) for key, name in mapping.items()}
-    if len(mapping) == 1 and _are_values(block):
-        return dict.fromkeys(mapping.values(), block)
-    _check_unnamed(block, mapping)
-    return {name: _column_at(block, at, "") for at, name in enumerate(mapping.values())}
-
-
-def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
-    """Check that rows without names have the columns of an ``input_mapping``, in a certain order.
-
-    TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it: only
-    a mapping that is sorted is certain.
-
-    Raises:
-        InputError: They have more or fewer columns, or the mapping is in another order.
-    """
-    names = ", ".join(map(str, mapping))
-    rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
-    for row in rows:
-        if not _has_columns(row):
-            raise codec.refused(f"{row!r:.80} has no columns", f"{names}, as in the input_mapping")
-    if wrong := _widths(block) - {len(mapping)}:
-        columns = plural(min(wrong), "column")
-        text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
-        raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
-    ordered = dict(sorted(mapping.items()))
-    if list(ordered) != list(mapping):
-        text = f"rows without names, and an input_mapping that is not sorted: {names}"
-        advice = "rows whose columns are in this order, or rows with names (dicts, named tuples)"
-        raise codec.refused(text, f"it sorted, {ordered}, with {advice}")
-
-
-def _have_names(block: Block) -> bool:
-    """Return whether the columns of the rows of a block have names.
-
-    Raises:
-        InputError: Those of some rows have, those of others do not.
-    """
-    rows = [block]
-    if isinstance(block, list):
-        rows = block if len({*map(type, block)}) > 1 else block[:1]
-    found = {_has_names(row) for row in rows}
-    if len(found) > 1:
-        raise codec.refused("rows with and without names in one batch", "one of them, for an input_mapping")
-    return found.pop()
-
-
-def _has_names(row: Any) -> bool:
-    dtype = getattr(row, "dtype", None)  # that of a structured array, or of a record in one, has names
-    return isinstance(row, Mapping) or hasattr(row, "_fields") or getattr(dtype, "names", None) is not None
-
-
-def _has_columns(row: Any) -> bool:
-    return isinstance(row, (tuple, list)) or codec.is_array(row)
-
-
-def _widths(block: Block) -> set[int]:
-    """Return how many columns the rows of a block without names have; rows without columns do not count."""
-    if codec.is_array(block):
-        return {block.shape[1]} if block.ndim > 1 else set()
-    rows = block if isinstance(block, list) else [block]
-    return {len(row) for row in rows if _has_columns(row)}
-
-
-def _are_values(block: Block) -> bool:
-    """Return whether rows are the values of one column: no tuples, lists or arrays of one number."""
-    if codec.is_array(block):
-        return bool(block.ndim == 1 or block.shape[1] != 1)
-    return isinstance(block, list) and not any(isinstance(row, (tuple, list, Mapping)) for row in block)
-
-
-def _named_column(block: Block, name: Any, expected: str) -> Any:
-    """Return a column of rows that have names.
-
-    Raises:
-        InputError: There is no such column.
-    """
-    try:
-        if not isinstance(block, list):
-            return block[_place(type(block), name)]
-        places = {kind: _place(kind, name) for kind in {*map(type, block)}}
-        return [row[places[type(row)]] for row in block]
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise _no_column(block, name, error, expected) from error
-
-
-def _place(kind: type, name: Any) -> Any:
-    """Return the key by which a row of a class is asked for a column: in named tuples, the place of the name.
-
-    Raises:
-        AttributeError, ValueError: It is a class of tuples without names, or without this one.
-    """
-    return kind._fields.index(name) if issubclass(kind, tuple) else name  # type: ignore[attr-defined]
-
-
-def _column_at(block: Block, place: Any, expected: str) -> Any:
-    """Return a column of rows by its place in them, or by its key in dicts.
-
-    Raises:
-        InputError: There is no such column.
-    """
-    try:
-        if isinstance(block, (Mapping, tuple)):
-            return block[place]
-        return block[:, place] if codec.is_array(block) else [row[place] for row in block]
-    except (KeyError, IndexError, TypeError) as error:
-        raise _no_column(block, place, error, expected) from error
-
-
-def _no_column(block: Block, key: Any, error: Exception, expected: str) -> InputError:
-    row = block if isinstance(block, (Mapping, tuple)) else block[0]
-    return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
 
 
 class FeedReader:
@@ -292,11 +168,11 @@ class FeedReader:
     called by one thread at a time.
 
     Args:
-        connect: makes an authenticated connection for the feed of a name, each time it is called.
-        feed: the name.
+        connect: Connects to the driver. The thread calls it again when a connection has broken.
+        feed: The name of the feed.
     """
 
-    def __init__(self, connect: Callable[[str], socket.socket], feed: str) -> None:
+    def __init__(self, connect: Connect, feed: str) -> None:
         self.feed = feed
         # Shared with the receiving thread.
         self._connect = connect
@@ -308,14 +184,18 @@ class FeedReader:
         self._terminated = b""
         self._end_received = False
         self._error: FeedError | None = None
-        # The connection of the present chunk, the number of the chunk on it, the last consumed one.
+        # The connection of the present chunk, the number of the chunk on it, and that of the last consumed
+        # one.
         self._current = self._number = self._consumed = 0
-        # The rest of the chunk: a block of so many rows, of which some were handed out; further blocks.
+        # The rest of the chunk: a block of ``_size`` rows, of which those before ``_at`` were handed out.
         self._block: Block = []
         self._at = self._size = 0
+        # Further blocks of the chunk.
         self._blocks: Iterator[Block] = iter(())
+        # When progress was last reported, and how many bytes were taken since.
         self._reported, self._unreported = 0.0, 0
-        #: Rows handed out and results returned, in all; missing results of rows of broken connections.
+        # How many rows were handed out in all, how many results were given in all, and how many are missing
+        # for rows of broken connections.
         self._given = self._returned = self._stale = 0
         self._thread = threading.Thread(target=self._receive_all, name=f"feed {feed}", daemon=True)
         self._thread.start()
@@ -326,17 +206,18 @@ class FeedReader:
         return self._end_received or bool(self._terminated)
 
     def batch(self, rows: int) -> list[Block]:
-        """Blocks of so many rows together; of fewer at the end of the feed, or where the driver ends a batch.
+        """Return blocks of so many rows together.
 
-        All rows handed out before count as consumed. This is reported with the next chunk, or once a second.
+        There are fewer at the end of the feed, and where the driver ends a batch. All rows handed out before
+        count as consumed. This is reported with the next chunk, or once a second.
 
         Raises:
-            FeedError: the driver is gone, or the rows cannot be read.
+            FeedError: The driver is gone, or the rows cannot be read.
         """
         self._sync()
         self._consumed = max(self._consumed, self._number - 1)
         blocks: list[Block] = []
-        while rows and self._has_rows(bool(blocks)):
+        while rows and self._has_rows(has_begun=bool(blocks)):
             stop = min(self._at + rows, self._size)
             blocks.append(codec.part(self._block, self._at, stop))
             rows -= stop - self._at
@@ -347,7 +228,7 @@ class FeedReader:
         return blocks
 
     def poll_end(self) -> bool:
-        """Whether there are no more rows, as far as is known without waiting."""
+        """Return whether there are no more rows, as far as is known without waiting."""
         self._sync()
         return self.has_ended
 
@@ -355,8 +236,8 @@ class FeedReader:
         """Send results of rows, in their order.
 
         Raises:
-            ValueError: there are more than rows were handed out.
-            FeedError: the driver is gone, or the results cannot be sent.
+            ValueError: There are more than rows were handed out.
+            FeedError: The driver is gone, or the results cannot be sent.
         """
         self._sync()
         if self._returned + len(results) > self._given:
@@ -368,21 +249,21 @@ class FeedReader:
         stale = min(self._stale, len(results))
         self._stale -= stale
         if results := results[stale:]:
-            buffers = codec.encode(results, named=True)
+            buffers = codec.encode(results, by_name=True)
             frames.check_size(buffers, f"{len(results):,} results")
             self._send(frames.Kind.RESULTS, buffers)
 
-    def terminate(self, returned: bool = False) -> None:
-        """Drop the rows that are here; no more are fed to this task.
+    def terminate(self, *, has_returned: bool = False) -> None:
+        """Drop the rows that are here, and ask for no more.
 
         Args:
-            returned: the function has returned without a call of ``terminate()``.
+            has_returned: Whether the function has returned without a call of ``terminate()``.
         """
         if self.has_ended:
             return
         self._drop()
         with self._changed:
-            self._terminated = frames.RETURNED if returned else frames.UNWANTED
+            self._terminated = frames.RETURNED if has_returned else frames.UNWANTED
             self._frames.clear()
         self._send(frames.Kind.TERMINATE, [self._terminated])
 
@@ -409,16 +290,16 @@ class FeedReader:
         self._at = self._size = 0
         self._block, self._blocks = [], iter(())
 
-    def _has_rows(self, begun: bool) -> bool:
-        """Whether there are rows; waits for some, unless a batch has begun and ends here."""
+    def _has_rows(self, *, has_begun: bool) -> bool:
+        """Wait for rows, unless a batch has begun and ends here. Returns whether there are some."""
         while self._at == self._size:
             if (block := next(self._blocks, None)) is not None:
                 self._block, self._at, self._size = block, 0, codec.size(block)
                 continue
-            if not begun:
+            if not has_begun:
                 self._consumed = self._number
             kind, buffers = self._next_frame()
-            if self.has_ended or (begun and kind == frames.Kind.FLUSH):
+            if self.has_ended or (has_begun and kind == frames.Kind.FLUSH):
                 return False
             if kind in (frames.Kind.ROWS, frames.Kind.CODE):
                 self._number += 1
@@ -429,10 +310,10 @@ class FeedReader:
         return True
 
     def _next_frame(self) -> tuple[int, Sequence[memoryview]]:
-        """Wait for rows, code or FLUSH; kind 0: the feed has ended, or the connection broke meanwhile.
+        """Wait for rows, code or FLUSH. The kind is 0 if the feed has ended, or the connection has broken.
 
         Raises:
-            FeedError: the driver is gone, or feeds this task no more.
+            FeedError: The driver is gone, or feeds this task no more.
         """
         if not (self._frames or self.has_ended):
             self._report(frames.Kind.HUNGRY)
@@ -464,7 +345,7 @@ class FeedReader:
         self._send(kind, [frames.pack_numbers(self._number, self._consumed)])
 
     def _send(self, kind: frames.Kind, buffers: Sequence[Buffer]) -> None:
-        """Send a frame on the connection of the present chunk; nothing if it has broken, or breaks."""
+        """Send a frame on the connection of the present chunk, unless that has broken."""
         with self._sending:
             if self._sock is None or self._current != self._connection:
                 return
@@ -536,19 +417,19 @@ class FeedReader:
 
 
 def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
-    """Batches of the rows that come from now on, as a ``tf.data.Dataset``; the last one may be shorter.
+    """Make a ``tf.data.Dataset`` of the rows that come from now on, in batches. The last one may be shorter.
 
     A second iteration goes on where the first one stopped: it finds nothing after the end of the feed. The
     driver repeats epochs.
 
     Args:
-        feed: of this task.
-        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: that of one row. A dimension of
-            ``None`` may differ between batches, not within one.
-        batch_size: rows of a batch.
+        feed: The feed of this task.
+        output_signature: The signature of one row: a ``tf.TensorSpec``, or a tuple or dict of them. A
+            dimension of ``None`` may differ between batches, not within one.
+        batch_size: The number of rows in a batch.
 
     Raises:
-        InputError: the signature is something else; while iterating: a row does not fit it.
+        InputError: The signature is something else. While iterating, if a row does not fit the signature.
     """
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
@@ -562,33 +443,6 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     return tf.data.Dataset.from_generator(batches, output_signature=batched)
 
 
-def columns(block: Block, signature: Any) -> Any:
-    """The rows of a block as arrays, in the structure of a row's signature.
-
-    Raises:
-        InputError: a row does not fit the signature.
-    """
-    if not isinstance(signature, (Mapping, tuple, list)):
-        return _array(block, signature)
-    keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
-    if not isinstance(signature, Mapping):
-        _check_width(block, len(signature))
-    column = _named_column if isinstance(signature, Mapping) else _column_at
-    found = [columns(column(block, key, _EXPECTED_ROWS), signature[key]) for key in keys]
-    return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
-
-
-def _check_width(block: Block, most: int) -> None:
-    """Check that rows have no more columns than their signature: nobody knows which one it leaves out.
-
-    Raises:
-        InputError: They have more.
-    """
-    widest = max(_widths(block), default=0)
-    if widest > most:
-        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_EXPECTED_ROWS}")
-
-
 def _batched(spec: Any) -> Any:
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
@@ -597,17 +451,3 @@ def _batched(spec: Any) -> Any:
             f"output_signature has {spec!r}", "tf.TensorSpec, of known rank, for each value of a row"
         )
     return tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name)
-
-
-def _array(values: Sequence[Any], spec: Any) -> Any:
-    """A column as one array."""
-    import numpy  # noqa: PLC0415 - the user's, in the task
-
-    kind = numpy.dtype(spec.dtype.as_numpy_dtype)
-    try:
-        array = numpy.asarray(values, kind)
-        if not spec.shape.is_compatible_with(array.shape[1:]):
-            raise ValueError(f"a row has the shape {array.shape[1:]}")
-    except (ValueError, TypeError) as error:
-        raise codec.refused(f"rows are not {spec!r}: {error}", _EXPECTED_ROWS) from error
-    return array

@@ -75,11 +75,11 @@ def send_frame(
     """Send one frame; returns when the kernel has all of it.
 
     Args:
-        sock: blocking, with a timeout if the caller needs it.
-        buffers: contiguous bytes; nothing of them is copied.
+        sock: Blocking, with a timeout if the caller needs it.
+        buffers: Contiguous bytes; nothing of them is copied.
 
     Raises:
-        OSError: the connection is gone, or its timeout is over: it is of no use any more.
+        OSError: The connection is gone, or its timeout is over: it is of no use any more.
     """
     views = [memoryview(buffer) for buffer in buffers]
     head = _HEAD.pack(kind, len(views)) + struct.pack(f"<{len(views)}Q", *map(len, views))
@@ -90,15 +90,15 @@ def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
     """Wait for one frame.
 
     Args:
-        file: made by `reader`.
+        file: Made by `reader`.
 
     Returns:
         Its kind and buffers (writable memory, contiguous bytes); ``None`` if the connection has ended between
         two frames.
 
     Raises:
-        FeedBrokenError: it ended within a frame. FeedRefusedError: the frame is invalid.
-        OSError: the connection is gone, or its timeout is over.
+        FeedBrokenError: It ended within a frame. FeedRefusedError: the frame is invalid.
+        OSError: The connection is gone, or its timeout is over.
     """
     if not file.peek(1):
         return None
@@ -122,7 +122,7 @@ def reader(sock: socket.socket) -> io.BufferedReader:
     """For `recv_frame`: several small frames cost one system call, and so does a large buffer, uncopied.
 
     Args:
-        sock: nothing else may receive from it.
+        sock: Nothing else may receive from it.
     """
     return io.BufferedReader(_Received(sock), _READ_AHEAD_BYTES)
 
@@ -134,11 +134,9 @@ class _Received(io.RawIOBase):
         self._sock = sock
 
     def readable(self) -> bool:
-        """See `io.IOBase`."""
         return True
 
     def readinto(self, view: Any) -> int:
-        """See `io.RawIOBase`."""
         return self._sock.recv_into(view, 0, socket.MSG_WAITALL if len(view) > _READ_AHEAD_BYTES else 0)
 
 
@@ -146,10 +144,10 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> 
     """Check that `recv_frame` accepts these buffers, and a few small ones before them, at the other end.
 
     Args:
-        name: of the buffers, for the message.
+        name: Of the buffers, for the message.
 
     Raises:
-        FeedError: they are too many, or too large.
+        FeedError: They are too many, or too large.
     """
     size = sum(map(len, buffers))
     if size > MAX_BYTES - _MAX_OWN_BYTES or len(buffers) > MAX_BUFFERS - 1:
@@ -161,15 +159,15 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> 
 
 
 def pack_numbers(first: int, second: int) -> bytes:
-    """The buffer of a PROGRESS, HUNGRY or COUNTED."""
+    """Return the buffer of a PROGRESS, HUNGRY or COUNTED."""
     return _NUMBERS.pack(first, second)
 
 
 def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
-    """The two numbers of such a frame.
+    """Return the two numbers of such a frame.
 
     Raises:
-        struct.error: the frame is invalid.
+        struct.error: The frame is invalid.
     """
     first, second = _NUMBERS.unpack(b"".join(buffers))
     return first, second

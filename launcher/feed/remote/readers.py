@@ -36,8 +36,8 @@ class TextReader(NamedTuple):
     """Lines, without their ends.
 
     Raises:
-        BrokenFileError: bytes that are not text of this encoding.
-        OSError: the file cannot be read.
+        BrokenFileError: Bytes that are not text of this encoding.
+        OSError: The file cannot be read.
     """
 
     encoding: str
@@ -58,8 +58,8 @@ class CsvReader(NamedTuple):
     """Rows of texts: dicts by the names of the first line, or tuples.
 
     Raises:
-        BrokenFileError: a row with more or fewer fields than the one before it, or bytes that are not text.
-        OSError: the file cannot be read.
+        BrokenFileError: A row with more or fewer fields than the one before it, or bytes that are not text.
+        OSError: The file cannot be read.
     """
 
     encoding: str
@@ -87,7 +87,7 @@ class CsvReader(NamedTuple):
                     yield dict(zip(names, record)) if names else tuple(record)
 
     def names(self) -> list[str]:
-        """Those of the first line."""
+        """Return those of the first line."""
         return next(self._records(), [])
 
     def _records(self) -> Generator[list[str], None, None]:
@@ -102,8 +102,8 @@ class RecordReader(NamedTuple):
     """Records of a TFRecord file, as bytes.
 
     Raises:
-        BrokenFileError: the file is damaged; the message says where.
-        OSError: the file cannot be read.
+        BrokenFileError: The file is damaged; the message says where.
+        OSError: The file cannot be read.
     """
 
     #: Whether the checksums are compared, if google-crc32c is installed.
@@ -115,7 +115,7 @@ class RecordReader(NamedTuple):
         crc32c = _crc32c() if self.check else None
 
         def is_right(data: bytes, checksum: bytes) -> bool:
-            """Whether this is the checksum of these bytes, as it is stored: rotated, and a constant added."""
+            """Return whether this is the stored checksum of these bytes: rotated, with a constant added."""
             if crc32c is None:
                 return True
             crc = crc32c(data)
@@ -146,7 +146,7 @@ class RecordReader(NamedTuple):
 
 
 def _crc32c() -> Callable[[bytes], int] | None:
-    """The CRC-32C (Castagnoli) of bytes; ``None``: google-crc32c is not installed."""
+    """Return the CRC-32C (Castagnoli) of bytes, or None if google-crc32c is not installed."""
     try:
         from google_crc32c import value  # noqa: PLC0415 - a package that may be missing
     except ImportError:
@@ -155,7 +155,7 @@ def _crc32c() -> Callable[[bytes], int] | None:
 
 
 def _opened(path: str) -> IO[bytes]:
-    """The bytes of a file, unpacked if its name ends in ``.gz``."""
+    """Return the bytes of a file, unpacked if its name ends in ``.gz``."""
     file: Any = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115
     return file  # type: ignore[no-any-return]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from launcher.common.errors import InputError
-from launcher.feed.remote.data_feed import DataFeed, columns, dataset
+from launcher.feed.remote.columns import columns
+from launcher.feed.remote.data_feed import DataFeed, dataset
 
 tf = pytest.importorskip("tensorflow", exc_type=ImportError)
 NUMBER, PAIR = tf.TensorSpec([], tf.int64), tf.TensorSpec([2], tf.float32)

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from launcher.common.errors import FeedError, InputError
-from launcher.feed.remote import data_feed, frames
+from launcher.feed.remote import columns, data_feed, frames
 from launcher.feed.remote.frames import Kind, reader, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
 from tests.local.seeing import soon
@@ -156,7 +156,7 @@ def test_columns_by_name(tmp_path: Path, form: str, order: str):
 )
 def test_columns_that_rows_do_not_have(block: Any, problem: str):
     with pytest.raises(InputError, match=problem) as caught:
-        data_feed._columns([block], {"a": "x", "b": "y"})
+        columns.named_columns([block], {"a": "x", "b": "y"})
     assert "input_mapping" in str(caught.value)
 
 
@@ -174,19 +174,19 @@ def test_columns_that_rows_do_not_have(block: Any, problem: str):
 )
 def test_one_column(block: Any, column: Any):
     """Where it is the only one of the mapping, values that are not tuples or lists are this column."""
-    found = data_feed._columns([block], {"a": "x"})["x"]
+    found = columns.named_columns([block], {"a": "x"})["x"]
     assert [getattr(value, "tolist", lambda value=value: value)() for value in found] == column
 
 
 def test_columns_with_numbers():
     mapping = {2: "two", 10: "ten"}
-    assert data_feed._columns([[(5, 6)]], mapping) == {"two": [5], "ten": [6]}  # type: ignore[arg-type]
+    assert columns.named_columns([[(5, 6)]], mapping) == {"two": [5], "ten": [6]}  # type: ignore[arg-type]
 
 
 def test_a_column_called_as_a_method_of_tuples_is():
-    assert data_feed._columns([[Single(7)]], {"index": "x"}) == {"x": [7]}
+    assert columns.named_columns([[Single(7)]], {"index": "x"}) == {"x": [7]}
     with pytest.raises(InputError, match="no 'count' in Single"):
-        data_feed._columns([[Single(7)]], {"count": "x"})
+        columns.named_columns([[Single(7)]], {"count": "x"})
 
 
 # ---------------------------------------------------------------------------------------- errors

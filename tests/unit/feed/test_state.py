@@ -51,7 +51,7 @@ def play(world: World, history: list[tuple[str, int]]) -> None:
         elif event == "ends" and player is not world.tasks[0]:
             player.is_lost()
         elif event == "restarts":
-            world.state.restarting({player.name: player.attempt}, world.now)
+            world.state.on_restarting({player.name: player.attempt}, world.now)
             player.breaks()
             player.starts_again()
         elif event == "time":
@@ -93,7 +93,7 @@ def test_equal_batches_when_all_tasks_start_again(tasks: int, batch: int, rows: 
             player.takes()
     before = {row for player in world.tasks for taken in player.batches for row in taken}
     if not world.is_over:
-        world.state.restarting({player.name: 1 for player in world.tasks}, world.now)
+        world.state.on_restarting({player.name: 1 for player in world.tasks}, world.now)
         for player in world.tasks:
             player.batches.clear()
             player.breaks()
@@ -201,7 +201,7 @@ def test_waits_that_have_no_limit():
     world = World(1, [range(10)], timeout=5.0)
     world.tasks[0].opens()
     world.passes(50.0)
-    world.state.restarting({"worker/0": 1}, world.now)
+    world.state.on_restarting({"worker/0": 1}, world.now)
     world.tasks[0].breaks()
     world.passes(50.0)
     assert world.state.missing(world.now) == ["worker/0"]
@@ -246,7 +246,7 @@ def test_the_end_of_a_feed_is_an_error_for_the_task_unless_all_is_fed(finished: 
     world.tasks[0].opens()
     assert world.threads
     world.state.end()
-    world.state.finished = finished
+    world.state.is_finished = finished
     world.act()
     world.state.stop("no more")
     assert [link.reason for link in world.state.links] == ["" if finished else "no more"]
@@ -254,12 +254,12 @@ def test_the_end_of_a_feed_is_an_error_for_the_task_unless_all_is_fed(finished: 
 
 def test_connections_that_are_refused():
     world = World(2, [range(10)])
-    world.state.lost("worker/1", 2, "was killed", world.now)
+    world.state.on_lost("worker/1", 2, "was killed", world.now)
     world.tasks[0].opens()
     for task, attempt, reason in (("ps/0", 1, "is not fed"), ("worker/1", 2, "has ended")):
-        link = world.state.connected(task, attempt, world.now)
+        link = world.state.on_connected(task, attempt, world.now)
         assert link is not None and reason in (link.reason or "")
-    assert world.state.connected("worker/0", 2, world.now) is None  # its first attempt may not have ended
-    world.state.started("worker/0", 2)
-    link = world.state.connected("worker/0", 1, world.now)
+    assert world.state.on_connected("worker/0", 2, world.now) is None  # its first attempt may not have ended
+    world.state.on_started("worker/0", 2)
+    link = world.state.on_connected("worker/0", 1, world.now)
     assert link is not None and link.reason == "worker/0 has started again"

@@ -41,7 +41,7 @@ class Player:
     def opens(self) -> None:
         """Connect; the first frame says whether rows are wanted."""
         state = self.world.state
-        self.link = state.connected(self.name, self.attempt, self.world.now)
+        self.link = state.on_connected(self.name, self.attempt, self.world.now)
         if self.link is not None:
             self.coming, self.taken = deque(), 0
             self.world.wires[self.link] = self.coming
@@ -53,7 +53,7 @@ class Player:
         numbers = [pack_numbers(self.taken, self.taken)]
         assert self.link is not None
         content = numbers if content is None else content
-        self.world.state.received(self.link, kind, content, size, self.world.now)
+        self.world.state.on_frame(self.link, kind, content, size, self.world.now)
         self.world.act()
 
     def takes(self) -> None:
@@ -65,7 +65,7 @@ class Player:
             self.batches.append(batch)
             if kind == Kind.CODE:
                 self.says(Kind.COUNTED, [pack_numbers(self.taken, len(batch))])
-            if self.world.call.inference and self.answers:
+            if self.world.call.is_inference and self.answers:
                 self.says(Kind.RESULTS, [self.world.answer(self.name, row) for row in batch], size=8)
         self.says(Kind.HUNGRY if not self.coming else Kind.PROGRESS)
 
@@ -84,14 +84,14 @@ class Player:
 
     def is_lost(self, reason: str = "was killed") -> None:
         """It ends."""
-        self.world.state.lost(self.name, self.attempt, reason, self.world.now)
+        self.world.state.on_lost(self.name, self.attempt, reason, self.world.now)
         self.world.act()
         self.breaks()
 
     def starts_again(self) -> None:
         """Its next attempt starts."""
         self.attempt += 1
-        self.world.state.started(self.name, self.attempt)
+        self.world.state.on_started(self.name, self.attempt)
         self.world.act()
         self.breaks()
         self.terminated = b""
@@ -122,7 +122,9 @@ class World:
     ) -> None:
         names = [f"worker/{number}" for number in range(tasks)]
         self.now = 0.0
-        self.state = FeedState("input", names, exactly_once, lambda task: [f"last line of {task}"])
+        self.state = FeedState(
+            "input", names, exactly_once=exactly_once, last_lines=lambda task: [f"last line of {task}"]
+        )
         self.tasks = [Player(self, name) for name in names]
         self.wires: dict[FeedLink, deque[tuple[Kind, Any]]] = {}
         #: What our threads have to do next.
@@ -133,7 +135,9 @@ class World:
         source: Any = pieces_of(partitions(data), tasks)
         if batch_size:
             source = rounds(source, tasks, batch_size, equal)
-        self.call = Call(source, names, timeout, inference=inference, in_step=bool(batch_size))
+        self.call = Call(
+            source, names, timeout, is_inference=inference, is_in_step=bool(batch_size)
+        )
         self.state.begin(self.call, self.now)
         self.act()
 
@@ -153,7 +157,7 @@ class World:
 
     def take_results(self) -> None:
         """Take all results that are there."""
-        while not self.is_over and self.call.inference and self.call.advance_to_results():
+        while not self.is_over and self.call.is_inference and self.call.advance_to_results():
             found = self.call.take_results()
             self.answered = found is None
             self.results += found or []
@@ -161,7 +165,7 @@ class World:
     @property
     def is_over(self) -> bool:
         """Whether the call returns, or raises."""
-        if self.call.error is not None or self.call.inference:
+        if self.call.error is not None or self.call.is_inference:
             return self.call.error is not None or self.answered
         return self.state.is_ready()
 
@@ -170,28 +174,28 @@ class World:
         command = self.threads.pop(link)
         if isinstance(command, Read):
             item, error = self._try(lambda: next(command.call.source, None))
-            self.state.was_read(link, command.call, item, error, self.now)
+            self.state.on_read(link, command.call, item, error, self.now)
         elif isinstance(command, Make):
             chunk, error = self._try(command.partition.make)
-            if self.state.was_made(link, command.partition, chunk, error):
+            if self.state.on_made(link, command.partition, chunk, error):
                 assert chunk is not None
                 self.threads[link] = Made(command.partition, chunk)
                 return
-            self.state.was_sent(link)
+            self.state.on_sent(link)
         elif isinstance(command, Made):
             kind = Kind.CODE if command.chunk.rows is None else Kind.ROWS
             self._arrives(link, kind, [bytes(buffer) for buffer in command.chunk.buffers])
             if self.state.may_make(link):
                 self.threads[link] = Make(link, command.partition)
                 return
-            self.state.was_sent(link)
+            self.state.on_sent(link)
         elif isinstance(command, Flush):
             self._arrives(link, Kind.FLUSH, [])
-            self.state.was_sent(link)
+            self.state.on_sent(link)
         else:
             assert isinstance(command, Leave)
             self.ends(link)
-            self.state.left(link)
+            self.state.on_left(link)
         self.act()
 
     def ends(self, link: FeedLink) -> None:
@@ -201,7 +205,7 @@ class World:
             if player.link is link:
                 player.link = None
         if link.ended is None:
-            self.state.broke(link, None, self.now)
+            self.state.on_broken(link, None, self.now)
 
     def _arrives(self, link: FeedLink, kind: Kind, content: Any) -> None:
         if link.ended is None:

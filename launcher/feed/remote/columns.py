@@ -1,0 +1,185 @@
+"""Columns of fed rows: for the ``input_mapping`` of a `DataFeed`, and for the signature of a dataset.
+
+`launcher.feed.remote.data_feed` calls it in tasks. It never exchanges columns: where it is not certain which
+column is meant, it raises an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.common.errors import InputError
+from launcher.common.text import plural
+from launcher.feed.remote import codec
+from launcher.feed.remote.codec import Block
+
+#: The rows that a dataset expects.
+_EXPECTED_ROWS = "rows as in output_signature"
+
+
+def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, Any]:
+    """Return the rows of some blocks as one column for each name of an ``input_mapping``.
+
+    Raises:
+        InputError: The rows do not have those columns, or it is not certain which column is which.
+    """
+    if not blocks:
+        return {name: [] for name in mapping.values()}
+    block = codec.join(blocks)
+    if _have_names(block):
+        expected = f"the columns {', '.join(map(str, mapping))} of the input_mapping"
+        return {name: _named_column(block, key, expected) for key, name in mapping.items()}
+    if len(mapping) == 1 and _are_values(block):
+        return dict.fromkeys(mapping.values(), block)
+    _check_unnamed(block, mapping)
+    return {name: _column_at(block, at, "") for at, name in enumerate(mapping.values())}
+
+
+def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
+    """Check that rows without names have the columns of an ``input_mapping``, in a certain order.
+
+    TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it: only
+    a mapping that is sorted is certain.
+
+    Raises:
+        InputError: They have more or fewer columns, or the mapping is in another order.
+    """
+    names = ", ".join(map(str, mapping))
+    rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
+    for row in rows:
+        if not _has_columns(row):
+            raise codec.refused(f"{row!r:.80} has no columns", f"{names}, as in the input_mapping")
+    if wrong := _widths(block) - {len(mapping)}:
+        columns = plural(min(wrong), "column")
+        text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
+        raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
+    ordered = dict(sorted(mapping.items()))
+    if list(ordered) != list(mapping):
+        text = f"rows without names, and an input_mapping that is not sorted: {names}"
+        advice = "rows whose columns are in this order, or rows with names (dicts, named tuples)"
+        raise codec.refused(text, f"it sorted, {ordered}, with {advice}")
+
+
+def _have_names(block: Block) -> bool:
+    """Return whether the columns of the rows of a block have names.
+
+    Raises:
+        InputError: Those of some rows have, those of others do not.
+    """
+    rows = [block]
+    if isinstance(block, list):
+        rows = block if len({*map(type, block)}) > 1 else block[:1]
+    found = {_has_names(row) for row in rows}
+    if len(found) > 1:
+        raise codec.refused("rows with and without names in one batch", "one of them, for an input_mapping")
+    return found.pop()
+
+
+def _has_names(row: Any) -> bool:
+    dtype = getattr(row, "dtype", None)  # that of a structured array, or of a record in one, has names
+    return isinstance(row, Mapping) or hasattr(row, "_fields") or getattr(dtype, "names", None) is not None
+
+
+def _has_columns(row: Any) -> bool:
+    return isinstance(row, (tuple, list)) or codec.is_array(row)
+
+
+def _widths(block: Block) -> set[int]:
+    """Return how many columns the rows of a block without names have; rows without columns do not count."""
+    if codec.is_array(block):
+        return {block.shape[1]} if block.ndim > 1 else set()
+    rows = block if isinstance(block, list) else [block]
+    return {len(row) for row in rows if _has_columns(row)}
+
+
+def _are_values(block: Block) -> bool:
+    """Return whether rows are the values of one column: no tuples, lists or arrays of one number."""
+    if codec.is_array(block):
+        return bool(block.ndim == 1 or block.shape[1] != 1)
+    return isinstance(block, list) and not any(isinstance(row, (tuple, list, Mapping)) for row in block)
+
+
+def _named_column(block: Block, name: Any, expected: str) -> Any:
+    """Return a column of rows that have names.
+
+    Raises:
+        InputError: There is no such column.
+    """
+    try:
+        if not isinstance(block, list):
+            return block[_place(type(block), name)]
+        places = {kind: _place(kind, name) for kind in {*map(type, block)}}
+        return [row[places[type(row)]] for row in block]
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise _no_column(block, name, error, expected) from error
+
+
+def _place(kind: type, name: Any) -> Any:
+    """Return the key by which a row of a class is asked for a column: in named tuples, the place of the name.
+
+    Raises:
+        AttributeError, ValueError: It is a class of tuples without names, or without this one.
+    """
+    return kind._fields.index(name) if issubclass(kind, tuple) else name  # type: ignore[attr-defined]
+
+
+def _column_at(block: Block, place: Any, expected: str) -> Any:
+    """Return a column of rows by its place in them, or by its key in dicts.
+
+    Raises:
+        InputError: There is no such column.
+    """
+    try:
+        if isinstance(block, (Mapping, tuple)):
+            return block[place]
+        return block[:, place] if codec.is_array(block) else [row[place] for row in block]
+    except (KeyError, IndexError, TypeError) as error:
+        raise _no_column(block, place, error, expected) from error
+
+
+def _no_column(block: Block, key: Any, error: Exception, expected: str) -> InputError:
+    row = block if isinstance(block, (Mapping, tuple)) else block[0]
+    return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
+
+
+def columns(block: Block, signature: Any) -> Any:
+    """Return the rows of a block as arrays, in the structure of a row's signature.
+
+    Raises:
+        InputError: A row does not fit the signature.
+    """
+    if not isinstance(signature, (Mapping, tuple, list)):
+        return _array(block, signature)
+    keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
+    if not isinstance(signature, Mapping):
+        _check_width(block, len(signature))
+    column = _named_column if isinstance(signature, Mapping) else _column_at
+    found = [columns(column(block, key, _EXPECTED_ROWS), signature[key]) for key in keys]
+    return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
+
+
+def _check_width(block: Block, most: int) -> None:
+    """Check that rows have no more columns than their signature: nobody knows which one it leaves out.
+
+    Raises:
+        InputError: They have more.
+    """
+    widest = max(_widths(block), default=0)
+    if widest > most:
+        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_EXPECTED_ROWS}")
+
+
+
+def _array(values: Sequence[Any], spec: Any) -> Any:
+    """Return a column as one array."""
+    import numpy  # noqa: PLC0415 - the user's, in the task
+
+    kind = numpy.dtype(spec.dtype.as_numpy_dtype)
+    try:
+        array = numpy.asarray(values, kind)
+        if not spec.shape.is_compatible_with(array.shape[1:]):
+            raise ValueError(f"a row has the shape {array.shape[1:]}")
+    except (ValueError, TypeError) as error:
+        raise codec.refused(f"rows are not {spec!r}: {error}", _EXPECTED_ROWS) from error
+    return array

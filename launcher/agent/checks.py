@@ -104,9 +104,9 @@ def _answer(request: Json) -> None:
 
 
 def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence[Json]) -> List[Json]:
-    """The results of the jobs; for a job that is not done in time, the value of ``late`` at its place.
+    """Return the results of the jobs; for a job that is not done in time, the value of ``late`` at its place.
 
-    A thread that waits for a name service or a file server can't be interrupted: it stays behind.
+    A thread that waits for a name service or a file server cannot be interrupted: it stays behind.
     """
     pool = ThreadPoolExecutor(_MAX_CONNECTIONS)
     futures: List["Future[Json]"] = [Future() for _ in jobs]
@@ -131,7 +131,7 @@ def _do(job: Callable[[], Json], future: "Future[Json]") -> None:
 
 
 def _facts(request: Mapping[str, Any]) -> Json:
-    """The facts of the host.
+    """Return the facts of the host.
 
     Args:
         request: ``python`` of its programs, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its
@@ -139,7 +139,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
 
     Returns:
         ``agent`` (`launcher.common.events.HostFacts`), ``available`` (bytes of memory), ``folders``
-        (``workdir`` and ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment``
+        (``workdir`` and ``tmp``: ``path``, bytes ``free``, ``why`` it cannot be written), ``environment``
         (variables that matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see
         `_task_python`).
     """
@@ -185,7 +185,7 @@ def _available_memory() -> Optional[int]:
 
 
 def _folder(path: str) -> Json:
-    """The free bytes of a folder, and whether a file can be written there."""
+    """Return the free bytes of a folder, and whether a file can be written there."""
     free, why = None, ""
     try:
         found = os.statvfs(path)
@@ -199,7 +199,7 @@ def _folder(path: str) -> Json:
 
 
 def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
-    """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
+    """Return the GPUs that ``nvidia-smi`` lists, or why it lists none."""
     state, output = _run((*NVIDIA_SMI, "--query-gpu=index,uuid,name"), seconds, {**env, "LC_ALL": "C"})
     lines = output.splitlines() if state == "ok" else ()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]

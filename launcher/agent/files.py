@@ -195,7 +195,7 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove a file, a link or a tree, also one whose folders can't be written to. Links are not followed."""
+    """Remove a file, a link or a tree, even if its folders are read-only. Links are not followed."""
     if os.path.islink(path) or not os.path.isdir(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -209,7 +209,11 @@ def _remove(path: str) -> None:
 
 
 def _user_of(folder: str, run_name: str = "") -> str:
-    """Describe a process of a task that runs in a folder or belongs to a job; empty: there is none."""
+    """Describe a process of a task that runs in a folder or belongs to a run.
+
+    Returns:
+        An empty text if there is no such process.
+    """
     mark = f"{TASK_MARK}=".encode()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -229,7 +233,7 @@ def discard(run_name: str) -> None:
     """Remove the folder of a run that is over; its trees are kept for the next run from the same folder.
 
     Raises:
-        OSError, LaunchError: it can't be removed.
+        OSError, LaunchError: It cannot be removed.
     """
     run = _run_folder(run_name)
     with contextlib.suppress(FileNotFoundError):  # another host with the same home folder removes it
@@ -301,7 +305,7 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """Update trees to the state of the launcher's, and make a folder for the results of each task.
 
     Args:
-        pipe: for each tree the launcher sends its list, we answer with the entries we need, and get them.
+        pipe: For each tree the launcher sends its list, we answer with the entries we need, and get them.
         arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
             "outputs": [NAME], "mode": MODE}``; the mode is that of the folders for results.
 
@@ -342,7 +346,7 @@ def _use(run: str) -> None:
     Whoever can tell that this process is dead can also see all tasks that run where it ran.
 
     Raises:
-        EOFError: the launcher has closed the command: it removes the folder now.
+        EOFError: The launcher has closed the command: it removes the folder now.
     """
     poll = select.poll()
     poll.register(0, 0)  # only POLLHUP: the list of the next tree may be there
@@ -359,7 +363,7 @@ def _check_place(path: str) -> None:
     """Check that a place may be replaced: it does not exist, is empty, or an earlier sync made it.
 
     Raises:
-        LaunchError: it may not.
+        LaunchError: It may not.
     """
     kept = [os.path.realpath(folder) + "/" for folder in (os.path.expanduser("~"), _cache_path())]
     if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
@@ -374,11 +378,11 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     """Update a tree to the launcher's list of it. No file is replaced before all have arrived.
 
     Args:
-        pipe: the launcher sends the list, we answer with the entries we need, and get them.
-        root: the tree.
+        pipe: The launcher sends the list, we answer with the entries we need, and get them.
+        root: The tree.
 
     Raises:
-        LaunchError: a task runs there.
+        LaunchError: A task runs there.
     """
     stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
     destination = DestinationTree(pipe, stage)
@@ -428,7 +432,7 @@ def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEn
 
 
 def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
-    """The key of a tree, and its entries as they were copied there; empty where no sync made it."""
+    """Return the key of a tree, and its entries as they were copied there, or nothing if no sync made it."""
     try:
         with open(f"{root}/{SYNC_MARK}", encoding="ascii") as file:
             key, entries = parse_list(file.read())
@@ -438,7 +442,7 @@ def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
 
 
 def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]:
-    """The entries of a tree that have not changed since they were copied."""
+    """Return the entries of a tree that have not changed since they were copied."""
     found = {}
     for path, entry in entries.items():
         with contextlib.suppress(OSError):
@@ -456,7 +460,7 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """Send the requested files.
 
     Args:
-        pipe: gets for each item `FilesFollow`, its entries and `FilesDone`.
+        pipe: Gets for each item `FilesFollow`, its entries and `FilesDone`.
         arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
 
     Links are sent as links; only the path that the user named is followed.

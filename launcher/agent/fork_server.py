@@ -166,8 +166,8 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     """Give this process the environment of the task, and what else a Python of its own would have.
 
     Args:
-        request: of the agent.
-        added: variables that Python and the modules have set.
+        request: Of the agent.
+        added: Variables that Python and the modules have set.
     """
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -210,7 +210,7 @@ def _become(request: Request) -> None:
 
 
 def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
-    """The entry of ``sys.path`` for a command line of Python, and a function that runs its program."""
+    """Return the entry of ``sys.path`` for a command line of Python, and a function that runs its program."""
     if first == "-m":
         sys.argv = ["-m", *rest[1:]]
         return os.getcwd(), lambda: runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]

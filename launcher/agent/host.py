@@ -35,7 +35,6 @@ _IFFLAGS = struct.Struct(f"16sH{_IFREQ_UNION_BYTES - 2}x")
 
 
 def host_facts() -> HostFacts:
-    """See `HostFacts`."""
     return HostFacts(
         hostname=os.uname().nodename,
         addresses=tuple(_addresses()[:_MAX_ADDRESSES]),
@@ -48,7 +47,7 @@ def host_facts() -> HostFacts:
 
 
 def _lines(path: str) -> List[str]:
-    """The lines of a file in ``/proc`` or ``/sys``; empty if it can't be read."""
+    """Return the lines of a file in ``/proc`` or ``/sys``, or none if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().splitlines()
@@ -75,7 +74,7 @@ def _ipv4_addresses() -> List[str]:
 
 
 def _addresses() -> List[str]:
-    """The addresses of this host, without loopback and link-local addresses."""
+    """Return the addresses of this host, without loopback and link-local addresses."""
     found = dict.fromkeys(_ipv4_addresses())
     addresses = [address for address in found if not address.startswith("127.")]
     for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
@@ -86,7 +85,7 @@ def _addresses() -> List[str]:
 
 
 def has_nvidia_smi() -> bool:
-    """Whether ``nvidia-smi`` is in our ``PATH``."""
+    """Return whether ``nvidia-smi`` is in our ``PATH``."""
     return any(os.access(os.path.join(folder, NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
 
 
@@ -96,7 +95,7 @@ def become_nvidia_smi() -> None:
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:
-    """The output of ``nvidia-smi``, a line for each GPU."""
+    """Return the output of ``nvidia-smi``, a line for each GPU."""
     lines = answer.decode("utf-8", "replace").splitlines()
     return tuple(line.strip() for line in lines if line[:1].isdigit())
 
@@ -113,13 +112,13 @@ _LOG_DELAY_SECONDS = 0.02
 
 
 def _count(path: str) -> Optional[int]:
-    """The number of kills in a file with a line ``oom_kill N``; ``None``: no such line."""
+    """Return the number of kills in a file with a line ``oom_kill N``, or None without such a line."""
     counts = (line.split()[1] for line in _lines(path) if line.startswith("oom_kill "))
     return next(map(int, counts), None)
 
 
 def _cgroup_files() -> List[str]:
-    """Files that count the kills in the control group of the agent and its tasks."""
+    """Return files that count the kills in the control group of the agent and its tasks."""
     files = []
     for _, controllers, path in (line.split(":", 2) for line in _lines("/proc/self/cgroup")):
         if not controllers:  # version 2
@@ -130,13 +129,16 @@ def _cgroup_files() -> List[str]:
 
 
 def _seen_here(mounted: str, path: str, name: str) -> str:
-    """The path of a file of a group; at the root if ``/proc`` shows the path outside of this container."""
+    """Return the path of a file of a group.
+
+    It is at the root if ``/proc`` shows the path outside of this container.
+    """
     file = f"{mounted}{path}/{name}"
     return file if os.path.exists(file) else f"{mounted}/{name}"
 
 
 def _limit(path: str) -> str:
-    """The memory limit of the group whose kills ``path`` counts, for messages; empty: no limit."""
+    """Return a text about the memory limit of the group whose kills ``path`` counts, if it has a limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = "".join(_lines(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
@@ -153,14 +155,14 @@ class OomWatch:
         self._machine = _count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:
-        """Evidence that the OOM killer ended a process that the agent did not kill; empty: no evidence."""
+        """Return the evidence that the OOM killer has ended a process, or an empty text without evidence."""
         machine = _count(_MACHINE_COUNTERS)
         if machine is not None and machine == self._machine:
             return ""
         return self._log.record_of(pid) or self._counted_here() or self._counted_anywhere(machine)
 
     def _counted_here(self) -> str:
-        """Kills in our control group that are not of another process."""
+        """Return a text about kills in our control group that are not of another process."""
         for path, before in self._groups.items():
             now = _count(path)
             if before is not None and now is not None and now > before:
@@ -170,7 +172,7 @@ class OomWatch:
         return ""
 
     def _counted_anywhere(self, now: Optional[int]) -> str:
-        """Kills on the whole machine, for where neither log nor group can be read."""
+        """Return a text about kills on the whole machine, if neither log nor group can be read."""
         before = self._machine
         known = self._log.readable or any(count is not None for count in self._groups.values())
         if known or before is None or now is None or now <= before:
@@ -196,7 +198,7 @@ class KernelLog:
         self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
-        """The record of the kill of ``pid``; waits a short time for it."""
+        """Return the record of the kill of a process. This waits for it, but not for long."""
         until = time.monotonic() + _LOG_DELAY_SECONDS
         while self.readable:
             self._read()

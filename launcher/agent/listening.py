@@ -22,10 +22,12 @@ _LISTEN_STATE = b"0A"
 
 
 def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
-    """In a child: print as JSON the ports on which tasks listen, for those that do not listen on their own.
+    """Print as JSON on which ports tasks listen, for those that do not listen on their own ports.
+
+    It is called in a child of the agent.
 
     Args:
-        tasks: name, port and main process of each.
+        tasks: Name, port and main process of each.
     """
     listening = dict(_listening())
     chosen = set(listening.values()) - set(_kernels_ports())
@@ -39,7 +41,7 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
 
 
 def explain(answer: bytes) -> str:
-    """What the child printed, for the user; empty: it found nothing."""
+    """Return what the child printed, for the user, or an empty text if it found nothing."""
     found: Dict[str, int] = {}
     with suppress(ValueError):  # it was killed: its time was up
         found = json.loads(answer)
@@ -66,7 +68,7 @@ def _kernels_ports() -> Iterable[int]:
 
 
 def _sockets(pid: int) -> Iterator[bytes]:
-    """The inodes of the sockets of a process; none if it is gone, or of another user."""
+    """Yield the inodes of the sockets of a process, or nothing if it is gone or belongs to another user."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):  # it was closed meanwhile

@@ -20,16 +20,16 @@ _QUOTES_ADVICE = " (remove the quotes around the program and its arguments)"
 
 
 def find_executable(name: str, folder: str, path: str) -> str:
-    """The file that execvp(3) runs.
+    """Return the file that execvp(3) runs.
 
     Args:
-        name: a path, relative to ``folder``; or a name, looked up along ``path``.
-        folder: where it runs; empty: the current folder.
-        path: the task's PATH.
+        name: A path, relative to ``folder``; or a name, looked up along ``path``.
+        folder: Where it runs; empty: the current folder.
+        path: The task's PATH.
 
     Raises:
-        ProgramError: there is none.
-        NotRunnableError: it can't be run.
+        ProgramError: There is none.
+        NotRunnableError: It cannot be run.
     """
     if "/" in name:
         file = os.path.join(folder, os.path.expanduser(name))
@@ -63,12 +63,12 @@ def find_script(name: str, folder: str) -> None:
     """Look for a program that Python reads.
 
     Args:
-        name: its path, relative to ``folder``.
-        folder: where it runs; empty: the current folder.
+        name: Its path, relative to ``folder``.
+        folder: Where it runs; empty: the current folder.
 
     Raises:
-        ProgramError: it does not exist.
-        NotRunnableError: Python can't read it.
+        ProgramError: It does not exist.
+        NotRunnableError: Python cannot read it.
     """
     script = os.path.join(folder, name)
     if not os.path.exists(script):
@@ -80,7 +80,7 @@ def find_script(name: str, folder: str) -> None:
 
 
 def _not_there(name: str, folder: str) -> ProgramError:
-    """The error for a path without a file."""
+    """Return the error for a path without a file."""
     import shutil  # noqa: PLC0415 - 4 ms, only for a fault
 
     path = os.path.expanduser(name)
@@ -104,20 +104,20 @@ _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "
 
 
 def prepared_environments() -> str:
-    """The folder of this user's environments of ``launch prepare``; it may not exist."""
+    """Return the folder of this user's environments of ``launch prepare``; it may not exist."""
     data = os.environ.get("XDG_DATA_HOME", "")
     data = data if os.path.isabs(data) else os.path.expanduser("~/.local/share")
     return os.path.join(data, "tf-launcher", "environments")
 
 
 def find_environment(venv: str) -> str:
-    """The folder of an environment.
+    """Return the folder of an environment.
 
     Args:
-        venv: its folder (``~/`` is this user's home); or its name, of ``launch prepare`` or else of conda.
+        venv: Its folder (``~/`` is this user's home); or its name, of ``launch prepare`` or else of conda.
 
     Raises:
-        ProgramError: there is none.
+        ProgramError: There is none.
     """
     folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
     if folder is None:
@@ -126,14 +126,14 @@ def find_environment(venv: str) -> str:
 
 
 def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
-    """The variables that ``activate`` of an environment would set.
+    """Return the variables that ``activate`` of an environment would set.
 
     Args:
-        environment: what the task has so far.
-        venv: see `find_environment`.
+        environment: What the task has so far.
+        venv: See `find_environment`.
 
     Raises:
-        ProgramError: there is none.
+        ProgramError: There is none.
     """
     folder = find_environment(venv)
     own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}

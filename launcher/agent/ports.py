@@ -135,7 +135,7 @@ _UNREACHABLE_REASONS = {
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """Print as JSON which addresses (``host:port``) can't be reached, and why, in a child of the agent."""
+    """Print as JSON which addresses (``host:port``) cannot be reached, and why, in a child of the agent."""
     found: Dict[str, str] = {}
 
     def try_address(address: str) -> None:

@@ -36,7 +36,7 @@ def become_subreaper(name: str) -> None:
     """Adopt every orphan among our descendants, and set the name (15 bytes) that process lists show.
 
     Raises:
-        OSError: the kernel refused (older than Linux 3.4).
+        OSError: The kernel refused (older than Linux 3.4).
     """
     import ctypes  # noqa: PLC0415 - 2 ms, for agents only
 
@@ -93,9 +93,10 @@ def fork() -> int:
 
 
 def ended_child() -> Optional[int]:
-    """The pid of a child that has ended and was not reaped; 0: no child has ended; ``None``: no child.
+    """Return the pid of a child that has ended and was not reaped. No race can make this answer wrong.
 
-    No race can make this answer wrong.
+    Returns:
+        0 if no child has ended; None if there is no child.
     """
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -105,10 +106,10 @@ def ended_child() -> Optional[int]:
 
 
 def _of_process(read: Callable[[str], Any], path: str) -> Any:
-    """The result of ``read`` for a path below ``/proc``; ``None`` if its process is gone or hidden.
+    """Return the result of ``read`` for a path below ``/proc``; ``None`` if its process is gone or hidden.
 
     Raises:
-        OSError: no descriptor is left: this does not mean that the process is gone.
+        OSError: No descriptor is left: this does not mean that the process is gone.
     """
     try:
         return read(path)
@@ -119,7 +120,7 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
 
 
 def _read(path: str) -> bytes:
-    """The content of a small file, by fewer system calls than `open` makes."""
+    """Return the content of a small file, by fewer system calls than `open` makes."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = b""
@@ -151,7 +152,7 @@ class Process(Record):
 
 
 def read_process(pid: int) -> Optional[Process]:
-    """The process with this pid, or ``None``."""
+    """Return the process with this pid, or None if there is none."""
     text = _of_process(_read, f"/proc/{pid}/stat")
     if text is None:
         return None
@@ -173,7 +174,7 @@ _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
 def children_of(pid: int) -> List[int]:
-    """Pids of the children of all threads of ``pid``; empty if it is gone."""
+    """Return the pids of the children of all threads of a process, or none if it is gone."""
     if not _KERNEL_LISTS_CHILDREN:
         found = map(read_process, all_pids())
         return [process.pid for process in found if process is not None and process.parent == pid]
@@ -183,12 +184,12 @@ def children_of(pid: int) -> List[int]:
 
 
 def all_pids() -> List[int]:
-    """The pids that ``/proc`` shows."""
+    """Return the pids that ``/proc`` shows."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants_of(pid: int) -> List[Process]:
-    """Children, their children and so on, parents first; not ``pid`` itself."""
+    """Return the children of a process, their children and so on, parents first."""
     found: Dict[int, Process] = {}
     ahead = children_of(pid)
     while ahead:
@@ -201,7 +202,7 @@ def descendants_of(pid: int) -> List[Process]:
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process; 0 if it is gone."""
+    """Return the number of resident bytes of a process, or 0 if it is gone."""
     fields = (_of_process(_read, f"/proc/{pid}/statm") or b"").split()
     return int(fields[1]) * resource.getpagesize() if fields else 0
 
@@ -234,7 +235,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:
-    """Whether the process exists, and belongs to this group if one is given."""
+    """Return whether the process exists, and belongs to this group if one is given."""
     now = read_process(process.pid)
     return now is not None and now.start == process.start and group in (None, now.group)
 
@@ -245,7 +246,7 @@ def kill_groups(processes: Iterable[Process]) -> None:
     A process that forks and exits in a loop outruns kill(pid); it cannot outrun killpg.
 
     Args:
-        processes: their sessions were begun by tasks, so that no other process can be in their groups. Those
+        processes: Their sessions were begun by tasks, so that no other process can be in their groups. Those
             of our own session, and of a session from outside our pid namespace, are left out.
     """
     not_theirs = (0, os.getsid(0))
@@ -263,8 +264,8 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """Kill all our descendants until none is left; does not wait for dead ones that a debugger holds.
 
     Args:
-        seconds: when to give up on what can't be killed.
-        reap: takes the status of ended children.
+        seconds: When to give up on what cannot be killed.
+        reap: Takes the status of ended children.
 
     Returns:
         Whether some are left.
@@ -284,7 +285,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
 
 
 def user_of(pid: int) -> Optional[int]:
-    """The real user id of a process; ``None`` if it has ended."""
+    """Return the real user id of a process, or None if it has ended."""
     status: bytes = _of_process(_read, f"/proc/{pid}/status") or b""
     uids = status.partition(b"\nUid:")[2].split(None, 1)
     return int(uids[0]) if uids else None
@@ -328,7 +329,7 @@ class Exits:
         self._pidfds[pid], self._pids[pidfd] = pidfd, pid
 
     def in_order(self) -> List[int]:
-        """The processes that have ended, in this order."""
+        """Return the processes that have ended, in this order."""
         if not self._pids:
             return []
         return [self._pids[pidfd] for pidfd, _ in self._epoll.poll(0, len(self._pids))]
@@ -350,28 +351,34 @@ _AGENT_BITS = 36
 
 
 def new_agent_id() -> int:
-    """A random number for an agent, for the tags of what it starts."""
+    """Return a random number for an agent, for the tags of what it starts."""
     return int.from_bytes(os.urandom(8), "little") % (1 << _AGENT_BITS)
 
 
 def tag(agent: int, ordinal: int) -> int:
-    """The tag of the ``ordinal``-th process that this agent starts; 0: of the agent and its watchdog."""
+    """Return the tag of a process of an agent.
+
+    Args:
+        agent: The number of the agent.
+        ordinal: The place of the process among those that the agent starts, from 1. The agent itself and its
+            watchdog have 0.
+    """
     return _TAG_BASE + (agent << _TASK_BITS) + ordinal % (1 << _TASK_BITS)
 
 
 def agent_of(number: int) -> Optional[int]:
-    """The number of the agent that set this tag; ``None``: not a tag."""
+    """Return the number of the agent that set this tag, or None if it is not a tag."""
     agent = (number >> _TASK_BITS) - (_TAG_BASE >> _TASK_BITS)
     return agent if 0 <= agent < 1 << _AGENT_BITS else None
 
 
 def ordinal_of(number: int) -> int:
-    """The ordinal of the process with this tag among those of its agent."""
+    """Return the ordinal of the process with this tag among those of its agent."""
     return number % (1 << _TASK_BITS)
 
 
 def tag_of(pid: int) -> int:
-    """The tag of a process; 0 if it has none, or is gone.
+    """Return the tag of a process, or 0 if it has none or is gone.
 
     The line is ``Max realtime timeout      5764607523034234881    unlimited    us``.
     """
@@ -406,7 +413,7 @@ def close_inherited(*kept: int) -> None:
     """Close inherited descriptors, except the standard streams.
 
     Args:
-        kept: other descriptors that stay open.
+        kept: Other descriptors that stay open.
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
@@ -418,8 +425,8 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
     """Run a function in a fork and exit: no code of the parent runs here afterwards.
 
     Args:
-        function: called in a session of its own; its result is the exit status.
-        streams: the descriptors that become stdin, stdout and stderr; all others are closed.
+        function: Called in a session of its own; its result is the exit status.
+        streams: The descriptors that become stdin, stdout and stderr; all others are closed.
     """
     status: Any = 1
     try:

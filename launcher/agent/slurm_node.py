@@ -31,16 +31,16 @@ _COMPARED_BYTES = 1 << 20
 
 
 def job_variables(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that describe the job."""
+    """Return the variables that describe the job."""
     return {name: environ[name] for name in _JOB_VARIABLES if name in environ}
 
 
 def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of tasks: that of the step, with what describes the job, not the step.
+    """Return the environment of tasks: that of the step, with what describes the job, not the step.
 
     Args:
-        environ: of the step.
-        job: variables that describe the job; the step has others of the same names.
+        environ: Of the step.
+        job: Variables that describe the job; the step has others of the same names.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM_PREFIXES)}
     kept.update((name, environ[name]) for name in _NODE_VARIABLES if name in environ)
@@ -89,7 +89,7 @@ def _import_the_agent() -> None:
 
 
 def fingerprint(path: str) -> Optional[Sequence[Any]]:
-    """The inode of a file or folder, and the content of a file; ``None``: it can't be read.
+    """Return the inode of a file or folder, and the content of a file, or None if it cannot be read.
 
     File systems that machines share have the same inodes on all of them.
     """

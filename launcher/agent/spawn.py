@@ -105,7 +105,7 @@ class Spawner:
     """Starts processes.
 
     Args:
-        agent: the agent's number, for tags.
+        agent: The agent's number, for tags.
     """
 
     def __init__(self, agent: int) -> None:
@@ -132,13 +132,13 @@ class Spawner:
 
         Args:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
-            extra: environment added to the agent's own.
-            workdir: where it runs, relative to where the agent was started; ``None``: there.
-            venv: the environment that it runs in, see `environment_variables`.
-            script: a file that must be there.
+            extra: Environment added to the agent's own.
+            workdir: Where it runs, relative to where the agent was started; ``None``: there.
+            venv: The environment that it runs in, see `environment_variables`.
+            script: A file that must be there.
 
         Raises:
-            LaunchError: with the exit code that stands for it.
+            LaunchError: With the exit code that stands for it.
         """
         argv = [os.path.expanduser(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
@@ -158,7 +158,7 @@ class Spawner:
         """Start a task with a pipe for its output.
 
         Raises:
-            LaunchError: with the exit code that stands for it.
+            LaunchError: With the exit code that stands for it.
         """
         try:
             reading, writing = os.pipe()
@@ -178,19 +178,19 @@ class Spawner:
         """Start a process that does not belong to a task. Its output is discarded.
 
         Args:
-            prepared: by `prepare`.
-            stdin: the descriptor of its standard input.
+            prepared: By `prepare`.
+            stdin: The descriptor of its standard input.
 
         Returns:
             Its pid.
 
         Raises:
-            LaunchError: with the exit code that stands for it.
+            LaunchError: With the exit code that stands for it.
         """
         return self._spawn(prepared, stdin, (self._inherited, self._nothing, self._nothing))[0]
 
     def new_tag(self) -> int:
-        """A tag for a process."""
+        """Return a tag for a process."""
         self._count += 1
         return processes.tag(self._agent, self._count)
 
@@ -221,7 +221,7 @@ class Spawner:
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
-    """Work in a task's folder while it starts, because posix_spawn can't set the folder."""
+    """Work in a task's folder while it starts, because posix_spawn cannot set the folder."""
     try:
         os.chdir(home)
         if workdir is not None:
@@ -238,7 +238,7 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
 
     Args:
         inherited: PWD of the agent; it may name another folder.
-        workdir: what was entered, see `Spawner.prepare`.
+        workdir: What was entered, see `Spawner.prepare`.
     """
     below = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
     for name in (inherited, below):
@@ -249,7 +249,7 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
 
 
 def _explained(error: Exception, name: str, path: str) -> LaunchError:
-    """Return the error for a program that can't be started.
+    """Return the error for a program that cannot be started.
 
     Args:
         error: Of the kernel.

@@ -22,7 +22,7 @@ _KILL_TIMEOUT_SECONDS = 5.0
 
 
 def kill(arguments: Mapping[str, Any]) -> int:
-    """A remote command: kill an agent, its watchdog and all that it started.
+    """Kill an agent, its watchdog and all that it started. This is a remote command.
 
     Args:
         arguments: ``agent``, its number.
@@ -64,12 +64,12 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
 
 
 def is_looked_after(group: List[Process]) -> bool:
-    """Whether an agent, or its watchdog, is among its processes."""
+    """Return whether an agent, or its watchdog, is among its processes."""
     return any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
 
 
 def tagged() -> Dict[int, List[Process]]:
-    """The processes of this machine that carry a tag, by the number of their agent."""
+    """Return the processes of this machine that carry a tag, by the number of their agent."""
     found: Dict[int, List[Process]] = {}
     for pid in processes.all_pids():
         agent = agent_of(tag_of(pid))
@@ -82,7 +82,7 @@ def tagged() -> Dict[int, List[Process]]:
 
 
 def lost() -> List[Process]:
-    """The processes of this user with the tag of an agent that is gone, and its watchdog, too."""
+    """Return the processes of this user with the tag of an agent that is gone, and its watchdog, too."""
     return [
         process
         for group in tagged().values()
@@ -93,7 +93,7 @@ def lost() -> List[Process]:
 
 
 def _has_hidden_ancestor(process: Process) -> bool:
-    """Whether an ancestor is hidden: it may be the agent, run by another user."""
+    """Return whether an ancestor is hidden: it may be the agent, run by another user."""
     while process.parent > 1:
         parent = processes.read_process(process.parent)
         if parent is None:

@@ -41,14 +41,14 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
-    """The entry of a file, folder or link. A folder's owner may always write to it.
+    """Return the entry of a file, folder or link. A folder's owner may always write to it.
 
     Args:
-        path: its path in the tree.
-        status, source: of the file; where it is.
+        path: Its path in the tree.
+        status, source: Of the file; where it is.
 
     Raises:
-        OSError: it is a socket, pipe or device (`SPECIAL_FILE_REASON`), or a link that can't be read.
+        OSError: It is a socket, pipe or device (`SPECIAL_FILE_REASON`), or a link that cannot be read.
     """
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISREG(status.st_mode):
@@ -66,13 +66,13 @@ def walk(
     problem: Callable[[str, str], None],
     left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
 ) -> Iterator[Tuple[str, FileEntry]]:
-    """What is at ``top`` and below, folders before their content: where it is, and its entry.
+    """Yield what is at ``top`` and below, folders before their content: where it is, and its entry.
 
     Args:
-        top: a file or folder, or a link to one; links below it are entries of their own.
-        name: its path in the tree; empty: only its content is meant.
-        problem: called with the place of what can't be copied, and the reason.
-        left_out: called with the path in the tree, and whether it is a folder.
+        top: A file or folder, or a link to one; links below it are entries of their own.
+        name: Its path in the tree; empty: only its content is meant.
+        problem: Called with the place of what cannot be copied, and the reason.
+        left_out: Called with the path in the tree, and whether it is a folder.
     """
     ahead, count = deque([(top, name)]), 0
     while ahead:
@@ -100,25 +100,25 @@ def walk(
 
 
 def digest(text: str) -> str:
-    """A file name for a path or another text."""
+    """Return a file name for a path or another text."""
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 
 def list_of(key: str, entries: Iterable[FileEntry]) -> str:
-    """The text of a `SYNC_MARK`.
+    """Return the text of a `SYNC_MARK`.
 
     Args:
-        key: of the folder that the tree is a copy of.
-        entries: of the tree.
+        key: Of the folder that the tree is a copy of.
+        entries: Of the tree.
     """
     return json.dumps([_SYNC_NOTE, key, [*entries]])
 
 
 def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
-    """The key and the entries in the text of a `SYNC_MARK`.
+    """Return the key and the entries in the text of a `SYNC_MARK`.
 
     Raises:
-        ValueError, TypeError, LookupError, ProtocolError: it is something else.
+        ValueError, TypeError, LookupError, ProtocolError: It is something else.
     """
     _, key, rows = json.loads(text)
     entries = {row[0]: FileEntry(*row) for row in rows}
@@ -131,7 +131,7 @@ class TransferStream:
     """Sends and receives messages about files. A subclass has `_write` and `_read`.
 
     Args:
-        host: name of the host at the other end; empty: the launcher is there.
+        host: Name of the host at the other end; empty: the launcher is there.
     """
 
     def __init__(self, host: str = "") -> None:
@@ -164,14 +164,14 @@ class TransferStream:
         self._write(data)
 
     def get(self, *kinds: Any) -> Any:
-        """The next message.
+        """Return the next message.
 
         Args:
-            kinds: the records that it may be; without one: any.
+            kinds: The records that it may be; without one: any.
 
         Raises:
-            ProtocolError: the other end sent something else.
-            TransportError: the command there can't go on.
+            ProtocolError: The other end sent something else.
+            TransportError: The command there cannot go on.
         """
         if self._out:
             self.flush()
@@ -193,9 +193,9 @@ def send_entries(
     """Send entries, each with the path it is read from. Files that changed meanwhile are sent once more.
 
     Args:
-        stream: to the other end.
-        entries: each with the path of its file here.
-        problem: called with the path and the reason where a file could not be sent as it is.
+        stream: To the other end.
+        entries: Each with the path of its file here.
+        problem: Called with the path and the reason where a file could not be sent as it is.
     """
     changed: List[Tuple[str, FileEntry]] = []
     for again, pairs in ((False, entries), (True, changed)):
@@ -222,7 +222,7 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
         Whether the file changed meanwhile.
 
     Raises:
-        OSError: it can't be opened, or is not a file any more.
+        OSError: It cannot be opened, or is not a file any more.
     """
     with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
@@ -248,7 +248,7 @@ def check_entry(entry: FileEntry) -> None:
     """Check that an entry stays within its tree.
 
     Raises:
-        ProtocolError: it does not, or is of no kind that can be made.
+        ProtocolError: It does not, or is of no kind that can be made.
     """
     parts = entry.path.split("/")
     if "\0" in entry.path + entry.target or any(part in ("", ".", "..") for part in parts):
@@ -263,8 +263,8 @@ class DestinationTree:
     Paths come from another machine. They are walked folder by folder without following links.
 
     Args:
-        stream: from the other end.
-        top: the folder; made when the first entry arrives.
+        stream: From the other end.
+        top: The folder; made when the first entry arrives.
     """
 
     def __init__(self, stream: TransferStream, top: str) -> None:
@@ -283,8 +283,8 @@ class DestinationTree:
         """Files of so many bytes follow.
 
         Raises:
-            ProtocolError: the other end may not announce this.
-            OSError: the disk is too full for it.
+            ProtocolError: The other end may not announce this.
+            OSError: The disk is too full for it.
         """
         if size < 0 or self._size:
             raise ProtocolError("FilesFollow at the wrong moment")
@@ -302,8 +302,8 @@ class DestinationTree:
         A file that changed while it was read has another time here, so that the next sync sends it again.
 
         Raises:
-            ProtocolError: the other end sent something else.
-            OSError: this entry can't be made; later ones may come.
+            ProtocolError: The other end sent something else.
+            OSError: This entry cannot be made; later ones may come.
         """
         check_entry(entry)
         self._size -= entry.size
@@ -324,7 +324,7 @@ class DestinationTree:
         self.entries[entry.path] = entry
 
     def pieces(self, entry: FileEntry) -> Iterator[bytes]:
-        """The content of a file as it arrives."""
+        """Yield the content of a file as it arrives."""
         left = entry.size
         while left:
             data = self._stream.get(FileData).data

@@ -66,7 +66,7 @@ class Deadline:
         return now >= self._seen_at + _SECOND_CHANCE_SECONDS
 
     def next_poll(self, now: float) -> float:
-        """When to look again (monotonic)."""
+        """Return when to look again (monotonic)."""
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
         return (
             now + _SECOND_CHANCE_SECONDS
@@ -144,9 +144,9 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
     """Wait for the agent's end; its status. Adopted orphans are reaped on the way.
 
     Args:
-        agent: its pid.
-        launcher: descriptors that show when it is gone, and for what to poll them.
-        deadline: see `watch`.
+        agent: Its pid.
+        launcher: Descriptors that show when it is gone, and for what to poll them.
+        deadline: See `watch`.
     """
     waking = processes.wake_on(signal.SIGCHLD)
     poll = select.poll()

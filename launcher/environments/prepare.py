@@ -66,18 +66,18 @@ class Requirements(Record):
 
 
 def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, str]) -> Requirements:
-    """The packages of files and of the command line.
+    """Return the packages of files and of the command line.
 
     Without both: those of ``requirements.txt``, else of ``pyproject.toml`` in the current folder, else
     TensorFlow in the version that is installed here.
 
     Args:
-        files: requirements files.
-        packages: of the command line.
-        environ: for ``${NAME}`` in the files.
+        files: Requirements files.
+        packages: Of the command line.
+        environ: For ``${NAME}`` in the files.
 
     Raises:
-        InputError: with all faults.
+        InputError: With all faults.
     """
     if not files and not packages:
         project = (
@@ -121,7 +121,7 @@ _TARGET_PATTERN = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9
 
 
 def hash_of(text: str) -> str:
-    """The name of an environment with these versions, which name their Python, or of a file with versions."""
+    """Return the hash of a text with versions: the name of an environment that has them."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -129,10 +129,10 @@ class Resolver:
     """Resolves the requirements of one ``launch prepare``, for all its hosts; any thread may use it.
 
     Args:
-        wanted: the requirements.
-        upgrade: find the newest versions, even if earlier ones are known.
-        offline: hosts use no package index.
-        folder: an empty one for wheels.
+        wanted: The requirements.
+        upgrade: Find the newest versions, even if earlier ones are known.
+        offline: Hosts use no package index.
+        folder: An empty one for wheels.
     """
 
     def __init__(self, wanted: Requirements, upgrade: bool, offline: bool, folder: str) -> None:
@@ -146,7 +146,7 @@ class Resolver:
         self.known = [hash_of(read_regular(path).decode()) for path in paths]
 
     def resolve(self, python: str, platform: str) -> dict[str, str]:
-        """What a host needs to install the packages.
+        """Return what a host needs to install the packages.
 
         Args:
             python: ``3.11``
@@ -156,7 +156,7 @@ class Resolver:
             ``packages``, with exact versions, and ``options``, as in a requirements file; and ``hash``.
 
         Raises:
-            LaunchError: there are none, or uv can't find them.
+            LaunchError: There are none, or uv cannot find them.
         """
         path, target = (
             f"{self._cache}-{python}-{platform}.txt",
@@ -177,10 +177,10 @@ class Resolver:
         """Download the wheels of all packages, and return their folder.
 
         Args:
-            python, platform: see `resolve`.
+            python, platform: See `resolve`.
 
         Raises:
-            LaunchError: they can't be downloaded.
+            LaunchError: They cannot be downloaded.
         """
         versions = self.resolve(python, platform)["packages"]
         folder = os.path.join(self._folder, f"{python}-{platform}")
@@ -198,11 +198,11 @@ class Resolver:
         """Run uv or pip, once for the same arguments; it ends with this process.
 
         Args:
-            text: its input, which may have passwords, and is in no file.
-            argv: its arguments.
+            text: Its input, which may have passwords, and is in no file.
+            argv: Its arguments.
 
         Raises:
-            LaunchError: it failed; with its reason.
+            LaunchError: It failed; with its reason.
         """
         with self._lock:  # other threads wait for the same result
             if argv not in self._faults:
@@ -245,9 +245,9 @@ class Preparer:
     """Prepares, compares or cleans hosts, each in a thread. Prints a line for each stage of a host.
 
     Args:
-        hosts: where.
-        asked: what is done there: arguments of `launcher.environments.remote.main`.
-        resolver: finds versions and wheels for them.
+        hosts: Where.
+        asked: What is done there: arguments of `launcher.environments.remote.main`.
+        resolver: Finds versions and wheels for them.
     """
 
     def __init__(self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver) -> None:
@@ -265,9 +265,9 @@ class Preparer:
         """Prepare, compare or clean all hosts.
 
         Args:
-            programs: runs programs there.
-            unreached: host -> why it can't be reached.
-            fanout: how many hosts at the same time.
+            programs: Runs programs there.
+            unreached: Host -> why it cannot be reached.
+            fanout: How many hosts at the same time.
 
         Returns:
             What each host has at the end, in the order of the hosts.
@@ -282,7 +282,7 @@ class Preparer:
             self._interrupted = True
 
     def _doing(self) -> str:
-        """What the hosts do that are not done."""
+        """Return what the hosts do that have not answered yet."""
         return join_names(
             sorted({stage for name, stage in self._stages.items() if name not in self._looks}), 3
         )
@@ -317,7 +317,7 @@ class Preparer:
         """Give a host what it asks for, until it says what it has.
 
         Raises:
-            LaunchError: it can't do its work, or the connection broke.
+            LaunchError: It cannot do its work, or the connection broke.
         """
         for _ in range(_MAX_LINES):
             look = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
@@ -329,10 +329,10 @@ class Preparer:
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
     def _answer(self, name: str, look: EnvironmentStatus) -> object:
-        """What a host asks for: where wheels are, or versions, see `launcher.environments.remote.choose`.
+        """Return what a host asks for: where wheels are, or versions for its `choose`.
 
         Raises:
-            LaunchError: no wheels can be downloaded, or the wheels can't be sent.
+            LaunchError: No wheels can be downloaded, or the wheels cannot be sent.
         """
         if look.wheels:
             self._begin(name, "downloading wheels here")

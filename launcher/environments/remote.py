@@ -158,10 +158,10 @@ def run(
     """Run a program, which inherits the lock.
 
     Args:
-        argv: its command line.
-        text: its standard input: it may have passwords, and is in no file.
-        cwd: its working folder.
-        variables: for its environment.
+        argv: Its command line.
+        text: Its standard input: it may have passwords, and is in no file.
+        cwd: Its working folder.
+        variables: For its environment.
 
     Returns:
         Its exit code, and what it printed on one line: at most 400 characters.
@@ -222,14 +222,14 @@ def locked() -> Iterator[None]:
 
 
 def content(path: str) -> str:
-    """The content of a file; empty if there is none."""
+    """Return the content of a file; empty if there is none."""
     with suppress(OSError), open(path, errors="replace") as file:
         return file.read()
     return ""
 
 
 def folders() -> List[str]:
-    """The folders of environments, even of those that are not whole."""
+    """Return the folders of environments, even of those that are not whole."""
     return sorted(glob.glob(f"{glob.escape(ENVIRONMENTS_FOLDER)}/{'[0-9a-f]' * 16}-py3.*"))
 
 
@@ -244,7 +244,11 @@ def remove_incomplete() -> None:
 
 
 def manifest(folder: str) -> Dict[str, Any]:
-    """What an environment has; empty: it is not whole, has lost its Python, or has other packages now."""
+    """Return what an environment has.
+
+    Returns:
+        Nothing if it is not whole, has lost its Python, or has other packages now.
+    """
     with suppress(ValueError):
         made = dict(json.loads(content(f"{folder}/{MANIFEST}")))
         if os.access(f"{folder}/bin/python", os.X_OK) and made["packages"] == packages(folder):
@@ -253,20 +257,20 @@ def manifest(folder: str) -> Dict[str, Any]:
 
 
 def packages(folder: str) -> List[str]:
-    """The packages of an environment, by the names of their folders: ``six-1.16.0``."""
+    """Return the packages of an environment, by the names of their folders: ``six-1.16.0``."""
     found = glob.glob(f"{glob.escape(folder)}/lib/python3*/site-packages/*.dist-info")
     return sorted(os.path.basename(path)[: -len(".dist-info")] for path in found)
 
 
 def choose(python: str) -> Tuple[str, Dict[str, str]]:
-    """The newest Python for which all packages have versions: its path, and what the launcher answers.
+    """Return the newest Python for which all packages have versions: its path, and what the launcher answers.
 
     The answer has exact versions of the ``packages`` and ``options`` about package indexes, both as in a
     requirements file, and the ``hash`` of an environment with them; or it has a ``fault``: the reason why
     no versions were found. This function adds the Python's version (``python``) and its ``platform``.
 
     Args:
-        python: the only candidate; empty: all of PATH.
+        python: The only candidate; empty: all of PATH.
     """
     code = VERSION_CODE if shutil.which("uv") else ENSUREPIP_CODE + VERSION_CODE
     host = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
@@ -287,8 +291,8 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
     """Make an environment, unless there is one like it, and link its name to it in one step.
 
     Args:
-        name: of the environment.
-        path, wanted: see `choose`.
+        name: Of the environment.
+        path, wanted: See `choose`.
     """
     with locked():
         same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]

@@ -18,11 +18,11 @@ _LEFT_OUT_NOTE = "--timeout, --restarts, --on-failure, docker: options, "
 
 
 def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
-    """The file, as YAML.
+    """Return the file, as YAML.
 
     Args:
-        job: each task is on a host of its own, whose name is that of its service.
-        options: of its containers.
+        job: Each task is on a host of its own, whose name is that of its service.
+        options: Of its containers.
         user: ``UID:GID`` of the tasks.
     """
     none: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
@@ -35,7 +35,7 @@ def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
 
 
 def _lines(job: Exported) -> Iterator[str]:
-    """How the file is used, and what it can't do."""
+    """Yield how the file is used, and what it cannot do."""
     deciding = job.deciding()
     names = [task.host for task in job.plan.tasks if task.task in deciding]
     others = [task for task in job.plan.tasks if task.task not in deciding]

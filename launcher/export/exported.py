@@ -57,7 +57,7 @@ class Exported(Record):
     copied: tuple[str, ...] = ()
 
     def parts(self) -> list[Part]:
-        """The roles in the order of the table, with their tasks."""
+        """Return the roles in the order of the table, with their tasks."""
         roles = {role.name: role for role in self.spec.roles}
         tasks: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
@@ -69,20 +69,20 @@ class Exported(Record):
         ]
 
     def deciding(self) -> list[TaskId]:
-        """The tasks that decide when the job is done."""
+        """Return the tasks that decide when the job is done."""
         counts = deciding_roles(self.spec.roles, self.spec.policy.done_when)
         return [TaskId.of(name, index) for name, count in counts.items() for index in range(count)]
 
     def completed(self, task: TaskPlan) -> TaskPlan:
-        """A task with all its arguments and variables, but no value of `copied`."""
+        """Return a task with all its arguments and variables, but no value of `copied`."""
         return self._own(completed(task, ClusterSpec(self.plan.cluster, self.plan.sidecars)))
 
     def of_role(self, task: TaskPlan, known_later: Iterable[str]) -> TaskPlan:
-        """A task of a role whose index is known when it starts, see `MARK`.
+        """Return a task of a role whose index is known when it starts, see `MARK`.
 
         Args:
-            task: the first one of its role.
-            known_later: the placeholders whose values are known then; ``cluster`` is that in ``TF_CONFIG``.
+            task: The first one of its role.
+            known_later: The placeholders whose values are known then; ``cluster`` is that in ``TF_CONFIG``.
         """
         cluster = _LaterCluster(self.plan, task.task, known_later)
         return self._own(completed(replace(task, task=_AnyTask(task.task)), cluster))
@@ -93,11 +93,11 @@ class Exported(Record):
 
 
 def label(spec: JobSpec, name: str) -> str:
-    """The name of an exported job: small letters, digits and dashes.
+    """Return the name of an exported job: small letters, digits and dashes.
 
     Args:
-        spec: with the name of a role and an index it is the name of a host: at most 63 characters.
-        name: any text.
+        spec: With the name of a role and an index it is the name of a host: at most 63 characters.
+        name: Any text.
     """
     made = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
     most = max(1, 56 - max(len(role.name) for role in spec.roles))
@@ -108,13 +108,13 @@ def exported(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Expo
     """Place and plan a job.
 
     Args:
-        spec: checked.
-        hosts: of its tasks.
-        port: of all tasks.
-        name: by `label`.
+        spec: Checked.
+        hosts: Of its tasks.
+        port: Of all tasks.
+        name: By `label`.
 
     Raises:
-        InputError: with all faults.
+        InputError: With all faults.
     """
     placement = place(spec, tuple(hosts))
     plan = make_plan(spec, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
@@ -135,9 +135,9 @@ class _LaterCluster(ClusterSpec):
     """The addresses of a job as a task sees them that is not known yet.
 
     Args:
-        plan: of the job.
-        task: one of its role.
-        later: see `Exported.of_role`.
+        plan: Of the job.
+        task: One of its role.
+        later: See `Exported.of_role`.
     """
 
     def __init__(self, plan: Plan, task: TaskId, later: Iterable[str]) -> None:
@@ -160,12 +160,12 @@ class _LaterCluster(ClusterSpec):
 
 
 def filled(text: str, known: Callable[[str], str], value: Callable[[str], str]) -> str:
-    """A text whose parts are written in the form of a file.
+    """Return a text whose parts are written in the form of a file.
 
     Args:
-        text: with names in `MARK`.
-        known: writes what is known.
-        value: writes the value with a name.
+        text: With names in `MARK`.
+        known: Writes what is known.
+        value: Writes the value with a name.
     """
     parts = text.split(MARK)
     return "".join(value(part) if number % 2 else known(part) for number, part in enumerate(parts))
@@ -175,13 +175,13 @@ def filled(text: str, known: Callable[[str], str], value: Callable[[str], str]) 
 
 
 def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> str:
-    """The comments at the top of a file.
+    """Return the comments at the top of a file.
 
     Args:
-        job: of the file.
-        form: the argument of ``launch export``.
-        left_out: what this form can't do, though other forms can.
-        lines: how the file is used.
+        job: Of the file.
+        form: The argument of ``launch export``.
+        left_out: What this form cannot do, though other forms can.
+        lines: How the file is used.
     """
     tasks = plural_roles({part.role.name: len(part.tasks) for part in job.parts()})
     found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]

@@ -55,7 +55,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def host_name(name: str, role: str, index: object) -> str:
-    """The host name of a task: its pod has it by the Job and the Service."""
+    """Return the host name of a task: its pod has it by the Job and the Service."""
     return f"{_job_name(name, role)}-{index}.{name}"
 
 
@@ -64,16 +64,16 @@ def _job_name(name: str, role: str) -> str:
 
 
 def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> str:
-    """The manifests, as YAML.
+    """Return the manifests, as YAML.
 
     Args:
-        job: the host of each task has the address `host_name`.
-        options: of its pods.
+        job: The host of each task has the address `host_name`.
+        options: Of its pods.
         user: ``UID[:GID]`` of the tasks.
-        files: path below the folder that tasks run in -> the content of a file; empty: the images have them.
+        files: Path below the folder that tasks run in -> the content of a file; empty: the images have them.
 
     Raises:
-        JobError: a task can't be described.
+        JobError: A task cannot be described.
     """
     start = Block(_START_SCRIPT.format(seconds=math.ceil(options.start_timeout)))
     data = {"start.py": start, **{f"file-{n}": Block(text) for n, text in enumerate(files.values())}}
@@ -111,7 +111,7 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
 
 
 def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> Iterator[str]:
-    """How the file is used."""
+    """Yield how the file is used."""
     deciding = {task.role for task in job.deciding()}
     names = [f"job/{_job_name(job.name, role)}" for role in sorted(deciding)]
     others = [part.role.name for part in job.parts() if part.role.name not in deciding]
@@ -138,7 +138,7 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
 
 
 def _job(job: Exported, role: Role) -> dict[str, Any]:
-    """The spec of the Job of a role, without its pods."""
+    """Return the spec of the Job of a role, without its pods."""
     policy = job.spec.policy
     limit = "backoffLimitPerIndex" if policy.on_failure is OnFailure.CONTINUE else "backoffLimit"
     count = {"completions": role.count, "parallelism": role.count, "completionMode": "Indexed"}
@@ -149,7 +149,7 @@ def _job(job: Exported, role: Role) -> dict[str, Any]:
 def _pod(
     job: Exported, options: KubernetesOptions, user: str, role: Role, tasks: Sequence[TaskPlan]
 ) -> dict[str, Any]:
-    """The spec of the pods of a role."""
+    """Return the spec of the pods of a role."""
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
     later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{PORT}"}
     if role.name == job.plan.tasks[0].task.role:

@@ -86,11 +86,11 @@ exit "${{PIPESTATUS[1]}}"
 
 
 def batch_script(job: Exported, options: Sequence[str]) -> str:
-    """The script.
+    """Return the script.
 
     Args:
-        job: its hosts and ports are not known, so those in its plan have no meaning.
-        options: of sbatch.
+        job: Its hosts and ports are not known, so those in its plan have no meaning.
+        options: Of sbatch.
     """
     parts, policy, count, deciding = job.parts(), job.spec.policy, len(job.plan.tasks), job.deciding()
     words = [f"--job-name={job.name}", *options]
@@ -115,7 +115,7 @@ def batch_script(job: Exported, options: Sequence[str]) -> str:
 
 
 def _lines(job: Exported) -> Iterator[str]:
-    """How the file is used."""
+    """Yield how the file is used."""
     ranks = ", ".join(f"{part.role.name} from {part.first}" for part in job.parts())
     yield "    sbatch FILE"
     yield f"srun labels each line with the rank of its task: {ranks}."
@@ -127,7 +127,7 @@ def _lines(job: Exported) -> Iterator[str]:
 
 
 def _variables(parts: Sequence[Part]) -> Iterator[str]:
-    """The variables with the addresses of all tasks of roles."""
+    """Yield the variables with the addresses of all tasks of roles."""
 
     def cluster(names: Collection[str]) -> str:
         lists = [
@@ -144,12 +144,12 @@ def _variables(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _hosts(role: Role) -> str:
-    """The placeholder with the addresses of a role."""
+    """Return the placeholder with the addresses of a role."""
     return re.sub(r"\W", "_", role.name) + "_hosts"
 
 
 def _role(job: Exported, part: Part) -> str:
-    """The branch of a role."""
+    """Return the branch of a role."""
     later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.spec.roles)}
     task = job.of_role(part.tasks[0], later - _KNOWN_PLACEHOLDERS)
     folder = task.workdir or "."
@@ -165,10 +165,10 @@ def _role(job: Exported, part: Part) -> str:
 
 
 def _word(text: str) -> str:
-    """A word of bash."""
+    """Return a word of bash."""
     return filled(text, lambda known: _quoted(known) if known else "", '"${}"'.format) or "''"
 
 
 def _quoted(text: str) -> str:
-    """A word of bash without placeholders; sbatch refuses a file with CR LF."""
+    """Return a word of bash without placeholders. sbatch refuses a file with CR LF."""
     return shlex.quote(text).replace("\r", "'$'\\r''")

@@ -30,7 +30,7 @@ class SyncRequest(Record):
     remote: str | None
 
     def inside(self, path: str) -> str | None:
-        """Where in this folder a path is, empty at its top; ``None``: it is elsewhere."""
+        """Return where in this folder a path is, empty at its top, or None if it is elsewhere."""
         path = os.path.realpath(path)
         if path == self.folder:
             return ""
@@ -41,11 +41,11 @@ def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncReques
     """Read all ``--sync`` of a launch.
 
     Args:
-        texts: as written.
-        where: they were written; for messages.
+        texts: As written.
+        where: They were written; for messages.
 
     Raises:
-        JobError: all faults, also of two that have the same target.
+        JobError: All faults, also of two that have the same target.
     """
     requests: list[SyncRequest] = []
     faults: list[Fault] = []
@@ -114,17 +114,17 @@ class CollectRequest(Record):
     into: str | None
 
     def concerns(self, task: TaskId) -> bool:
-        """Whether the request names this task."""
+        """Return whether the request names this task."""
         return self.role in ("", task.role) and self.number in (None, task.index)
 
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
-        """The item of one task. The folder here is the task's own, unless the request names one task.
+        """Return the item of one task. The folder here is the task's own, unless the request names one task.
 
         Args:
-            task: one of the job.
-            host: that it ran on.
-            base: the folder that it ran in there; empty: the home.
-            run_dir: the run's folder.
+            task: One of the job.
+            host: That it ran on.
+            base: The folder that it ran in there; empty: the home.
+            run_dir: The run's folder.
         """
         path = self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
@@ -146,12 +146,12 @@ def parse_collects(
     """Read all ``--collect`` of a launch.
 
     Args:
-        texts: as written.
-        roles: how many tasks of each the job has.
-        where: they were written; for messages.
+        texts: As written.
+        roles: How many tasks of each the job has.
+        where: They were written; for messages.
 
     Raises:
-        JobError: all faults.
+        JobError: All faults.
     """
     requests: list[CollectRequest] = []
     faults: list[Fault] = []

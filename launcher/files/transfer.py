@@ -54,10 +54,10 @@ class FileTransfer:
     """Remote commands on several hosts at once, their progress and their time limit.
 
     Args:
-        commands: run programs of ours on the hosts.
-        fanout: how many hosts at once.
-        seconds: the time limit.
-        loop: of the links to the hosts, see `for_each`.
+        commands: Run programs of ours on the hosts.
+        fanout: How many hosts at once.
+        seconds: The time limit.
+        loop: Of the links to the hosts, see `for_each`.
         quiet: Whether the user is not told how far it is.
     """
 
@@ -105,9 +105,9 @@ class FileTransfer:
         """Do ``work`` for each host, in a thread.
 
         Args:
-            hosts: their names, each once.
-            work: called with the host; raises TransportError.
-            step: names the work in progress lines.
+            hosts: Their names, each once.
+            work: Called with the host; raises TransportError.
+            step: Names the work in progress lines.
 
         Returns:
             The results, and the error of each host that failed, which begins with its name.
@@ -131,7 +131,7 @@ class FileTransfer:
         """Run a command of `launcher.agent.files` on a host.
 
         Raises:
-            TransportError: the host failed, does nothing, or the time is over; names the host.
+            TransportError: The host failed, does nothing, or the time is over; names the host.
         """
         self.check(host)
         command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
@@ -146,7 +146,7 @@ class FileTransfer:
         """Fail when the time is over.
 
         Raises:
-            TransportError: the time is over, or Ctrl-C ended the copying.
+            TransportError: The time is over, or Ctrl-C ended the copying.
         """
         if self._cancelled or self.is_late:
             raise TransportError(f"{host}: the copy was stopped by the time limit")
@@ -156,12 +156,12 @@ class ProgramStream(TransferStream):
     """Messages to and from one remote command.
 
     Raises, in each method:
-        TransportError: the host failed, does nothing, or the time is over; names the host.
-        ProtocolError: the host does not keep to the protocol.
+        TransportError: The host failed, does nothing, or the time is over; names the host.
+        ProtocolError: The host does not keep to the protocol.
 
     Args:
-        transfer: that it is part of.
-        host, command: the command, where.
+        transfer: That it is part of.
+        host, command: The command, where.
     """
 
     def __init__(self, transfer: FileTransfer, host: str, command: RemoteProgram) -> None:
@@ -170,7 +170,6 @@ class ProgramStream(TransferStream):
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:
-        """See `TransferStream.moved`."""
         self._transfer.add(moved=size)
 
     def _write(self, data: bytes) -> None:
@@ -232,20 +231,20 @@ def sync(
     """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
 
     Args:
-        transfer: runs the remote commands.
-        hosts: their names.
-        trees: the folders.
-        run_name: the id of the run.
-        outputs: names of the folders for tasks, by host.
-        for_all: whether tasks run as any user.
-        optional: hosts that may fail.
+        transfer: Runs the remote commands.
+        hosts: Their names.
+        trees: The folders.
+        run_name: The id of the run.
+        outputs: Names of the folders for tasks, by host.
+        for_all: Whether tasks run as any user.
+        optional: Hosts that may fail.
 
     Returns:
         The paths of the trees, and of the folder that those for tasks are in, by host that did not fail.
 
     Raises:
-        HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
-        StartTimeoutError: the same, after the time limit.
+        HostsError: Hosts that failed, a line each; on each of them nothing of it is visible.
+        StartTimeoutError: The same, after the time limit.
     """
     problems: set[tuple[str, str]] = set()
     described, lists = [], []
@@ -409,11 +408,11 @@ def _note(texts: list[str], item: Item, text: str) -> None:
 
 
 def _take(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
-    """Receive an item. A file that can't be written here is a failure; the others still arrive.
+    """Receive an item. A file that cannot be written here is a failure; the others still arrive.
 
     Raises:
-        TransportError: the host failed, or the disk here is full.
-        ProtocolError: the host sent a wrong message.
+        TransportError: The host failed, or the disk here is full.
+        ProtocolError: The host sent a wrong message.
     """
     destination = result.landings[-1]
 

@@ -58,15 +58,15 @@ def read_trees(
     """List the folders.
 
     Args:
-        requests: tasks run in the first folder.
-        cwd: the launcher's current folder; tasks run in its copy.
-        without: a path that is never copied: the folder of the run.
+        requests: Tasks run in the first folder.
+        cwd: The launcher's current folder; tasks run in its copy.
+        without: A path that is never copied: the folder of the run.
 
     Returns:
         The folders, and where in the first one the tasks run.
 
     Raises:
-        JobError: a file can't be read, or the current folder is not copied.
+        JobError: A file cannot be read, or the current folder is not copied.
     """
     trees = [_tree(request, without and os.path.realpath(without)) for request in requests]
     subfolder = requests[0].inside(cwd) or ""
@@ -126,7 +126,7 @@ class _Rules:
     A folder that is ignored by rules above it has only its own.
 
     Args:
-        root: the folder; absolute, links resolved.
+        root: The folder; absolute, links resolved.
     """
 
     def __init__(self, root: str) -> None:
@@ -142,7 +142,7 @@ class _Rules:
             folder = os.path.dirname(folder)
 
     def ignored_by(self, path: str, is_folder: bool) -> str:
-        """The name of the rule file that leaves a path out; empty: none does."""
+        """Return the name of the rule file that leaves a path out, or an empty text if none does."""
         for name in reversed(RULE_FILES):
             folder = path
             while folder != self._top:
@@ -155,7 +155,7 @@ class _Rules:
         return ""
 
     def _patterns(self, path: str) -> Patterns:
-        """The lines of a rule file and their patterns, the last one first; as in git, a link has none."""
+        """Return the lines of a rule file with their patterns, the last first. As in git, a link has none."""
         if path not in self._files:
             read = os.path.isfile(path) and not os.path.islink(path)
             self._files[path] = _read(path) if read else []
@@ -180,7 +180,7 @@ def _read(path: str) -> Patterns:
 
 
 def _verdict(patterns: Patterns, path: str) -> bool | None:
-    """Whether a path is ignored; ``None``: no rule matches.
+    """Return whether a path is ignored, or None if no rule matches.
 
     A pattern of pathspec also matches all that is in a folder it matches. For git, and here, the folder was
     looked up before, and what is in it is looked up by itself.

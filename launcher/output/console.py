@@ -57,7 +57,7 @@ class ConsoleOptions(Record):
 
 
 def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
-    """Whether to use colours: not with ``NO_COLOR``, always with ``FORCE_COLOR`` and ``CLICOLOR_FORCE``."""
+    """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide."""
     if environ.get("NO_COLOR"):
         return False
     if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -69,9 +69,9 @@ class Console:
     """The renderer for people.
 
     Args:
-        writer: writes stdout and stderr; the caller closes it.
-        options: how to show the job.
-        clock: the clock of the times that `tick` gets.
+        writer: Writes stdout and stderr; the caller closes it.
+        options: How to show the job.
+        clock: The clock of the times that `tick` gets.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Console:
         self._writer.write(self._options.stdout, lines)
 
     def _end(self, task: TaskId) -> None:
-        """The task is gone: show its last line."""
+        """Show the last line of a task that is gone."""
         self._unfinished.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:

@@ -52,13 +52,13 @@ def failure_report(
     last_lines: bool = True,
     place: TaskPlace | None = None,
 ) -> str:
-    """The failure report as text that ends with a newline; empty if nothing failed.
+    """Return the failure report, which ends with a newline, or an empty text if nothing failed.
 
     Args:
-        report: how the job ended.
-        paths: of the run; its logs have the last lines of the tasks.
-        last_lines: whether to show the last lines of the task, or only where its log is.
-        place: where the tasks ran; None if it is not known.
+        report: How the job ended.
+        paths: Of the run; its logs have the last lines of the tasks.
+        last_lines: Whether to show the last lines of the task, or only where its log is.
+        place: Where the tasks ran; None if it is not known.
     """
     failure = report.failure
     if failure is None:
@@ -104,7 +104,7 @@ def _about_task(
 
 
 def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
-    """The last lines; before them the traceback, unless it is among them."""
+    """Return the last lines; before them the traceback, unless it is among them."""
     shown = [shortened(line, _MAX_LINE_CHARACTERS) for line in lines]
     text: list[str] = []
     first = max(0, len(lines) - _MAX_LAST_LINES)
@@ -123,7 +123,7 @@ def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
 
 
 def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
-    """The other tasks that failed, without those that launch stopped."""
+    """Return the other tasks that failed, without those that launch stopped."""
     others = [
         task
         for task in report.tasks
@@ -146,7 +146,7 @@ def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
 
 
 def _exception(log: str) -> str:
-    """The last line of a task's last traceback; empty if there is none."""
+    """Return the last line of the last traceback of a task, or an empty text if there is none."""
     lines = clean_lines(*tail(log))
     block = last_traceback(lines)
     return lines[block.stop - 1] if block else ""
@@ -156,7 +156,7 @@ def _exception(log: str) -> str:
 
 
 def _without_rows(lines: Sequence[str]) -> list[str]:
-    """The lines; of the rows of a large array, as in exceptions of TensorFlow, the first and the last."""
+    """Return the lines with only the first and the last rows of a large array, as exceptions show them."""
     found: list[str] = []
     for are_rows, group in itertools.groupby(lines, _is_row):
         rows = list(group)
@@ -172,7 +172,7 @@ def _without_rows(lines: Sequence[str]) -> list[str]:
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line has nothing but values, as numpy prints them."""
+    """Return whether a line has nothing but values, as numpy prints them."""
     return not re.sub(r"array\(|nan|inf|True|False|, (?:shape|dtype)=.*", "", line).strip(
         "0123456789+-.e,[]() "
     )
@@ -225,7 +225,7 @@ def _modules_in(*folders: str) -> Iterator[str]:
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:
-    """The lines of the last complete Python traceback, with the tracebacks that are chained to it."""
+    """Return the lines of the last complete Python traceback, with the tracebacks that are chained to it."""
     found: range | None = None
     for start, line in enumerate(lines):
         end = _traceback_end(lines, start) if _TRACEBACK_HEAD in line else 0
@@ -235,7 +235,7 @@ def last_traceback(lines: Sequence[str]) -> range | None:
 
 
 def _traceback_end(lines: Sequence[str], start: int) -> int:
-    """The number after that of the exception's line, the first that looks like one; 0: there is none."""
+    """Return the number after that of the first line that looks like an exception, or 0 if none does."""
     foreign = 0
     for at, line in enumerate(lines[start + 1 :], start + 1):
         if line.startswith((" ", "\t")):

@@ -136,7 +136,7 @@ def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HIN
 def _text(row: Hint, match: re.Match[str], facts: FailureFacts) -> str:
     """Return the text of a row for a line.
 
-    A pattern can't have two groups of one name, so groups with one meaning have a ``_`` more at the end.
+    A pattern cannot have two groups of one name, so groups with one meaning have a ``_`` more at the end.
     """
     groups = {name.rstrip("_"): text for name, text in match.groupdict().items() if text}
     known = {**as_dict(facts), "python": facts.python or "the Python that its command names"}

@@ -29,11 +29,11 @@ _NOT_TEXT = rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|{_CONTR
 
 
 def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
-    """The label of each task, padded to one width: ``worker/0``, with several hosts ``node1 worker/0``.
+    """Return the label of each task: ``worker/0``, or ``node1 worker/0`` with several hosts, padded.
 
     Args:
-        hosts: the host of every task of the job.
-        shown: the tasks that need a label.
+        hosts: The host of every task of the job.
+        shown: The tasks that need a label.
     """
     several = len(set(hosts.values())) > 1 and not all(task.is_own_host(host) for task, host in hosts.items())
     names = {task: f"{hosts[task]} {task}" if several else str(task) for task in shown}
@@ -42,12 +42,12 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
 
 
 def attempt_mark(attempt: int) -> bytes:
-    """The line in a task's log before the output of an attempt."""
+    """Return the line in a task's log before the output of an attempt."""
     return b"launch: attempt %d starts here\n" % attempt
 
 
 def strip_controls(text: str, keep_colours: bool = False) -> str:
-    """The text without control characters and escape sequences; tabs and newlines stay."""
+    """Return a text without control characters and escape sequences, but with its tabs and newlines."""
     if text.isprintable() or re.search(_CONTROL_CHARACTER, text) is None:  # usual, and much faster
         return text
     if not keep_colours:
@@ -56,7 +56,7 @@ def strip_controls(text: str, keep_colours: bool = False) -> str:
 
 
 def has_controls(data: bytes) -> bool:
-    """Whether UTF-8 text contains control characters other than tab and newline.
+    """Return whether UTF-8 text contains control characters other than tab and newline.
 
     For a long text it calls memchr for each of them, which is ten times as fast as a regular expression.
     """
@@ -78,10 +78,10 @@ class LineCutter:
     bytes are cut.
 
     Args:
-        prefix: of each line.
-        continued_prefix: of the later parts of a line whose start was shown before its end came.
-        keep_colours: keep colour sequences; colours are reset at the end of each line.
-        limit: bytes of a line that wait for its newline; of a longer line the start is shown.
+        prefix: Of each line.
+        continued_prefix: Of the later parts of a line whose start was shown before its end came.
+        keep_colours: Keep colour sequences; colours are reset at the end of each line.
+        limit: Bytes of a line that wait for its newline; of a longer line the start is shown.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LineCutter:
         return out
 
     def snapshot(self, now: float) -> bytes:
-        """The part of an unfinished line that is due: the state of a rewritten line, the start of another."""
+        """Return the part of an unfinished line that is due: the state of a rewritten line, or its start."""
         if now < self._due:
             return b""
         line = b"".join(self._rest)
@@ -144,14 +144,14 @@ class LineCutter:
         return self._line(text, whole=True) if new else b""
 
     def end(self) -> bytes:
-        """The rest of the last line, when the task prints no more."""
+        """Return the rest of the last line, when the task prints no more."""
         rest = b"".join(self._rest)
         shown = self._finish(rest) if rest else b""
         self._begin_line()
         return shown
 
     def _lines(self, block: bytes) -> bytes:
-        """The lines that end in this block; the start of the first one may have been shown."""
+        """Return the lines that end in this block; the start of the first one may have been shown."""
         first = b""
         if self._continued or self._shown:
             line, _, block = block.partition(b"\n")
@@ -172,7 +172,7 @@ class LineCutter:
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
     def _finish(self, line: bytes) -> bytes:
-        """A line up to its end, without a part that was shown."""
+        """Return a line up to its end, without a part that was shown."""
         line = line.rstrip(b"\r")
         rewritten = b"\r" in line or b"\b" in line
         text = self._state(line) if rewritten else self._text(line)
@@ -181,7 +181,7 @@ class LineCutter:
         return self._line(text, whole=rewritten)
 
     def _shorten(self) -> bytes:
-        """The start of a line above the limit; of a rewritten line keep only its state."""
+        """Return the start of a line above the limit. Keep only the state of a rewritten line."""
         line = b"".join(self._rest)
         if self._rewriting:
             line = self._state(line).encode()
@@ -192,7 +192,7 @@ class LineCutter:
         return self._start(line, whole_characters(line.rstrip(b"\r")))  # these may belong to the newline
 
     def _start(self, line: bytes, end: int) -> bytes:
-        """The start of an unfinished line, to be shown now."""
+        """Return the start of an unfinished line, to be shown now."""
         part = line[:end]
         if has_controls(part) or not part.isascii():
             part = _closed(self._text(part)).encode()
@@ -201,7 +201,7 @@ class LineCutter:
         return b"%b%b\n" % (prefix, part) if part else b""
 
     def _state(self, line: bytes) -> str:
-        """The state of a rewritten line: the last visible text between rewritings."""
+        """Return the state of a rewritten line: the last visible text between rewritings."""
         texts = (self._text(segment) for segment in reversed(re.split(_REWRITE, line)))
         return next(filter(_is_visible, texts), "")
 
@@ -217,8 +217,8 @@ def clean_lines(data: bytes, cut: bool) -> list[str]:
     """Output as lines without control sequences, without blank lines at its end.
 
     Args:
-        data: raw bytes.
-        cut: whether the output is longer, so that the first line is incomplete and left out.
+        data: Raw bytes.
+        cut: Whether the output is longer, so that the first line is incomplete and left out.
     """
     cutter = LineCutter(b"", b"")
     text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
@@ -227,7 +227,7 @@ def clean_lines(data: bytes, cut: bool) -> list[str]:
 
 
 def whole_characters(data: bytes | bytearray) -> int:
-    """The length of the data without an incomplete UTF-8 character at its end."""
+    """Return the length of the data without an incomplete UTF-8 character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-4:])
     return len(data) - len(decoder.getstate()[0])
@@ -238,6 +238,6 @@ def _is_visible(text: str) -> bool:
 
 
 def _closed(line: str) -> str:
-    """The line, with a reset at its end if a colour is set: the next line may be of another task."""
+    """Return the line, with a reset at its end if a colour is set: the next line may be of another task."""
     last = line.rfind("\x1b")
     return line if last < 0 or line.startswith((RESET, "\x1b[m"), last) else line + RESET

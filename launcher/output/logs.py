@@ -28,7 +28,7 @@ _READ_BYTES = 1 << 18
 
 
 def content(path: str) -> bytes:
-    """The content of a file; empty if it can't be read."""
+    """Return the content of a file, or nothing if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read()
@@ -37,9 +37,9 @@ def content(path: str) -> bytes:
 
 
 def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
-    """The last bytes of the last attempt's output in a log, and whether there is more of it.
+    """Return the last bytes of the last attempt's output in a log, and whether there is more of it.
 
-    Empty if the log can't be read.
+    Empty if the log cannot be read.
     """
     try:
         with open_regular(path, links=False) as file:
@@ -55,12 +55,12 @@ def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
 
 
 def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _TAIL_BYTES) -> list[str]:
-    """The last lines of a task of the run in ``root``, without control sequences, long lines shortened."""
+    """Return the last lines of a task of the run in a folder, without control sequences and shortened."""
     return shown_lines(tail(RunPaths(root).log(TaskId(task)), size)[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:
-    """The last lines of a text, without control sequences, long lines shortened."""
+    """Return the last lines of a text, without control sequences, long lines shortened."""
     return [shortened(line, _MAX_LINE_CHARACTERS) for line in clean_lines(text.encode(), False)[-count:]]
 
 
@@ -71,10 +71,10 @@ class GrowingLog:
     written in lines as on the console.
 
     Args:
-        path: the file.
-        label: of the task; empty: none.
-        lines: the number of last lines to start with; ``None``: all.
-        terminal: whether a terminal shows it.
+        path: The file.
+        label: Of the task; empty: none.
+        lines: The number of last lines to start with; ``None``: all.
+        terminal: Whether a terminal shows it.
     """
 
     def __init__(self, path: str, label: str = "", lines: int | None = None, terminal: bool = False) -> None:
@@ -95,7 +95,7 @@ class GrowingLog:
         """Write the bytes since the last call, up to a limit. Returns whether there were any.
 
         Raises:
-            LaunchError: the log can't be read.
+            LaunchError: The log cannot be read.
         """
         data, now = self._read(), time.monotonic()
         if self._raw:
@@ -132,7 +132,7 @@ class GrowingLog:
 
 
 def _start_of_last(lines: int, file: BinaryIO) -> int:
-    """The offset of the last ``lines`` lines of a file; the last one may have no newline."""
+    """Return the offset of the last ``lines`` lines of a file; the last one may have no newline."""
     size = os.fstat(file.fileno()).st_size
     if not size:
         return 0

@@ -61,7 +61,8 @@ class TaskPlace(Record):
 class Renderer(Protocol):
     """Shows a job. One thread calls `begin` once, then `on` and `tick`, then `close` once.
 
-    No method raises an exception if output can't be written: a full disk or a closed pipe does not end a job.
+    No method raises an exception if output cannot be written: a full disk or a closed pipe does not end a
+    job.
     """
 
     def begin(self, run_info: RunInfo) -> None:
@@ -88,7 +89,7 @@ class Background(Renderer, Protocol):
         """From now on stdout and stderr are a file in the folder of the run.
 
         Raises:
-            LaunchError: the file can't be made.
+            LaunchError: The file cannot be made.
         """
 
 
@@ -107,7 +108,7 @@ def event_as_dict(event: DisplayEvent, now: float) -> dict[str, Any]:
 
 
 def record_as_dict(record: Record) -> dict[str, Any]:
-    """A record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
+    """Return a record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
     return {
         name: value if type(value) in _PLAIN_TYPES else _value(value)
         for name, value in as_dict(record).items()
@@ -130,9 +131,9 @@ class Jsonl:
     """The renderer for programs: all events and all output.
 
     Args:
-        writer: writes the lines; its ``notice`` is `skipped_notice`.
-        fd: the descriptor.
-        clock: seconds since the epoch, for notices.
+        writer: Writes the lines; its ``notice`` is `skipped_notice`.
+        fd: The descriptor.
+        clock: Seconds since the epoch, for notices.
     """
 
     def __init__(self, writer: Writer, fd: int = 1, clock: Callable[[], float] = time.time) -> None:
@@ -195,7 +196,7 @@ class EventPipe(Jsonl):
     too slow.
 
     Args:
-        fd: the inherited descriptor of a pipe.
+        fd: The inherited descriptor of a pipe.
     """
 
     def __init__(self, fd: int) -> None:
@@ -224,7 +225,7 @@ class EventPipe(Jsonl):
 
 
 def skipped_notice(lines: int, size: int) -> bytes:
-    """The line in place of lines that were dropped because the reader was too slow."""
+    """Return the line in place of lines that were dropped because the reader was too slow."""
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 

@@ -61,7 +61,7 @@ class EventBuffer:
             self._size -= len(self._lines.popleft())
 
     def after(self, number: int, size: int) -> list[bytes]:
-        """The lines from this number on: so many that they have about this size, in bytes."""
+        """Return the lines from this number on: so many that they have about this size, in bytes."""
         found = []
         for line in islice(self._lines, number - self.first, None):
             found.append(line)
@@ -83,11 +83,11 @@ def _ends_mid_line(path: str) -> bool:
 class Files:
     """Writes the files of a run, without buffers, so that they are complete if launch is killed.
 
-    A file that can't be written (full disk) gets no more data, so that it has no gap; the job continues.
+    A file that cannot be written (full disk) gets no more data, so that it has no gap; the job continues.
 
     Args:
-        clock: seconds since the epoch, for notices in ``events.jsonl``.
-        resumed: the files may be there: a launcher before this one has begun the run.
+        clock: Seconds since the epoch, for notices in ``events.jsonl``.
+        resumed: The files may be there: a launcher before this one has begun the run.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, resumed: bool = False) -> None:
@@ -200,7 +200,7 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     A file or a link in its place is replaced.
 
     Raises:
-        OSError: it can't be written; what was there before is unchanged.
+        OSError: It cannot be written; what was there before is unchanged.
     """
     _replace(path, _json(value), 0o600)
 
@@ -211,7 +211,7 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
     A regular file is written completely or not at all.
 
     Raises:
-        OSError: it can't be written; what was there before is unchanged. A pipe has no reader.
+        OSError: It cannot be written; what was there before is unchanged. A pipe has no reader.
     """
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
@@ -239,7 +239,7 @@ def _write_to_pipe(path: str, data: bytes) -> None:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """An object as JSON: a line for each field, and for each item of a list."""
+    """Return an object as JSON: a line for each field, and for each item of a list."""
     fields = ",".join(f"\n  {_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
     return f"{{{fields}\n}}\n"
 

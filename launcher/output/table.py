@@ -31,12 +31,12 @@ _COLOURS = {
 
 
 def result_table(report: Report, colour: bool = False, goes_on: bool = False) -> str:
-    """The table, the path of the run's folder, and the verdict, as text.
+    """Return the table, the path of the run's folder, and the verdict, as text.
 
     Args:
-        report: how the job ended.
-        colour: colour the states and the verdict.
-        goes_on: whether another launcher goes on with the run, so that this is not its end.
+        report: How the job ended.
+        colour: Colour the states and the verdict.
+        goes_on: Whether another launcher goes on with the run, so that this is not its end.
     """
     tasks, others = _tasks_to_show(report)
     logs = [f"logs: {escape_controls(report.run_dir)}"] if report.run_dir else []
@@ -70,7 +70,7 @@ def verdict(report: Report) -> str:
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
-    """The tasks that have a row, and lines about groups of other tasks."""
+    """Return the tasks that have a row, and lines about groups of other tasks."""
     if len(report.tasks) <= MAX_ROWS:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
@@ -94,7 +94,7 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
 
 
 def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]:
-    """The lines of the table; none if there are no tasks."""
+    """Return the lines of the table, or none if there are no tasks."""
     if not tasks:
         return []
     head = HEADERS if report.restarts else HEADERS[:-1]
@@ -160,9 +160,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: boo
     """Print rows under their headers, without columns that are empty in every row.
 
     Args:
-        headers: the name of each column.
-        rows: the cells of each row.
-        crop: cut lines at the width of the terminal.
+        headers: The name of each column.
+        rows: The cells of each row.
+        crop: Cut lines at the width of the terminal.
     """
     import shutil  # noqa: PLC0415 - 4 ms, for tables of commands only
 

@@ -32,15 +32,15 @@ def _patterns() -> tuple[bytes, bytes]:
 
 
 def is_about_the_build(line: str) -> bool:
-    """Whether a line is a start-up notice that never explains a failure."""
+    """Return whether a line is a start-up notice that never explains a failure."""
     return re.search(_patterns()[0], line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
-    """The last line that is not a notice of TensorFlow; if all are, the last one; empty without lines.
+    """Return the last line that is not a notice of TensorFlow, or the last one if all are.
 
     Args:
-        lines: of a task's output, in order.
+        lines: Of a task's output, in order.
     """
     at = len(lines) - 1
     while at >= 0:
@@ -63,10 +63,10 @@ class StartUp:
         self._in_options = False
 
     def is_notice(self, line: bytes) -> bool:
-        """Whether the task's next line is a notice, or belongs to one.
+        """Return whether the task's next line is a notice, or belongs to one.
 
         Args:
-            line: without its newline.
+            line: Without its newline.
         """
         if self._in_options:
             self._in_options = re.match(_OPTION_PATTERN, line) is not None
@@ -96,7 +96,7 @@ class Folding:
         self._tasks.add(task)
 
     def summary(self) -> str:
-        """One line about all notices; empty if there were none."""
+        """Return one line about all notices, or an empty text if there were none."""
         if not self._notices:
             return ""
         notices, tasks = plural(self._notices, "start-up notice"), plural(len(self._tasks), "task")
@@ -109,9 +109,9 @@ class TaskFolding:
     """Folds the lines of one attempt of a task.
 
     Args:
-        task: of the lines.
-        prefix: that each line begins with.
-        folding: of the job.
+        task: Of the lines.
+        prefix: That each line begins with.
+        folding: Of the job.
     """
 
     def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:

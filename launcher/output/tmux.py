@@ -42,12 +42,12 @@ class Tmux:
     """The session of one job: a renderer, and a source of requests to stop.
 
     Args:
-        run_name: the job's id.
-        attach: show the session in this terminal now; else a notice has the command for it.
-        interrupted: whether a signal asks the launch to end.
+        run_name: The job's id.
+        attach: Show the session in this terminal now; else a notice has the command for it.
+        interrupted: Whether a signal asks the launch to end.
 
     Raises:
-        LaunchError: tmux is not installed.
+        LaunchError: Tmux is not installed.
     """
 
     def __init__(self, run_name: str, attach: bool, interrupted: Callable[[], bool]) -> None:
@@ -78,7 +78,7 @@ class Tmux:
         """Open the session; every log exists by now.
 
         Raises:
-            LaunchError: tmux can't be started.
+            LaunchError: Tmux cannot be started.
         """
         tasks = run_info.placement.tasks
         several = len(run_info.placement.hosts()) > 1
@@ -147,7 +147,7 @@ class Tmux:
                 os.unlink(self._socket)
 
     def stop_asked(self) -> events.StopAsked | None:
-        """A request to end the job, once, when the session is closed."""
+        """Return a request to end the job, once, when the session is closed."""
         if self._over or not self._panes or not self._has_ended():
             return None
         self._over = True

@@ -36,9 +36,9 @@ class Writer:
     failed a full queue drops lines, and a notice has their number.
 
     Args:
-        logs: the folder of the complete output, for the notice; empty if there is none.
-        notice: makes the notice from the numbers of lines and bytes.
-        capacity: bytes that may wait for one reader.
+        logs: The folder of the complete output, for the notice; empty if there is none.
+        notice: Makes the notice from the numbers of lines and bytes.
+        capacity: Bytes that may wait for one reader.
     """
 
     #: Limits of `finish` in seconds: in total, without progress, in total after a failure, for urgent lines.
@@ -81,16 +81,16 @@ class Writer:
         return [file.fd for file in self._files.values() if file.blocked]
 
     def broken(self, fd: int) -> OSError | None:
-        """The error that ended writing to this descriptor; ``BrokenPipeError``: its reader has gone."""
+        """Return the error that ended writing to this descriptor: BrokenPipeError if its reader has gone."""
         file = self._of_fd.get(fd)
         return file.error if file else None
 
     def holds(self, ending: bool = False, failed: bool = False) -> bool:
-        """Whether the agents must keep the output of tasks, because too much waits for a reader.
+        """Return whether the agents must keep the output of tasks, because too much waits for a reader.
 
         Args:
-            ending: whether the job is being stopped.
-            failed: whether it failed, so that its end does not wait for output.
+            ending: Whether the job is being stopped.
+            failed: Whether it failed, so that its end does not wait for output.
         """
         if ending:
             self._ending_since = self._ending_since or time.monotonic()
@@ -104,7 +104,7 @@ class Writer:
         """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
 
         Args:
-            interrupted: whether a signal asks for the end now.
+            interrupted: Whether a signal asks for the end now.
 
         Returns:
             Whether all was written, except to files with an error.
@@ -246,13 +246,13 @@ class _File:
             self._queue.clear()
 
     def _room(self) -> int:
-        """Bytes that the file takes completely or not at all: more if it is an empty pipe."""
+        """Return how many bytes the file takes completely or not at all. An empty pipe takes more."""
         if self._capacity and fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
             return self._capacity
         return _PIPE_BUF
 
     def _lines(self) -> bytes:
-        """What the file takes completely or not at all: up to the end of a line, if there is one."""
+        """Return what the file takes completely or not at all: up to the end of a line, if there is one."""
         size, pieces = self._room(), []
         for data, _ in self._queue:
             pieces.append(data[:size])

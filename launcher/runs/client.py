@@ -37,14 +37,14 @@ class RunSnapshot(Record):
 
 
 def snapshot(run: Run, measure: bool = False) -> RunSnapshot:
-    """The tasks of a run now; of one that has ended those of its report.
+    """Return the tasks of a run now; of one that has ended those of its report.
 
     Args:
-        run: which.
-        measure: let the hosts measure the memory of tasks, for later calls.
+        run: Which.
+        measure: Let the hosts measure the memory of tasks, for later calls.
 
     Raises:
-        LaunchError: its launcher can't be asked.
+        LaunchError: Its launcher cannot be asked.
     """
     run.check_trusted()
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
@@ -72,11 +72,11 @@ def snapshot(run: Run, measure: bool = False) -> RunSnapshot:
 
 
 def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer of a run's launcher to a request.
+    """Return the answer of a run's launcher to a request.
 
     Raises:
-        ConnectionError: it has no control socket, or closes it: the job has not begun yet, or has ended.
-        LaunchError: it refuses the request, does not answer, or is not a process of this user.
+        ConnectionError: It has no control socket, or closes it: the job has not begun yet, or has ended.
+        LaunchError: It refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         return _ask(peer, run, request, _ANSWER_TIMEOUT_SECONDS)
@@ -86,12 +86,12 @@ class EventStream:
     """The events of a run that come from now on; a context.
 
     Args:
-        run: which.
-        output: also ``Printed``, when logs have grown.
-        seconds: the time limit for the answer of its launcher.
+        run: Which.
+        output: Also ``Printed``, when logs have grown.
+        seconds: The time limit for the answer of its launcher.
 
     Raises:
-        ConnectionError, LaunchError: as `ask`.
+        ConnectionError, LaunchError: As `ask`.
     """
 
     def __init__(self, run: Run, output: bool = False, seconds: float = _ANSWER_TIMEOUT_SECONDS) -> None:
@@ -116,7 +116,7 @@ class EventStream:
         self._peer.close()
 
     def wait(self, seconds: float | None = None) -> list[Mapping[str, Any]]:
-        """The next events, or none if the time is up or there are no more.
+        """Return the next events, or none if the time is up or there are no more.
 
         Args:
             seconds: ``None``: no limit.
@@ -159,10 +159,10 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
 
 
 def _unreachable(run: Run) -> str:
-    """Why the launcher of a run has no control socket.
+    """Return why the launcher of a run has no control socket.
 
     Raises:
-        LaunchError: nobody can tell here whether it is alive.
+        LaunchError: Nobody can tell here whether it is alive.
     """
     run.check_seen()
     if run.state is RunState.RUNNING:

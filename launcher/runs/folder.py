@@ -55,14 +55,14 @@ def create(
     From now on only this user can read and write what this process creates.
 
     Args:
-        run_dir: a new or an empty folder; ``None``: a folder below the state folder.
-        run_name: the run's name.
-        agents: the numbers of its agents on this machine.
-        batch: the job of a cluster's queue. Without a number, its launcher has not begun yet.
+        run_dir: A new or an empty folder; ``None``: a folder below the state folder.
+        run_name: The run's name.
+        agents: The numbers of its agents on this machine.
+        batch: The job of a cluster's queue. Without a number, its launcher has not begun yet.
 
     Raises:
         JobError: ``run_dir`` is in use.
-        LaunchError: it can't be made (full disk, no permission).
+        LaunchError: It cannot be made (full disk, no permission).
     """
     os.umask(os.umask(0o077) & 0o077)
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
@@ -87,11 +87,11 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
     """Let this process own a run whose folder is there: a cluster's queue starts its launcher.
 
     Args:
-        run: that was made by `create`.
-        agents, batch: see `create`.
+        run: That was made by `create`.
+        agents, batch: See `create`.
 
     Raises:
-        LaunchError: its folder can't be written.
+        LaunchError: Its folder cannot be written.
     """
     os.umask(os.umask(0o077) & 0o077)
     try:
@@ -125,14 +125,14 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
     """Write the batch job into the record of a run whose launcher is elsewhere and does not write it.
 
     Args:
-        run: its folder is here.
-        batch: the batch job of its launcher; None if there is no longer one.
+        run: Its folder is here.
+        batch: The batch job of its launcher; None if there is no longer one.
 
     Returns:
         The run with this batch job.
 
     Raises:
-        LaunchError: its folder can't be written.
+        LaunchError: Its folder cannot be written.
     """
     record = {name: value for name, value in read_record(run.paths)[0].items() if name != "batch"}
     if batch is not None:
@@ -154,7 +154,7 @@ def discard(run: Run) -> None:
 
 
 def unfinished(run_name: str) -> list[Run]:
-    """The newest other runs that have agents and no report: they run, or their launchers died."""
+    """Return the newest other runs that have agents and no report: they run, or their launchers died."""
     try:
         folder = runs_folder()
         names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]
@@ -204,9 +204,9 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
     Only folders with the name of a run are removed; of a run with a ``--run-dir`` only the link.
 
     Args:
-        folder: the folder of the runs.
-        names: its entries; the names of runs sort by time.
-        keep: the number of runs that stay.
+        folder: The folder of the runs.
+        names: Its entries; the names of runs sort by time.
+        keep: The number of runs that stay.
     """
     runs = sorted(name for name in names if re.fullmatch(_RUN_NAME_PATTERN, name))
     for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MAX_REMOVED]]:
@@ -216,10 +216,10 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
 
 
 def _is_over(path: str) -> bool:
-    """Whether no process writes to the run any more.
+    """Return whether no process writes to the run any more.
 
     Raises:
-        OSError: its folder can't be read.
+        OSError: Its folder cannot be read.
     """
     run, newest = load(path), os.lstat(path).st_mtime
     if run is not None:
@@ -279,8 +279,8 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
     Records of other users are ignored.
 
     Args:
-        runs: runs without a report.
-        seconds: for agents that still run to end their tasks and themselves; then they are killed too.
+        runs: Runs without a report.
+        seconds: For agents that still run to end their tasks and themselves; then they are killed too.
             ``None``: agents that still run are not killed.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
@@ -314,7 +314,7 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
 
 
 def _processes(run: Run) -> list[Process]:
-    """The agents and watchdogs of the run, and all that they started.
+    """Return the agents and watchdogs of the run, and all that they started.
 
     Those of this user, unless this user is root: processes of others could set an agent's tag.
     """

@@ -98,7 +98,7 @@ class Run(Record):
 
     @property
     def machine(self) -> str:
-        """The machine of a launcher that can't be seen from here, for the user."""
+        """The machine of a launcher that cannot be seen from here, for the user."""
         name = escape_controls(self.owner.machine) if self.owner else "machine"
         return name if self.owner and self.owner.machine != os.uname().nodename else f"another {name}"
 
@@ -106,7 +106,7 @@ class Run(Record):
         """Refuse a run of which nobody can tell here whether its launcher is alive.
 
         Raises:
-            LaunchError: its launcher was started elsewhere.
+            LaunchError: Its launcher was started elsewhere.
         """
         if self.state is not RunState.ELSEWHERE:
             return
@@ -124,7 +124,7 @@ class Run(Record):
         """Refuse a record that names a launcher, unless this user, root, or the launcher's own user wrote it.
 
         Raises:
-            LaunchError: another user could have named any process.
+            LaunchError: Another user could have named any process.
         """
         owner = self.owner
         if owner is None or self.is_ours or not is_alive(owner) or self.written_by == user_of(owner.pid):
@@ -135,19 +135,19 @@ class Run(Record):
         )
 
     def plan(self) -> Mapping[str, Any]:
-        """The content of ``plan.json``; empty until there is one."""
+        """Return the content of ``plan.json``; empty until there is one."""
         return json_of(self.paths.plan) or {}
 
     def report(self) -> Mapping[str, Any]:
-        """The content of ``report.json``; empty until there is one."""
+        """Return the content of ``report.json``; empty until there is one."""
         return json_of(self.paths.report) or {}
 
 
 def runs_folder() -> str:
-    """The folder of this user's runs: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
+    """Return the folder of the runs of this user, below ``$XDG_STATE_HOME`` or ``~/.local/state``.
 
     Raises:
-        LaunchError: the user has no home.
+        LaunchError: The user has no home.
     """
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
@@ -160,7 +160,7 @@ def runs_folder() -> str:
 
 
 def all_runs() -> list[Run]:
-    """The runs of this user, the oldest first."""
+    """Return the runs of this user, the oldest first."""
     folder = runs_folder()
     try:
         names = os.listdir(folder)
@@ -172,7 +172,7 @@ def all_runs() -> list[Run]:
 
 
 def running() -> list[Run]:
-    """The runs of this user that are running, the oldest first."""
+    """Return the runs of this user that are running, the oldest first."""
     return [run for run in all_runs() if run.state is RunState.RUNNING]
 
 
@@ -180,11 +180,11 @@ def find(text: str | None = None) -> Run:
     """Find a run.
 
     Args:
-        text: its name, the beginning or the last letters of its name if no other run has them, or the path
+        text: Its name, the beginning or the last letters of its name if no other run has them, or the path
             of its folder; ``latest`` or ``None``: the newest.
 
     Raises:
-        InputError: no run matches, or several do.
+        InputError: No run matches, or several do.
     """
     if text and os.path.isdir(text):
         run = load(text)
@@ -212,7 +212,7 @@ def find(text: str | None = None) -> Run:
 
 
 def load(path: str) -> Run | None:
-    """The run of a folder; ``None``: it is not the folder of a run."""
+    """Return the run of a folder, or None if it is not the folder of a run."""
     paths = RunPaths(os.path.realpath(path))
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
@@ -239,12 +239,12 @@ def forget_agents(run: Run) -> None:
 
 
 def tasks(run: Run) -> dict[TaskId, str]:
-    """The tasks of a run and the host of each, in the order of the plan; empty while there is no plan."""
+    """Return the tasks of a run and the host of each, in the order of the plan, once there is a plan."""
     return tasks_of(run.plan())
 
 
 def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
-    """The tasks and hosts in the content of ``plan.json``; entries that are not tasks are left out."""
+    """Return the tasks and hosts in the content of ``plan.json``; entries that are not tasks are left out."""
     planned = plan.get("tasks")
     found = {}
     for entry in planned if isinstance(planned, list) else []:
@@ -255,28 +255,28 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
 
 
 def command_of(plan: Mapping[str, Any]) -> list[str]:
-    """The command line in the content of ``plan.json``, without the path of ``launch``."""
+    """Return the command line in the content of ``plan.json``, without the path of ``launch``."""
     found = plan.get("command")
     return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
 
 
 def listing(runs: Sequence[Run]) -> str:
-    """The five newest of these runs: a line for each with its name, age and command."""
+    """Return the five newest of these runs: a line for each with its name, age and command."""
     ages = [f"{run.name}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
     commands = [shlex.join(command_of(run.plan())) for run in runs[-5:]]
     return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
 
 
 def selected(known: Collection[TaskId], names: Collection[str], where: str = "") -> list[TaskId]:
-    """The tasks that names select: ``worker``, ``ps/0``, ``worker/2-5``; without names all.
+    """Return the tasks that names select: ``worker``, ``ps/0``, ``worker/2-5``; without names all.
 
     Args:
-        known: the tasks of the run.
-        names: of roles, tasks, and ranges of tasks.
-        where: the option, for messages.
+        known: The tasks of the run.
+        names: Of roles, tasks, and ranges of tasks.
+        where: The option, for messages.
 
     Raises:
-        InputError: names that are none of these; all of them.
+        InputError: Names that are none of these; all of them.
     """
     by_role: dict[str, list[TaskId]] = {}
     for task in known:
@@ -302,13 +302,13 @@ def selected(known: Collection[TaskId], names: Collection[str], where: str = "")
 
 
 def exit_code_of(report: Mapping[str, Any]) -> int | None:
-    """The exit code in the content of ``report.json``; ``None``: there is none."""
+    """Return the exit code in the content of ``report.json``, or None if there is none."""
     code = report.get("exit_code")
     return code if isinstance(code, int) else None
 
 
 def remaining(run: Run) -> list[TaskId]:
-    """The tasks of a run that are not over, by its events."""
+    """Return the tasks of a run that are not over, by its events."""
     over = {}
     with suppress(OSError), open_regular(run.paths.events) as file:
         lines = iter(lambda: file.readline(MAX_FILE_BYTES), b"")
@@ -318,7 +318,7 @@ def remaining(run: Run) -> list[TaskId]:
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:
-    """The object in a JSON file of a run; ``None``: there is none."""
+    """Return the object in a JSON file of a run, or None if there is none."""
     try:
         return _object(read_regular(path, _MAX_JSON_BYTES))
     except OSError:
@@ -326,7 +326,7 @@ def json_of(path: str) -> Mapping[str, Any] | None:
 
 
 def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
-    """The object in ``launcher.json``, empty if there is none; and the id of the file's owner.
+    """Return the object in ``launcher.json``, empty if there is none; and the id of the file's owner.
 
     A link in its place is ignored: launch writes a file.
     """
@@ -353,7 +353,7 @@ def _batch(value: object) -> BatchJob | None:
 
 
 def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
-    """The launcher that a ``launcher.json`` identifies; ``None``: its fields are wrong."""
+    """Return the launcher that a ``launcher.json`` identifies, or None if its fields are wrong."""
     fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
     types = (int, int, str, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
@@ -362,10 +362,10 @@ def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
 
 
 def open_pidfd(owner: ProcessIdentity) -> int | None:
-    """A pidfd of the process, readable when the process has ended; ``None``: it has ended already.
+    """Return a pidfd of the process, readable when the process has ended, or None if it has ended already.
 
     Raises:
-        LaunchError: the system has no pidfds.
+        LaunchError: The system has no pidfds.
     """
     if not is_alive(owner):
         return None
@@ -385,7 +385,7 @@ def send_sigterm(pidfd: int) -> None:
     """Send SIGTERM to a launcher; and SIGCONT, because a suspended one does not handle signals.
 
     Raises:
-        LaunchError: the process belongs to another user.
+        LaunchError: The process belongs to another user.
     """
     try:
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -397,7 +397,7 @@ def send_sigterm(pidfd: int) -> None:
 
 
 def is_pending(pidfd: int, number: int) -> bool:
-    """Whether the process has not handled this signal yet; until then the kernel drops a second one."""
+    """Return whether a process has not handled a signal yet. Until then the kernel drops a second one."""
     try:
         with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
             pid = int(file.read().partition(b"\nPid:")[2].split()[0])

@@ -22,7 +22,7 @@ __all__ = ["CannotStart", "Cluster", "ClusterError", "Job", "Task", "WaitFailed"
 
 
 def __getattr__(name: str) -> object:
-    """The public name."""
+    """Return the public name."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from launcher.testing import cluster, job  # noqa: PLC0415 - the plugin imports this package in every pytest

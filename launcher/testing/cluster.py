@@ -35,11 +35,11 @@ class Cluster:
     """Starts clusters; each is a ``launch`` in a process of its own.
 
     Args:
-        folder: for the files of the launches.
-        backend: where tasks run by default: ``local``, or ``docker:IMAGE``.
+        folder: For the files of the launches.
+        backend: Where tasks run by default: ``local``, or ``docker:IMAGE``.
 
     Raises:
-        ClusterError: there is no such backend.
+        ClusterError: There is no such backend.
     """
 
     def __init__(self, folder: Path, backend: str = "local") -> None:
@@ -70,15 +70,15 @@ class Cluster:
         Args:
             program: ``["train.py", "--steps", "500"]``, ``["-m", "package.train"]``, any command with its
                 arguments, or ``["job.yaml"]``. Paths are relative to the current folder.
-            ps: number of parameter servers.
-            workers: number of workers; default: one, if no other role is given.
-            chief: whether there is a chief.
-            evaluator: whether there is an evaluator.
-            roles: further roles by name: how many, or the keys that a job file has for a role
+            ps: Number of parameter servers.
+            workers: Number of workers; default: one, if no other role is given.
+            chief: Whether there is a chief.
+            evaluator: Whether there is an evaluator.
+            roles: Further roles by name: how many, or the keys that a job file has for a role
                 (docs/jobfile.md).
             backend: ``local`` or ``docker:IMAGE``; default: pytest's ``--cluster-backend``.
-            left_running: the test may end while the job runs; it is ended then.
-            within: seconds for its start.
+            left_running: The test may end while the job runs; it is ended then.
+            within: Seconds for its start.
             options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``venv``, ``on_failure``,
                 ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``,
                 ``collect``, ``options``: as those of `launcher.run`. Defaults of the project
@@ -88,10 +88,10 @@ class Cluster:
             The job, all of whose tasks run, or have run.
 
         Raises:
-            CannotStart: it ended before one of its tasks was started; has ``exit_code`` and ``output``.
-            WaitFailed: its tasks do not run in time.
-            ClusterError: there is no such backend.
-            InputError: an argument is wrong.
+            CannotStart: It ended before one of its tasks was started; has ``exit_code`` and ``output``.
+            WaitFailed: Its tasks do not run in time.
+            ClusterError: There is no such backend.
+            InputError: An argument is wrong.
         """
         __tracebackhide__ = True
         image = self._image if backend is None else _image(backend)
@@ -122,10 +122,10 @@ class Cluster:
 
         Returns:
             A line for each job and process that the test should not have left, and for each container that
-            can't be removed.
+            cannot be removed.
 
         Raises:
-            TransportError: the Docker engine of a launch that was killed does not respond.
+            TransportError: The Docker engine of a launch that was killed does not respond.
         """
         left = [
             f"job {job.name} was left running; wait for it, or start it with left_running=True"
@@ -149,10 +149,10 @@ class Cluster:
 
 
 def _image(backend: str) -> str | None:
-    """The image of a backend; ``None``: this machine.
+    """Return the image of a backend, or None if this machine.
 
     Raises:
-        ClusterError: there is no such backend.
+        ClusterError: There is no such backend.
     """
     kind, _, image = backend.partition(":")
     if backend == "local" or (kind == "docker" and image):

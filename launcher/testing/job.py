@@ -52,8 +52,8 @@ class CannotStart(ClusterError):
     """The launch ended before one of its tasks was started.
 
     Args:
-        exit_code: that of ``launch``: 2 for bad input, 126 or 127 for a program that can't be run...
-        output: all that it printed.
+        exit_code: That of ``launch``: 2 for bad input, 126 or 127 for a program that cannot be run...
+        output: All that it printed.
     """
 
     def __init__(self, exit_code: int, output: str) -> None:
@@ -67,17 +67,17 @@ class _Waits(ABC):
 
     @abstractmethod
     def _ended(self) -> str:
-        """That it has ended, so that no condition of it can come to hold; empty: it has not."""
+        """That it has ended, so that no condition of it can come to hold, or an empty text if it has not."""
 
     @abstractmethod
     def _message(self, text: str) -> str:
-        """A text about it, with its name and its last lines."""
+        """Return a text about it, with its name and its last lines."""
 
     def _wait_for(self, look: Callable[[], _T | None], seconds: float, condition: str) -> _T:
         """Call ``look`` again and again until it returns something other than ``None``.
 
         Raises:
-            WaitFailed: the time is up, or it has ended.
+            WaitFailed: The time is up, or it has ended.
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + seconds
@@ -96,11 +96,11 @@ class Job(_Waits):
     """A cluster that runs, or has run; made by `launcher.testing.Cluster.start`.
 
     Args:
-        driver: its launch.
-        folder: has the file ``output`` and the run's folder ``run``.
-        environ: of the launch, if the tasks run in containers; ``None``: they do not.
-        bound: seconds of `wait` by default.
-        left_running: the test may leave it running.
+        driver: Its launch.
+        folder: Has the file ``output`` and the run's folder ``run``.
+        environ: Of the launch, if the tasks run in containers; ``None``: they do not.
+        bound: Seconds of `wait` by default.
+        left_running: The test may leave it running.
     """
 
     def __init__(
@@ -137,11 +137,11 @@ class Job(_Waits):
         """Wait until all its tasks are started, or will not be.
 
         Args:
-            seconds: the longest time to wait.
+            seconds: The longest time to wait.
 
         Raises:
-            CannotStart: it ended before one of its tasks was started.
-            WaitFailed: it takes longer.
+            CannotStart: It ended before one of its tasks was started.
+            WaitFailed: It takes longer.
         """
         __tracebackhide__ = True
         self._wait_for(self._has_begun, seconds, "the start of all tasks")
@@ -166,13 +166,13 @@ class Job(_Waits):
         return self.driver.job
 
     def task(self, name: str) -> Task:
-        """One task of the job.
+        """Return one task of the job.
 
         Args:
-            name: the name of the task, ``worker/0``.
+            name: The name of the task, ``worker/0``.
 
         Raises:
-            KeyError: there is none.
+            KeyError: There is none.
         """
         for task in self.tasks:
             if task.name == name:
@@ -203,11 +203,11 @@ class Job(_Waits):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of ``launch`` (128 + n: signal n ended it); ``None``: it runs."""
+        """The exit code of ``launch`` (128 + n: signal n ended it), or None if it runs."""
         return None if self.running else self.driver.exit_code
 
     def report(self) -> Report | None:
-        """The report of the job; ``None``: it runs, or its launcher was killed."""
+        """Return the report of the job, or None if it runs, or its launcher was killed."""
         return None if self.running else self.driver.report
 
     # ------------------------------------------------------------------ waiting and ending
@@ -216,13 +216,13 @@ class Job(_Waits):
         """Wait for its end.
 
         Args:
-            timeout: seconds; default: a minute, or more where its ``timeout`` and ``grace`` allow more.
+            timeout: Seconds; default: a minute, or more where its ``timeout`` and ``grace`` allow more.
 
         Returns:
             How it and each of its tasks ended.
 
         Raises:
-            WaitFailed: it has not ended in time, or without a report (its launcher was killed).
+            WaitFailed: It has not ended in time, or without a report (its launcher was killed).
         """
         __tracebackhide__ = True
         return self._wait_for(self.report, self._bound if timeout is None else timeout, "its end")
@@ -231,15 +231,15 @@ class Job(_Waits):
         """Wait until a condition of the test holds.
 
         Args:
-            condition: is called again and again, until it returns something true.
-            what: names it in the message.
-            timeout: seconds.
+            condition: Is called again and again, until it returns something true.
+            what: Names it in the message.
+            timeout: Seconds.
 
         Returns:
             The value that the condition returned.
 
         Raises:
-            WaitFailed: it does not hold in time, or when the job ends.
+            WaitFailed: It does not hold in time, or when the job ends.
         """
         __tracebackhide__ = True
         return self._wait_for(lambda: condition() or None, timeout, what)
@@ -257,10 +257,10 @@ class Job(_Waits):
         return f"job {self.name}: {text}\n{self.tails(5)}"
 
     def tails(self, lines: int = 20) -> str:
-        """The last lines of the launcher and of all tasks, for the report of a failed test.
+        """Return the last lines of the launcher and of all tasks, for the report of a failed test.
 
         Args:
-            lines: how many of each.
+            lines: How many of each.
         """
         own = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
         parts = {"launch": shown_lines("\n".join(own), lines)}
@@ -281,8 +281,8 @@ class Task(_Waits):
     """A task of a `Job`; got from `Job.task` and `Job.tasks`.
 
     Args:
-        job: its job.
-        planned: its entry in the plan.
+        job: Its job.
+        planned: Its entry in the plan.
 
     Attributes:
         name: ``worker/0``.
@@ -315,7 +315,7 @@ class Task(_Waits):
 
     @property
     def pid(self) -> int | None:
-        """Its main process, as its host numbers it; ``None``: it was not started (yet)."""
+        """Its main process, as its host numbers it, or None if it was not started (yet)."""
         return self._moved.get("pid")
 
     @property
@@ -325,7 +325,7 @@ class Task(_Waits):
 
     @property
     def exit_status(self) -> ExitStatus | None:
-        """The end of its main process; ``None``: it runs. A status of ``None``s: its host was lost."""
+        """The end of its main process, or None if it runs. A status of ``None``s: its host was lost."""
         over = not self._job.running or self.state.is_over  # before its status, which is complete then
         status = ExitStatus(**self._moved["status"]) if self._moved else ExitStatus()
         return status if status.known or over else None
@@ -355,10 +355,10 @@ class Task(_Waits):
         return self.log.splitlines()
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines that it has printed, without control characters.
+        """Return the last lines that it has printed, without control characters.
 
         Args:
-            count: how many.
+            count: How many.
         """
         return last_lines(self._job.paths.root, self.name, count)
 
@@ -366,14 +366,14 @@ class Task(_Waits):
         """Wait until its last attempt has printed a line, from its start on.
 
         Args:
-            text: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
-            timeout: seconds.
+            text: A text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
+            timeout: Seconds.
 
         Returns:
             The line.
 
         Raises:
-            WaitFailed: it has not in time, or has ended without.
+            WaitFailed: It has not in time, or has ended without.
         """
         __tracebackhide__ = True
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
@@ -395,13 +395,13 @@ class Task(_Waits):
         """Wait until it is over: all its processes have ended, its output is complete.
 
         Args:
-            timeout: seconds.
+            timeout: Seconds.
 
         Returns:
             How its main process ended.
 
         Raises:
-            WaitFailed: it is not over in time.
+            WaitFailed: It is not over in time.
         """
         __tracebackhide__ = True
         return self._wait_for(lambda: self.exit_status if self._is_over() else None, timeout, "its end")
@@ -412,8 +412,8 @@ class Task(_Waits):
         Its host goes on, also a container: the launcher knows of it at once, as of any task that fails.
 
         Raises:
-            ClusterError: it has ended.
-            WaitFailed: its agent does not answer within 10 s.
+            ClusterError: It has ended.
+            WaitFailed: Its agent does not answer within 10 s.
         """
         self._note_attempts()
         self._signal(signal.SIGKILL, to_all=True)
@@ -422,11 +422,11 @@ class Task(_Waits):
         """Send a signal to its main process.
 
         Args:
-            number: of the signal, as in `signal`.
+            number: Of the signal, as in `signal`.
 
         Raises:
-            ClusterError: it has ended.
-            WaitFailed: its agent does not answer within 10 s.
+            ClusterError: It has ended.
+            WaitFailed: Its agent does not answer within 10 s.
         """
         self._note_attempts()
         self._signal(number, to_all=False)
@@ -440,13 +440,13 @@ class Task(_Waits):
         It need not be the task that was killed: others may start again with it.
 
         Args:
-            timeout: seconds.
+            timeout: Seconds.
 
         Returns:
             The number of the attempt.
 
         Raises:
-            WaitFailed: it does not run again in time, or the job has ended.
+            WaitFailed: It does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
         before, own = self._job.attempts.get(self.name, 1), (self.name, "running")
@@ -462,8 +462,8 @@ class Task(_Waits):
         """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
 
         Raises:
-            ClusterError: it has ended.
-            WaitFailed: its agent does not answer within 10 s, or some of its processes do not stop within
+            ClusterError: It has ended.
+            WaitFailed: Its agent does not answer within 10 s, or some of its processes do not stop within
                 20 s.
         """
         __tracebackhide__ = True
@@ -475,8 +475,8 @@ class Task(_Waits):
         """Let it go on after `stop` (SIGCONT). Returns when it does.
 
         Raises:
-            ClusterError: it has ended.
-            WaitFailed: its agent does not answer within 10 s, or some of its processes do not go on within
+            ClusterError: It has ended.
+            WaitFailed: Its agent does not answer within 10 s, or some of its processes do not go on within
                 20 s.
         """
         __tracebackhide__ = True
@@ -489,7 +489,7 @@ class Task(_Waits):
         until `mend_network`. Other tasks in the same container are cut off, too.
 
         Raises:
-            ClusterError: it does not run in a container, or has ended.
+            ClusterError: It does not run in a container, or has ended.
         """
         container, network = self._container(), network_name(self._job.name)
         described = self._docker("inspect", "--type", "container", container)
@@ -505,7 +505,7 @@ class Task(_Waits):
         """Connect it again after `cut_network`, with the same address, so that its connections go on.
 
         Raises:
-            ClusterError: it does not run in a container, or has ended.
+            ClusterError: It does not run in a container, or has ended.
         """
         self._container()
         if self._cut:
@@ -552,7 +552,7 @@ class Task(_Waits):
         return self._wait_for(look, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
-        """Whether it has ended, and does not start again; with restarts a failed task may do so."""
+        """Return whether it has ended, and does not start again; with restarts a failed task may do so."""
         return not self._job.running or (self.state.is_over and not self._moved["restarting"])
 
     def _ended(self) -> str:
@@ -566,7 +566,7 @@ class Task(_Waits):
 
     @property
     def _moved(self) -> Mapping[str, Any]:
-        """The last event about its state; empty: there is none."""
+        """The last event about its state, or an empty text if there is none."""
         return self._job.driver.moved.get(self.name, {})
 
     def _signals_sent(self) -> list[Mapping[str, Any]]:

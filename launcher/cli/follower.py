@@ -71,7 +71,7 @@ class RunFollower:
             time.sleep(_RETRY_SECONDS if seconds is None else seconds)
             return []
         events = self._stream.wait(seconds)
-        if self._stream.ended:
+        if self._stream.has_ended:
             self._stream.close()
             self._stream = None
         return events
@@ -82,7 +82,7 @@ class RunFollower:
             return False
         try:
             if self._output:
-                self._stream = EventStream(self._run, output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
+                self._stream = EventStream(self._run, with_output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
             else:
                 self._stream = EventStream(self._run)
         except ConnectionError:  # it prepares the start of the tasks, or copies files

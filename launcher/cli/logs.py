@@ -200,4 +200,6 @@ def logs_of(
     chosen = selected(hosts, names) if hosts else []
     shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}
     terminal = sys.stdout.isatty()
-    return [GrowingLog(run.paths.log(task), shown.get(task, ""), lines, terminal) for task in chosen]
+    return [
+        GrowingLog(run.paths.log(task), shown.get(task, ""), lines, is_terminal=terminal) for task in chosen
+    ]

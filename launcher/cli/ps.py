@@ -96,7 +96,7 @@ def run(settings: Settings) -> int:
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], crop=True)
+        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], is_cropped=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         say(f"nothing is running{hint}")
@@ -168,7 +168,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
     if as_json:
         print(json.dumps(records, indent=2))
     else:
-        print_table(_TASK_HEADERS, map(_task_row, records), crop=True)
+        print_table(_TASK_HEADERS, map(_task_row, records), is_cropped=True)
         if len(records) < len(now.report.tasks):
             print(f"... and {len(now.report.tasks) - len(records)} more")
         if now.report.tensorboard:

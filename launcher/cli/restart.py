@@ -97,7 +97,7 @@ def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float
                     print(f"{task}: {described(moved)}", flush=True)
                 elif TaskState(moved["state"]).is_over:
                     raise LaunchError(f"{task} could not be started again: {moved['detail']}")
-        if left and events.ended:
+        if left and events.has_ended:
             text = f"{run.name} ended with exit code {snapshot(run).report.exit_code}"
             raise LaunchError(f"{text} before {join_names([*left])} started again")
     return 0

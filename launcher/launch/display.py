@@ -40,7 +40,7 @@ def tmux_session(run_name: str, interrupted: Callable[[], bool]) -> Tmux:
     """
     from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
 
-    return Tmux(run_name, all(map(os.isatty, (0, 1, 2))), interrupted)
+    return Tmux(run_name, attach=all(map(os.isatty, (0, 1, 2))), is_interrupted=interrupted)
 
 
 class Display:
@@ -73,7 +73,7 @@ class Display:
         self._messages = messages
         settings = options.settings
         self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
-        self._files = Files(resumed=options.submitted is not None)
+        self._files = Files(is_resumed=options.submitted is not None)
         self.event_buffer = self._files.event_buffer
         events_fd = settings[table.EVENTS_FD]
         events = [] if events_fd is None else [EventPipe(events_fd)]
@@ -129,7 +129,7 @@ class Display:
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
             text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
             line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
-            self.writer.write(_STDERR, line, urgent=True)
+            self.writer.write(_STDERR, line, is_urgent=True)
             self.unwritten = True
         self.unwritten = self.unwritten or self._files.unwritten
         self.writer.close()
@@ -154,7 +154,7 @@ def _console(
     live = live and os.environ.get("TERM") != "dumb"
     shown = ConsoleOptions(
         live=live,
-        colour=wants_colour(terminal, os.environ),
+        colour=wants_colour(os.environ, is_tty=terminal),
         show=frozenset() if settings[table.DETACH] or (show is None and tmux and terminal) else show,
         fold=(live or settings[table.FOLD]) and not settings[table.VERBOSE],
         timestamps=settings[table.TIMESTAMPS],

@@ -241,7 +241,9 @@ class Orchestrator:
         """Let the agents keep the output while its reader is slow; events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
-        held = writer.holds(ending, self._machine.state.failure is not None)
+        held = writer.should_hold(
+            is_ending=ending, has_failed=self._machine.state.failure is not None
+        )
         if held is not self._held:
             self._held = held
             self._output_delayed()

@@ -56,7 +56,7 @@ class ConsoleOptions(Record):
     covered: Callable[[], bool] = lambda: False
 
 
-def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
+def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
     """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide."""
     if environ.get("NO_COLOR"):
         return False
@@ -131,7 +131,7 @@ class Console:
     def tick(self, now: float) -> float | None:
         """Show unfinished lines, and draw the live line."""
         self._show_notices()
-        if self._unfinished and self._writer.holds():
+        if self._unfinished and self._writer.should_hold():
             self._look_at = now + 4 * _POLL_SECONDS  # launch holds the output, so the line may have an end
         if self._unfinished and now >= self._look_at:
             self._look_at = now + _POLL_SECONDS
@@ -158,13 +158,15 @@ class Console:
         if report.failure is not None:
             from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
-            why = failure_report(report, self._paths, options.last_lines, options.place)
+            why = failure_report(
+                report, self._paths, options.place, with_last_lines=options.last_lines
+            )
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
-            self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
+            self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)
         if not options.quiet:
-            table = result_table(report, options.colour, self.goes_on).encode("utf-8", "replace")
-            self._writer.write(options.stdout, table, urgent=True)
+            table = result_table(report, colour=options.colour, goes_on=self.goes_on)
+            self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
 
     def _output(self, event: events.TaskOutput) -> None:
         task, show = event.task, self._options.show
@@ -183,7 +185,7 @@ class Console:
         if self._options.fold:
             self._folding = self._folding or Folding()
             self._folds[task] = TaskFolding(task, first, self._folding)
-        return LineCutter(first, continued, self._options.colour)
+        return LineCutter(first, continued, keep_colours=self._options.colour)
 
     def _folded(self, task: TaskId, lines: bytes) -> bytes:
         fold = self._folds.get(task)
@@ -214,15 +216,15 @@ class Console:
             return
         for notice in self._kept:
             if notice.urgent or not self._options.quiet:
-                self._notice(notice.text, notice.urgent)
+                self._notice(notice.text, is_urgent=notice.urgent)
         self._kept.clear()
 
-    def _notice(self, notice: str, urgent: bool = False) -> None:
+    def _notice(self, notice: str, *, is_urgent: bool = False) -> None:
         if self._status:
             self._status.erase()
         self._last_notice = notice
         text = "launch: " + strip_controls(notice).replace("\n", "\nlaunch: ") + "\n"
-        self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), urgent)
+        self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), is_urgent=is_urgent)
 
 
 class _StatusLine:

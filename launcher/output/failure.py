@@ -49,15 +49,16 @@ _MISTAKE_EXCEPTIONS = re.compile(
 def failure_report(
     report: Report,
     paths: RunPaths,
-    last_lines: bool = True,
     place: TaskPlace | None = None,
+    *,
+    with_last_lines: bool = True,
 ) -> str:
     """Return the failure report, which ends with a newline, or an empty text if nothing failed.
 
     Args:
         report: How the job ended.
         paths: Of the run; its logs have the last lines of the tasks.
-        last_lines: Whether to show the last lines of the task, or only where its log is.
+        with_last_lines: Whether to show the last lines of the task, or only where its log is.
         place: Where the tasks ran; None if it is not known.
     """
     failure = report.failure
@@ -66,7 +67,7 @@ def failure_report(
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
     lines = [
         f"launch: {first}{failure.text}",
-        *_about_task(report, failure, paths, last_lines, place or TaskPlace()),
+        *_about_task(report, failure, paths, place or TaskPlace(), with_last_lines=with_last_lines),
     ]
     lines += _also_failed(report, failure, paths)
     lines.sort(key=lambda line: line.startswith(_HINT_PREFIX))  # what to do is last
@@ -74,7 +75,7 @@ def failure_report(
 
 
 def _about_task(
-    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, place: TaskPlace
+    report: Report, failure: Failure, paths: RunPaths, place: TaskPlace, *, with_last_lines: bool
 ) -> list[str]:
     """Return the last lines of the task that failed, hints, and the path of its log."""
     hint = failure.hint
@@ -83,7 +84,8 @@ def _about_task(
             hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
             hint = f"stacks are at the end of the output of {join_names(hung)}" if hung else hint
         return [f"{_HINT_PREFIX}{hint}"] if hint else []
-    printed = clean_lines(*tail(paths.log(failure.task)))
+    data, is_cut = tail(paths.log(failure.task))
+    printed = clean_lines(data, is_cut=is_cut)
     lines = _without_rows([line for line in printed if not is_about_the_build(line)])
     block = last_traceback(lines)
     if block and _MISTAKE_EXCEPTIONS.match(lines[block.stop - 1]):
@@ -95,7 +97,7 @@ def _about_task(
     if not lines and not started:
         return tips
     tips.append(f"  log: {escape_controls(paths.log(failure.task))}")
-    if not last_lines:
+    if not with_last_lines:
         return tips
     if not lines:
         but = " but TensorFlow's notices at its start" if printed else ""
@@ -147,7 +149,8 @@ def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
 
 def _exception(log: str) -> str:
     """Return the last line of the last traceback of a task, or an empty text if there is none."""
-    lines = clean_lines(*tail(log))
+    data, is_cut = tail(log)
+    lines = clean_lines(data, is_cut=is_cut)
     block = last_traceback(lines)
     return lines[block.stop - 1] if block else ""
 

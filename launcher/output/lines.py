@@ -1,4 +1,7 @@
-"""Converts the raw output of a task, cut anywhere, to lines with a prefix, without control sequences."""
+"""Converts the raw output of a task, cut anywhere, to lines with a prefix, without control sequences.
+
+The console and ``launch logs`` show tasks by it. It reads and writes nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ import re
 
 from launcher.common.cluster import TaskId
 
-#: Seconds until an unfinished line is shown: without further output; or, if the task rewrites it, in its
-#: first state. The time between two states doubles, up to the second number.
+# After this time an unfinished line is shown. If the task rewrites the line, that is its first state, and the
+# time until the next one doubles, up to a limit.
 _QUIET_SECONDS = 2.0
 _MAX_WAIT_SECONDS = 60.0
 _NEVER = float("inf")
-#: Labels are padded to the longest one, up to this number of characters.
+# Labels are padded to the longest one, up to this width.
 _MAX_LABEL_WIDTH = 40
 RESET = "\x1b[0m"
 _CONTROL_BYTES = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
-#: Bytes of a text for which one copy is faster than the search for each of them.
+# One copy of a shorter text is faster than the search for each control character.
 _SHORT_TEXT_BYTES = 1024
 _REWRITE = rb"\r|\x08+"
 #: The lines of `attempt_mark`.
@@ -46,7 +49,7 @@ def attempt_mark(attempt: int) -> bytes:
     return b"launch: attempt %d starts here\n" % attempt
 
 
-def strip_controls(text: str, keep_colours: bool = False) -> str:
+def strip_controls(text: str, *, keep_colours: bool = False) -> str:
     """Return a text without control characters and escape sequences, but with its tabs and newlines."""
     if text.isprintable() or re.search(_CONTROL_CHARACTER, text) is None:  # usual, and much faster
         return text
@@ -78,27 +81,27 @@ class LineCutter:
     bytes are cut.
 
     Args:
-        prefix: Of each line.
-        continued_prefix: Of the later parts of a line whose start was shown before its end came.
-        keep_colours: Keep colour sequences; colours are reset at the end of each line.
-        limit: Bytes of a line that wait for its newline; of a longer line the start is shown.
+        prefix: The beginning of each line.
+        continued_prefix: The beginning of later parts of a line whose start was shown before its end came.
+        limit: How many bytes of a line wait for its newline. The start of a longer line is shown.
+        keep_colours: Whether to keep colour sequences. Colours are reset at the end of each line.
     """
 
     def __init__(
-        self, prefix: bytes, continued_prefix: bytes, keep_colours: bool = False, limit: int = 64 * 1024
+        self, prefix: bytes, continued_prefix: bytes, limit: int = 64 * 1024, *, keep_colours: bool = False
     ) -> None:
         self.prefix = prefix
         self.continued_prefix = continued_prefix
-        self._keep = keep_colours
+        self._keeps_colours = keep_colours
         self._limit = limit
         self._begin_line()
 
     def _begin_line(self) -> None:
         self._rest: list[bytes] = []
         self._size = 0
-        self._rewriting = False
+        self._is_rewritten = False
         #: The start of this line was shown, and is not in ``_rest`` any more.
-        self._continued = False
+        self._is_continued = False
         #: The state of a rewritten line that was shown last.
         self._shown = ""
         #: When to show the line before its end; seconds between two states of a rewritten line.
@@ -120,8 +123,8 @@ class LineCutter:
         if data:
             self._rest.append(data)
             self._size += len(data)
-            if not self._rewriting:
-                self._rewriting = b"\r" in data or b"\b" in data
+            if not self._is_rewritten:
+                self._is_rewritten = b"\r" in data or b"\b" in data
                 self._due = now + _QUIET_SECONDS
             if self._size > self._limit:
                 out += self._shorten()
@@ -132,7 +135,7 @@ class LineCutter:
         if now < self._due:
             return b""
         line = b"".join(self._rest)
-        if not self._rewriting:
+        if not self._is_rewritten:
             self._due = _NEVER
             end = whole_characters(line)
             return self._start(line, end) if _is_visible(self._text(line[:end])) else b""
@@ -141,7 +144,7 @@ class LineCutter:
         if new:
             self._shown, self._wait = text, min(2 * self._wait, _MAX_WAIT_SECONDS)
         self._due = now + self._wait
-        return self._line(text, whole=True) if new else b""
+        return self._line(text, is_whole=True) if new else b""
 
     def end(self) -> bytes:
         """Return the rest of the last line, when the task prints no more."""
@@ -153,7 +156,7 @@ class LineCutter:
     def _lines(self, block: bytes) -> bytes:
         """Return the lines that end in this block; the start of the first one may have been shown."""
         first = b""
-        if self._continued or self._shown:
+        if self._is_continued or self._shown:
             line, _, block = block.partition(b"\n")
             first = self._finish(line)
             self._begin_line()
@@ -176,19 +179,19 @@ class LineCutter:
         line = line.rstrip(b"\r")
         rewritten = b"\r" in line or b"\b" in line
         text = self._state(line) if rewritten else self._text(line)
-        if text == self._shown and (text or self._continued):
+        if text == self._shown and (text or self._is_continued):
             return b""
-        return self._line(text, whole=rewritten)
+        return self._line(text, is_whole=rewritten)
 
     def _shorten(self) -> bytes:
         """Return the start of a line above the limit. Keep only the state of a rewritten line."""
         line = b"".join(self._rest)
-        if self._rewriting:
+        if self._is_rewritten:
             line = self._state(line).encode()
             if len(line) <= self._limit:
                 self._rest, self._size = [line, b"\r"], len(line) + 1
                 return b""
-            self._rewriting = False
+            self._is_rewritten = False
         return self._start(line, whole_characters(line.rstrip(b"\r")))  # these may belong to the newline
 
     def _start(self, line: bytes, end: int) -> bytes:
@@ -196,8 +199,8 @@ class LineCutter:
         part = line[:end]
         if has_controls(part) or not part.isascii():
             part = _closed(self._text(part)).encode()
-        prefix = self.continued_prefix if self._continued else self.prefix
-        self._rest, self._size, self._continued = [line[end:]], len(line) - end, True
+        prefix = self.continued_prefix if self._is_continued else self.prefix
+        self._rest, self._size, self._is_continued = [line[end:]], len(line) - end, True
         return b"%b%b\n" % (prefix, part) if part else b""
 
     def _state(self, line: bytes) -> str:
@@ -206,24 +209,24 @@ class LineCutter:
         return next(filter(_is_visible, texts), "")
 
     def _text(self, data: bytes) -> str:
-        return strip_controls(data.decode("utf-8", "replace"), self._keep)
+        return strip_controls(data.decode("utf-8", "replace"), keep_colours=self._keeps_colours)
 
-    def _line(self, text: str, whole: bool = False) -> bytes:
-        prefix = self.continued_prefix if self._continued and not whole else self.prefix
+    def _line(self, text: str, *, is_whole: bool = False) -> bytes:
+        prefix = self.continued_prefix if self._is_continued and not is_whole else self.prefix
         return b"%b%b\n" % (prefix, _closed(text).encode())
 
 
-def clean_lines(data: bytes, cut: bool) -> list[str]:
+def clean_lines(data: bytes, *, is_cut: bool) -> list[str]:
     """Output as lines without control sequences, without blank lines at its end.
 
     Args:
         data: Raw bytes.
-        cut: Whether the output is longer, so that the first line is incomplete and left out.
+        is_cut: Whether the output is longer, so that the first line is incomplete and left out.
     """
     cutter = LineCutter(b"", b"")
     text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
     lines = text.split("\n") if text else []
-    return lines[1:] if cut and len(lines) > 1 else lines
+    return lines[1:] if is_cut and len(lines) > 1 else lines
 
 
 def whole_characters(data: bytes | bytearray) -> int:

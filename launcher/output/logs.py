@@ -61,7 +61,8 @@ def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _TAIL
 
 def shown_lines(text: str, count: int) -> list[str]:
     """Return the last lines of a text, without control sequences, long lines shortened."""
-    return [shortened(line, _MAX_LINE_CHARACTERS) for line in clean_lines(text.encode(), False)[-count:]]
+    lines = clean_lines(text.encode(), is_cut=False)
+    return [shortened(line, _MAX_LINE_CHARACTERS) for line in lines[-count:]]
 
 
 class GrowingLog:
@@ -72,19 +73,21 @@ class GrowingLog:
 
     Args:
         path: The file.
-        label: Of the task; empty: none.
-        lines: The number of last lines to start with; ``None``: all.
-        terminal: Whether a terminal shows it.
+        label: The label of the task, if its lines shall have one.
+        lines: The number of last lines to start with. By default all are written.
+        is_terminal: Whether a terminal shows it.
     """
 
-    def __init__(self, path: str, label: str = "", lines: int | None = None, terminal: bool = False) -> None:
+    def __init__(
+        self, path: str, label: str = "", lines: int | None = None, *, is_terminal: bool = False
+    ) -> None:
         self._path = path
         self._lines = lines
         #: How many bytes of it were read.
         self._at = 0
         first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
-        self._cutter = LineCutter(first if label else b"", later if label else b"", terminal)
-        self._raw = not label and not terminal
+        self._cutter = LineCutter(first if label else b"", later if label else b"", keep_colours=is_terminal)
+        self._is_raw = not label and not is_terminal
 
     def take_label(self, other: GrowingLog) -> None:
         """Have the label of another log from now on."""
@@ -98,7 +101,7 @@ class GrowingLog:
             LaunchError: The log cannot be read.
         """
         data, now = self._read(), time.monotonic()
-        if self._raw:
+        if self._is_raw:
             out.write(data)
         else:
             out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))

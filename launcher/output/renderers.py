@@ -131,7 +131,7 @@ class Jsonl:
     """The renderer for programs: all events and all output.
 
     Args:
-        writer: Writes the lines; its ``notice`` is `skipped_notice`.
+        writer: Writes the lines. Its ``make_notice`` is `skipped_notice`.
         fd: The descriptor.
         clock: Seconds since the epoch, for notices.
     """
@@ -163,10 +163,10 @@ class Jsonl:
         """Write unfinished lines, then the report."""
         for task in list(self._rests):
             self._end(task)
-        self._write({"event": "Report", **record_as_dict(report)}, urgent=True)
+        self._write({"event": "Report", **record_as_dict(report)}, is_urgent=True)
 
-    def _write(self, fields: dict[str, Any], urgent: bool = False) -> None:
-        self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", urgent)
+    def _write(self, fields: dict[str, Any], *, is_urgent: bool = False) -> None:
+        self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", is_urgent=is_urgent)
 
     def _output(self, task: TaskId, data: bytes) -> None:
         rest = self._rests.setdefault(task, bytearray())
@@ -175,7 +175,7 @@ class Jsonl:
         text = "".join(_object(task, line) for line in lines)
         if len(last) > _MAX_LINE_BYTES:
             end = whole_characters(last)
-            text += _object(task, last[:end], more=True)
+            text += _object(task, last[:end], has_more=True)
             last = last[end:]
         if text:
             rest[:] = last
@@ -200,7 +200,7 @@ class EventPipe(Jsonl):
     """
 
     def __init__(self, fd: int) -> None:
-        super().__init__(Writer(notice=skipped_notice, capacity=1 << 20), fd)
+        super().__init__(Writer(make_notice=skipped_notice, capacity=1 << 20), fd)
         os.set_inheritable(fd, False)
 
     def begin(self, run_info: RunInfo) -> None:
@@ -229,7 +229,7 @@ def skipped_notice(lines: int, size: int) -> bytes:
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 
-def _object(task: TaskId, line: bytes | bytearray, more: bool = False) -> str:
+def _object(task: TaskId, line: bytes | bytearray, *, has_more: bool = False) -> str:
     text = json.dumps(line.decode("utf-8", "replace").removesuffix("\r"))
-    end = ', "more": true}\n' if more else "}\n"
+    end = ', "more": true}\n' if has_more else "}\n"
     return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{end}'

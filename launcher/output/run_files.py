@@ -1,4 +1,7 @@
-"""The files of a run: the raw output of every task, the events, the report."""
+"""Writes the files of a run: the raw output of every task, the events, the report.
+
+`Files` is a renderer. A file that cannot be written is named once, and never ends the job.
+"""
 
 from __future__ import annotations
 
@@ -87,13 +90,13 @@ class Files:
 
     Args:
         clock: Seconds since the epoch, for notices in ``events.jsonl``.
-        resumed: The files may be there: a launcher before this one has begun the run.
+        is_resumed: Whether the files may exist, because a launcher before this one has begun the run.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, resumed: bool = False) -> None:
-        self._resumed = resumed
-        self._create = _APPEND_FLAGS | os.O_CREAT | (0 if resumed else os.O_EXCL)
-        #: The run goes on with another launcher: its report is only for that.
+    def __init__(self, clock: Callable[[], float] = time.time, *, is_resumed: bool = False) -> None:
+        self._is_resumed = is_resumed
+        self._create = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
+        #: Whether the run goes on with another launcher, so that its report is only for that.
         self.goes_on = False
         self._clock = clock
         self._paths: RunPaths
@@ -122,7 +125,7 @@ class Files:
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in run_info.placement.tasks)):
             self._append(path, b"", self._create)
-        if self._resumed:
+        if self._is_resumed:
             tasks = [placed.task for placed in run_info.placement.tasks]
             self._in_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
 
@@ -228,7 +231,7 @@ def _write_to_pipe(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     writer = Writer()
     try:
-        writer.write(fd, data, urgent=True)
+        writer.write(fd, data, is_urgent=True)
         if not writer.close():
             raise TimeoutError(errno.ETIMEDOUT, "its reader is too slow")
     finally:

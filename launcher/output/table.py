@@ -30,7 +30,7 @@ _COLOURS = {
 }
 
 
-def result_table(report: Report, colour: bool = False, goes_on: bool = False) -> str:
+def result_table(report: Report, *, colour: bool = False, goes_on: bool = False) -> str:
     """Return the table, the path of the run's folder, and the verdict, as text.
 
     Args:
@@ -46,7 +46,7 @@ def result_table(report: Report, colour: bool = False, goes_on: bool = False) ->
         last = f"job {report.job}: stopped after {took}, queued again"
     elif colour:
         last = _coloured(last, _BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
-    return "\n".join([*_aligned(report, tasks, colour), *others, *logs, last, ""])
+    return "\n".join([*_aligned(report, tasks, colour=colour), *others, *logs, last, ""])
 
 
 def verdict(report: Report) -> str:
@@ -93,7 +93,7 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
-def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]:
+def _aligned(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[str]:
     """Return the lines of the table, or none if there are no tasks."""
     if not tasks:
         return []
@@ -156,13 +156,13 @@ _NUMBER_HEADERS = frozenset(
 )
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, is_cropped: bool = False) -> None:
     """Print rows under their headers, without columns that are empty in every row.
 
     Args:
         headers: The name of each column.
         rows: The cells of each row.
-        crop: Cut lines at the width of the terminal.
+        is_cropped: Whether to cut lines at the width of the terminal.
     """
     import shutil  # noqa: PLC0415 - 4 ms, for tables of commands only
 
@@ -172,7 +172,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: boo
         for n, header in enumerate(headers)
         if any(row[n] for row in cells)
     }
-    columns = shutil.get_terminal_size().columns if crop and sys.stdout.isatty() else sys.maxsize
+    columns = shutil.get_terminal_size().columns if is_cropped and sys.stdout.isatty() else sys.maxsize
     for line in (headers, *cells):
         padded = (
             line[n].rjust(w) if headers[n] in _NUMBER_HEADERS else line[n].ljust(w) for n, w in widths.items()

@@ -42,22 +42,22 @@ class Tmux:
     """The session of one job: a renderer, and a source of requests to stop.
 
     Args:
-        run_name: The job's id.
-        attach: Show the session in this terminal now; else a notice has the command for it.
-        interrupted: Whether a signal asks the launch to end.
+        run_name: The name of the run.
+        attach: Whether to show the session in this terminal. Otherwise a notice has the command for that.
+        is_interrupted: Tells whether a signal asks the launch to end.
 
     Raises:
         LaunchError: Tmux is not installed.
     """
 
-    def __init__(self, run_name: str, attach: bool, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, run_name: str, *, attach: bool, is_interrupted: Callable[[], bool]) -> None:
         program = shutil.which("tmux")
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
         self._command = [program, "-L", f"launch-{run_name}"]
         self.how_to_attach = f"tmux -L launch-{run_name} attach"
         self._attach = attach
-        self._interrupted = interrupted
+        self._is_interrupted = is_interrupted
         self._panes: dict[TaskId, str] = {}
         self._titles: dict[TaskId, str] = {}
         self._socket = ""
@@ -65,9 +65,9 @@ class Tmux:
         self._pidfd = -1
         #: The client in this terminal.
         self._client: subprocess.Popen[bytes] | None = None
-        self._over = False
+        self._is_over = False
         #: The server does not answer: it gets no more commands.
-        self._stuck = False
+        self._is_stuck = False
 
     @property
     def is_attached(self) -> bool:
@@ -122,18 +122,18 @@ class Tmux:
 
     def tick(self, now: float) -> float | None:
         """Ask for the next look at whether the session has ended."""
-        return None if self._over else _POLL_SECONDS
+        return None if self._is_over else _POLL_SECONDS
 
     def close(self, report: Report) -> None:
         """Show the end of the job until the user leaves the session; then end the server."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
-        if self.is_attached and not interrupted and not self._stuck:
+        if self.is_attached and not interrupted and not self._is_stuck:
             self._show_end(report)
-            while self.is_attached and not self._interrupted():
+            while self.is_attached and not self._is_interrupted():
                 time.sleep(_POLL_SECONDS)
         self._run("kill-server")
         if self._pidfd >= 0:
-            if self._stuck:
+            if self._is_stuck:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             os.close(self._pidfd)
         if self._client is not None:
@@ -148,9 +148,9 @@ class Tmux:
 
     def stop_asked(self) -> events.StopAsked | None:
         """Return a request to end the job, once, when the session is closed."""
-        if self._over or not self._panes or not self._has_ended():
+        if self._is_over or not self._panes or not self._has_ended():
             return None
-        self._over = True
+        self._is_over = True
         return events.StopAsked(events.now(), signal.SIGHUP, "the closed tmux session")
 
     def _has_ended(self) -> bool:
@@ -161,7 +161,7 @@ class Tmux:
         return bool(poll.poll(0))
 
     def _title(self, task: TaskId, state: str) -> None:
-        if not self._over and task in self._panes:
+        if not self._is_over and task in self._panes:
             self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
 
     def _show_end(self, report: Report) -> None:
@@ -175,7 +175,7 @@ class Tmux:
 
     def _run(self, *arguments: str, must: bool = False) -> str:
         """Run a tmux command. Once the panes are open a failure only means that the session was closed."""
-        if self._stuck:
+        if self._is_stuck:
             return ""
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         try:
@@ -187,7 +187,7 @@ class Tmux:
                 env=environment,
             )
         except subprocess.TimeoutExpired:
-            self._stuck = True
+            self._is_stuck = True
             return ""
         except OSError as error:
             if must:

@@ -1,4 +1,8 @@
-"""Writes to stdout and stderr, without waiting for slow readers while the job runs."""
+"""Writes to stdout and stderr, without waiting for slow readers while the job runs.
+
+Renderers write complete lines to a `Writer`, and the orchestrator flushes it. It never blocks before
+`finish`, which has limits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _PIPE_BYTES = 1 << 20
 #: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
 _MAX_CHUNKS = 64
 _JOINED_BYTES = 1 << 18
-#: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.holds`.
+#: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.should_hold`.
 _DROP_FACTOR = 16
 #: Seconds that a job that is done waits for a slow reader before lines are dropped; less than agents have to
 #: end their tasks and to close.
@@ -28,16 +32,19 @@ _DONE_TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
 
+MakeNotice = Callable[[int, int], bytes]
+
+
 class Writer:
     """A bounded queue for each file. One thread uses it.
 
     The thread calls `flush` at the end of each turn of its loop, and when a `blocked` file is writable. While
-    `holds` is true the agents keep the output of tasks, so that no line is lost. At the end of a job that
-    failed a full queue drops lines, and a notice has their number.
+    `should_hold` is true the agents keep the output of tasks, so that no line is lost. At the end of a job
+    that failed a full queue drops lines, and a notice has their number.
 
     Args:
         logs: The folder of the complete output, for the notice; empty if there is none.
-        notice: Makes the notice from the numbers of lines and bytes.
+        make_notice: Makes the notice from the numbers of lines and bytes that were dropped.
         capacity: Bytes that may wait for one reader.
     """
 
@@ -45,9 +52,9 @@ class Writer:
     TOTAL, IDLE, FAILED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
-        self, logs: str = "", notice: Callable[[int, int], bytes] | None = None, capacity: int = 4 << 20
+        self, logs: str = "", make_notice: MakeNotice | None = None, capacity: int = 4 << 20
     ) -> None:
-        self._notice = notice or (lambda lines, size: _notice(lines, size, logs))
+        self._make_notice = make_notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
         #: Bytes at which a queue drops lines; lower when the end of a job does not wait; 0: all are dropped.
         self._limit = _DROP_FACTOR * capacity
@@ -57,18 +64,18 @@ class Writer:
         self._full = False
         self._ending_since: float | None = None
 
-    def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
+    def write(self, fd: int, data: bytes, *, is_urgent: bool = False) -> None:
         """Queue complete lines until `flush`. Urgent lines (a report, a warning) are never dropped."""
         file = self._of_fd.get(fd) or self._open(fd)
         if not data or file.error is not None:
             return
-        if not urgent and file.size >= self._limit:
+        if not is_urgent and file.size >= self._limit:
             file.drop(data)
             return
         if self._limit:
             file.add_notice()
-        file.add(data, urgent)
-        if not file.blocked and file.size >= _JOINED_BYTES:
+        file.add(data, is_urgent=is_urgent)
+        if not file.is_blocked and file.size >= _JOINED_BYTES:
             file.send()
 
     def flush(self) -> None:
@@ -78,33 +85,33 @@ class Writer:
 
     def blocked(self) -> Collection[int]:
         """Descriptors whose reader is slow: call `flush` when one of them is writable."""
-        return [file.fd for file in self._files.values() if file.blocked]
+        return [file.fd for file in self._files.values() if file.is_blocked]
 
     def broken(self, fd: int) -> OSError | None:
         """Return the error that ended writing to this descriptor: BrokenPipeError if its reader has gone."""
         file = self._of_fd.get(fd)
         return file.error if file else None
 
-    def holds(self, ending: bool = False, failed: bool = False) -> bool:
+    def should_hold(self, *, is_ending: bool = False, has_failed: bool = False) -> bool:
         """Return whether the agents must keep the output of tasks, because too much waits for a reader.
 
         Args:
-            ending: Whether the job is being stopped.
-            failed: Whether it failed, so that its end does not wait for output.
+            is_ending: Whether the job is being stopped.
+            has_failed: Whether it failed, so that its end does not wait for output.
         """
-        if ending:
+        if is_ending:
             self._ending_since = self._ending_since or time.monotonic()
-            if failed or time.monotonic() - self._ending_since > _DONE_TIMEOUT_SECONDS:
+            if has_failed or time.monotonic() - self._ending_since > _DONE_TIMEOUT_SECONDS:
                 self._limit = self._capacity
         enough = self._capacity // 2 if self._full else self._capacity
         self._full = any(file.size >= enough for file in self._files.values())
         return self._full and self._limit > self._capacity
 
-    def finish(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
+    def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
 
         Args:
-            interrupted: Whether a signal asks for the end now.
+            is_interrupted: Tells whether a signal asks for the end now.
 
         Returns:
             Whether all was written, except to files with an error.
@@ -112,7 +119,7 @@ class Writer:
         if self._limit:
             for file in self._files.values():
                 file.add_notice()
-            if self._wait(self.TOTAL if self._limit > self._capacity else self.FAILED, interrupted):
+            if self._wait(self.TOTAL if self._limit > self._capacity else self.FAILED, is_interrupted):
                 return True
             self._limit = 0
             for file in self._files.values():
@@ -127,7 +134,7 @@ class Writer:
             file.close()
         return done
 
-    def _wait(self, total: float, interrupted: Callable[[], bool]) -> bool:
+    def _wait(self, total: float, is_interrupted: Callable[[], bool]) -> bool:
         """Write within the limits. Returns whether nothing waits any more.
 
         While launch and its reader stand still (Ctrl-Z, a machine that is suspended), no time passes.
@@ -144,7 +151,7 @@ class Writer:
             since = min(now - last, 2 * _POLL_SECONDS)
             passed, last = passed + since, now
             idle = 0.0 if left < before else idle + since
-            if passed >= total or idle >= self.IDLE or interrupted():
+            if passed >= total or idle >= self.IDLE or is_interrupted():
                 return False
             poll = select.poll()
             for fd in self.blocked():
@@ -157,7 +164,7 @@ class Writer:
             place: object = (status.st_dev, status.st_ino)
         except OSError:
             place = fd
-        file = self._files.get(place) or self._files.setdefault(place, _File(fd, self._notice))
+        file = self._files.get(place) or self._files.setdefault(place, _File(fd, self._make_notice))
         self._of_fd[fd] = file
         return file
 
@@ -165,12 +172,12 @@ class Writer:
 class _File:
     """The queue of one file."""
 
-    def __init__(self, fd: int, notice: Callable[[int, int], bytes]) -> None:
-        self._notice = notice
+    def __init__(self, fd: int, make_notice: MakeNotice) -> None:
+        self._make_notice = make_notice
         self.size = 0
         self.error: OSError | None = None
         #: The reader does not take all data now.
-        self.blocked = False
+        self.is_blocked = False
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
         #: The last written byte is not the end of a line.
@@ -194,9 +201,9 @@ class _File:
         except OSError:  # closed (the first write reports it), a socket, another user's, too many
             pass
 
-    def add(self, data: bytes, urgent: bool) -> None:
+    def add(self, data: bytes, *, is_urgent: bool) -> None:
         """Queue lines."""
-        self._queue.append((data, urgent))
+        self._queue.append((data, is_urgent))
         self.size += len(data)
 
     def drop(self, data: bytes) -> None:
@@ -207,7 +214,7 @@ class _File:
     def add_notice(self) -> None:
         """Queue the notice with the numbers of dropped lines and bytes, if there are any."""
         if self._dropped_lines and self.error is None:
-            self.add(self._notice(self._dropped_lines, self._dropped_bytes), urgent=True)
+            self.add(self._make_notice(self._dropped_lines, self._dropped_bytes), is_urgent=True)
             self._dropped_lines = self._dropped_bytes = 0
 
     def drop_waiting(self) -> None:
@@ -216,7 +223,7 @@ class _File:
         lines = [(bytes(data), urgent) for data, urgent in waiting]
         if lines and self._within_line and not lines[0][1]:
             line, newline, rest = lines[0][0].partition(b"\n")
-            self.add(line + newline, urgent=True)
+            self.add(line + newline, is_urgent=True)
             lines[0] = (rest, False)
         for data, urgent in lines:
             if not urgent:
@@ -224,25 +231,25 @@ class _File:
         self.add_notice()
         for data, urgent in lines:
             if urgent:
-                self.add(data, urgent)
+                self.add(data, is_urgent=urgent)
 
     def send(self) -> None:
         """Write as much as the reader takes now; to a slow one complete lines, as it may never read again."""
         try:
             while self._queue:
-                slow = self.blocked or self._polls
+                slow = self.is_blocked or self._polls
                 pieces: Sequence[bytes | memoryview]
                 pieces = [self._lines()] if slow else [data for data, _ in islice(self._queue, _MAX_CHUNKS)]
                 if self._polls and not _is_writable(self.fd):
                     raise BlockingIOError
                 sent = os.writev(self.fd, pieces)
-                self.blocked = self.blocked or sent < sum(map(len, pieces))
+                self.is_blocked = self.is_blocked or sent < sum(map(len, pieces))
                 self._remove(sent)
-            self.blocked = False
+            self.is_blocked = False
         except BlockingIOError:
-            self.blocked = True
+            self.is_blocked = True
         except OSError as error:
-            self.error, self.blocked, self.size = error, False, 0
+            self.error, self.is_blocked, self.size = error, False, 0
             self._queue.clear()
 
     def _room(self) -> int:

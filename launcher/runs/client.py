@@ -36,12 +36,12 @@ class RunSnapshot(Record):
     restarting: Collection[str] = ()
 
 
-def snapshot(run: Run, measure: bool = False) -> RunSnapshot:
+def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
     """Return the tasks of a run now; of one that has ended those of its report.
 
     Args:
-        run: Which.
-        measure: Let the hosts measure the memory of tasks, for later calls.
+        run: The run.
+        measure: Whether to let the hosts measure the memory of tasks, for later calls.
 
     Raises:
         LaunchError: Its launcher cannot be asked.
@@ -83,24 +83,26 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class EventStream:
-    """The events of a run that come from now on; a context.
+    """The events of a run that come from now on. Leaving its context closes the connection.
 
     Args:
-        run: Which.
-        output: Also ``Printed``, when logs have grown.
+        run: The run.
         seconds: The time limit for the answer of its launcher.
+        with_output: Whether ``Printed`` comes, too, when logs have grown.
 
     Raises:
-        ConnectionError, LaunchError: As `ask`.
+        ConnectionError, LaunchError: See `ask`.
     """
 
-    def __init__(self, run: Run, output: bool = False, seconds: float = _ANSWER_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, run: Run, seconds: float = _ANSWER_TIMEOUT_SECONDS, *, with_output: bool = False
+    ) -> None:
         self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        #: No more come: the job ends, its launcher was killed, or we were too slow.
-        self.ended = False
+        #: Whether no more come: the job ends, its launcher was killed, or we were too slow.
+        self.has_ended = False
         self._rest = b""
         try:
-            _ask(self._peer, run, {"request": "follow", "output": output}, seconds)
+            _ask(self._peer, run, {"request": "follow", "output": with_output}, seconds)
         except BaseException:
             self._peer.close()
             raise
@@ -119,14 +121,14 @@ class EventStream:
         """Return the next events, or none if the time is up or there are no more.
 
         Args:
-            seconds: ``None``: no limit.
+            seconds: How long to wait. By default there is no limit.
         """
         if not select.select([self._peer], [], [], seconds)[0]:
             return []
         packet = b""
         with suppress(ConnectionError):  # it was killed
             packet = self._peer.recv(PACKET_BYTES)
-        self.ended = not packet
+        self.has_ended = not packet
         *lines, self._rest = (self._rest + packet).split(b"\n")
         return [json.loads(line) for line in lines]
 

@@ -58,7 +58,7 @@ class DataFeed:
 
     def __init__(
         self,
-        connect: Connect,
+        connect: Callable[[str], socket.socket],
         train_mode: bool = True,
         qname_in: str = "input",
         qname_out: str = "output",

@@ -48,7 +48,8 @@ class Logged(NamedTuple):
         """The failure report of a job, one of whose tasks has printed this."""
         os.makedirs(self.paths.logs, exist_ok=True)
         Path(self.paths.log(TaskId(task))).write_bytes(data)
-        return failure_report(ended, self.paths, last_lines).replace(self.paths.root, "/runs/1")
+        text = failure_report(ended, self.paths, with_last_lines=last_lines)
+        return text.replace(self.paths.root, "/runs/1")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def paths(tmp_path) -> RunPaths:
 
 
 def begun(paths: RunPaths, resumed: bool = False, **hosts: str) -> Files:
-    made = Files(lambda: 5.0, resumed)
+    made = Files(lambda: 5.0, is_resumed=resumed)
     made.begin(RunInfo(run_name="mnist", placement=placement(**hosts), paths=paths, started_at=100.0))
     return made
 

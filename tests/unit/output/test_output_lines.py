@@ -19,7 +19,7 @@ STREAMS = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=6)), ma
 
 
 def cut(data: bytes, places: list[int], keep: bool, limit: int) -> bytes:
-    cutter = LineCutter(b"w/0 | ", b"w/0 + ", keep, limit)
+    cutter = LineCutter(b"w/0 | ", b"w/0 + ", limit, keep_colours=keep)
     places = sorted({0, len(data), *(place for place in places if place < len(data))})
     out = [cutter.feed(data[a:b], 5.0) for a, b in zip(places, places[1:], strict=False)]
     return b"".join([*out, cutter.end()])
@@ -96,7 +96,7 @@ def test_a_start_that_is_shown_makes_no_other_difference(first: bytes, second: b
     """However both halves are cut, and every line still has its prefix."""
     outs = set()
     for step in (1, place + 1, 10_000):
-        cutter = LineCutter(b"w/0 | ", b"w/0 + ", keep)
+        cutter = LineCutter(b"w/0 | ", b"w/0 + ", keep_colours=keep)
         out = [cutter.feed(first[at : at + step], 5.0) for at in range(0, len(first), step)]
         out.append(cutter.snapshot(7.0))
         out += [cutter.feed(second[at : at + step], 7.0) for at in range(0, len(second), step)]

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from launcher.agent.identity import machine_id
@@ -33,6 +34,7 @@ from launcher.backends.connections import ProgramRunner, for_each, with_tilde
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import HostsError, ProtocolError, StartTimeoutError, TransportError
 from launcher.common.protocol import FileData, FileEntry, FileNotice, FilesDone, FilesFollow, FilesNeeded
+from launcher.common.record import Record
 from launcher.common.text import byte_size, duration, join_names, last_line, plural, sanitize_host_text
 from launcher.event_loop import EventLoop, await_readable
 from launcher.files.requests import Item
@@ -41,23 +43,22 @@ from launcher.messages import say
 
 T = TypeVar("T")
 
-#: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
+# A host is given up after so long without a byte. It may wait for another launch.
 _STALL_SECONDS = 600.0
-#: Seconds between two looks at whether the time is over.
 _POLL_SECONDS = 0.05
-#: Seconds of the first wait when a host takes no more bytes; each further wait is twice as long. A pipe is
-#: usually empty again after the first one, and no descriptor becomes readable then.
-_FIRST_WAIT = 0.001
+# The first wait when a host takes no more bytes; each further one is twice as long. A pipe is usually
+# empty again after the first one, and no descriptor becomes readable then.
+_FIRST_WAIT_SECONDS = 0.001
 
 
 class FileTransfer:
     """Remote commands on several hosts at once, their progress and their time limit.
 
     Args:
-        commands: Run programs of ours on the hosts.
-        fanout: How many hosts at once.
+        commands: Runs programs of ours on the hosts.
+        fanout: How many hosts are copied to at once.
         seconds: The time limit.
-        loop: Of the links to the hosts, see `for_each`.
+        loop: The loop of the links to the hosts, see `for_each`.
         quiet: Whether the user is not told how far it is.
     """
 
@@ -73,9 +74,9 @@ class FileTransfer:
         self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
         self._began = time.monotonic()
         self._deadline = self._began + seconds
-        self._cancelled = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
-        #: Bytes of files, of all hosts together: those to be copied, and those that were.
+        #: How many bytes of files are to be copied, and how many were, of all hosts together.
         self.size = self.moved = 0
 
     @property
@@ -105,9 +106,9 @@ class FileTransfer:
         """Do ``work`` for each host, in a thread.
 
         Args:
-            hosts: Their names, each once.
-            work: Called with the host; raises TransportError.
-            step: Names the work in progress lines.
+            hosts: The names of the hosts, each once.
+            work: Called with a host. It may raise TransportError.
+            step: The name of the work in progress lines.
 
         Returns:
             The results, and the error of each host that failed, which begins with its name.
@@ -119,12 +120,12 @@ class FileTransfer:
         try:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
         finally:
-            self._cancelled = True
+            self._is_cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     def cancel(self) -> None:
-        """End the copying; any thread may call it."""
-        self._cancelled = True
+        """End the copying. Any thread may call this."""
+        self._is_cancelled = True
 
     @contextmanager
     def command(self, host: str, entry: str, arguments: object) -> Iterator[ProgramStream]:
@@ -148,7 +149,7 @@ class FileTransfer:
         Raises:
             TransportError: The time is over, or Ctrl-C ended the copying.
         """
-        if self._cancelled or self.is_late:
+        if self._is_cancelled or self.is_late:
             raise TransportError(f"{host}: the copy was stopped by the time limit")
 
 
@@ -173,7 +174,7 @@ class ProgramStream(TransferStream):
         self._transfer.add(moved=size)
 
     def _write(self, data: bytes) -> None:
-        view, wait_seconds = memoryview(data), _FIRST_WAIT
+        view, wait_seconds = memoryview(data), _FIRST_WAIT_SECONDS
         while view:
             try:
                 count = self._command.send(view)
@@ -182,7 +183,7 @@ class ProgramStream(TransferStream):
                 raise
             view = view[count:]
             if count:
-                wait_seconds = _FIRST_WAIT
+                wait_seconds = _FIRST_WAIT_SECONDS
                 self._moved_at = time.monotonic()
                 self._transfer.check(self._host)
                 continue
@@ -215,8 +216,17 @@ class ProgramStream(TransferStream):
         return data
 
 
-#: Bytes of a tree's list that are sent in one message.
+# A list of a tree is sent in messages of this size.
 _MESSAGE_BYTES = 128 * 1024
+
+
+class OutputFolders(Record):
+    """The folders on hosts for what tasks make."""
+
+    #: The names of the folders, by host.
+    names: Mapping[str, Sequence[str]]
+    #: Whether tasks may run as any user.
+    for_all_users: bool = False
 
 
 def sync(
@@ -224,87 +234,104 @@ def sync(
     hosts: Sequence[str],
     trees: Sequence[SourceTree],
     run_name: str,
-    outputs: Mapping[str, Sequence[str]] | None = None,
-    for_all: bool = False,
+    outputs: OutputFolders | None = None,
     optional: Collection[str] = (),
 ) -> dict[str, Sequence[str]]:
     """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
 
     Args:
         transfer: Runs the remote commands.
-        hosts: Their names.
+        hosts: The names of the hosts.
         trees: The folders.
-        run_name: The id of the run.
-        outputs: Names of the folders for tasks, by host.
-        for_all: Whether tasks run as any user.
+        run_name: The name of the run.
+        outputs: The folders for what tasks make.
         optional: Hosts that may fail.
 
     Returns:
         The paths of the trees, and of the folder that those for tasks are in, by host that did not fail.
 
     Raises:
-        HostsError: Hosts that failed, a line each; on each of them nothing of it is visible.
+        HostsError: Hosts failed. It has a line for each, and nothing of the copy is visible on them.
         StartTimeoutError: The same, after the time limit.
     """
-    problems: set[tuple[str, str]] = set()
-    described, lists = [], []
-    for tree in trees:
-        # Names the folder, and what an earlier run from it left on a host.
-        key = digest(f"{os.uname().nodename}:{machine_id()}:{tree.request.folder}")
-        described.append({"name": tree.request.name, "remote": tree.request.remote, "key": key})
-        lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
-
-    def visit(host: str) -> Sequence[str]:
-        names = list((outputs or {}).get(host, ()))
-        arguments = {
-            "job": run_name,
-            "trees": described,
-            "outputs": names,
-            "mode": 0o777 if for_all else 0o700,
-        }
-        with transfer.command(host, "receive", arguments) as stream:
-            for tree, data in zip(trees, lists, strict=True):
-                _send(transfer, stream, tree, data, lambda path, why: problems.add((path, why)))
-            paths: Sequence[str] = stream.get(FilesDone).paths
-            if len(paths) != len(trees) + 1:
-                raise ProtocolError(f"{len(paths)} paths")
-            return paths
-
-    done, failed = transfer.on_all(hosts, visit, "syncing")
+    syncing = _Sync(transfer, trees, run_name, outputs or OutputFolders({}))
+    done, failed = transfer.on_all(hosts, syncing.copy_to, "syncing")
     if failed.keys() - optional or (failed and transfer.is_late):
         raise (StartTimeoutError if transfer.is_late else HostsError)(failed.values())
     for text in failed.values():
         transfer.report(f"{text}: no task of a lost host will run there")
-    reasons: dict[str, list[str]] = {}
-    for path, why in sorted(problems):
-        reasons.setdefault(why, []).append(path)
-    for why, of_why in sorted(reasons.items()):
-        transfer.report(f"--sync: {join_names(of_why)} {why}")
-    if trees:
-        files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
-        sent = f"{byte_size(transfer.moved)} sent" if transfer.moved else "nothing sent"
-        folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(len(done), 'host')}"
-        transfer.report(f"synced {folders}, {sent}, in {duration(transfer.seconds)}")
-        for text in left_out(trees) if transfer.moved else ():
-            transfer.report(text)
+    syncing.report(len(done))
     return done
 
 
-def _send(
-    transfer: FileTransfer,
-    stream: ProgramStream,
-    tree: SourceTree,
-    data: bytes,
-    problem: Callable[[str, str], None],
-) -> None:
-    """Send a host the list of a tree, then the entries that it needs."""
-    stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
-    for start in range(0, len(data), _MESSAGE_BYTES):
-        stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
-    needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
-    transfer.add(sum(entry.size for entry in needed))
-    send_entries(stream, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
-    stream.put(FilesDone())
+class _Sync:
+    """Copies trees to hosts, each in a thread."""
+
+    def __init__(
+        self, transfer: FileTransfer, trees: Sequence[SourceTree], run_name: str, outputs: OutputFolders
+    ) -> None:
+        self._transfer = transfer
+        self._trees = trees
+        self._run_name = run_name
+        self._outputs = outputs
+        #: Paths that were not copied as they are, with the reason.
+        self._problems: set[tuple[str, str]] = set()
+        #: The trees as hosts are told about them, and the list of each.
+        self._described: list[dict[str, str | None]] = []
+        self._lists: list[bytes] = []
+        for tree in trees:
+            # Names the folder, and what an earlier run from it left on a host.
+            key = digest(f"{os.uname().nodename}:{machine_id()}:{tree.request.folder}")
+            place = {"name": tree.request.name, "remote": tree.request.remote, "key": key}
+            self._described.append(place)
+            self._lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
+
+    def copy_to(self, host: str) -> Sequence[str]:
+        """Copy the trees to a host, and return the paths there."""
+        arguments = {
+            "job": self._run_name,
+            "trees": self._described,
+            "outputs": list(self._outputs.names.get(host, ())),
+            "mode": 0o777 if self._outputs.for_all_users else 0o700,
+        }
+        with self._transfer.command(host, "receive", arguments) as stream:
+            for tree, data in zip(self._trees, self._lists, strict=True):
+                self._send(stream, tree, data)
+            paths: Sequence[str] = stream.get(FilesDone).paths
+            if len(paths) != len(self._trees) + 1:
+                raise ProtocolError(f"{len(paths)} paths")
+            return paths
+
+    def _send(self, stream: ProgramStream, tree: SourceTree, data: bytes) -> None:
+        """Send a host the list of a tree, then the entries that it needs."""
+        stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
+        for start in range(0, len(data), _MESSAGE_BYTES):
+            stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
+        needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
+        self._transfer.add(sum(entry.size for entry in needed))
+        sources = ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed)
+        send_entries(stream, sources, self._note_problem)
+        stream.put(FilesDone())
+
+    def _note_problem(self, path: str, why: str) -> None:
+        self._problems.add((path, why))
+
+    def report(self, hosts: int) -> None:
+        """Tell the user what was copied to so many hosts, and what was not copied as it is."""
+        paths_by_reason: dict[str, list[str]] = {}
+        for path, why in sorted(self._problems):
+            paths_by_reason.setdefault(why, []).append(path)
+        for why, paths in sorted(paths_by_reason.items()):
+            self._transfer.report(f"--sync: {join_names(paths)} {why}")
+        if not self._trees:
+            return
+        files, size = sum(tree.files for tree in self._trees), sum(tree.size for tree in self._trees)
+        moved = self._transfer.moved
+        sent = f"{byte_size(moved)} sent" if moved else "nothing sent"
+        folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(hosts, 'host')}"
+        self._transfer.report(f"synced {folders}, {sent}, in {duration(self._transfer.seconds)}")
+        for text in left_out(self._trees) if moved else ():
+            self._transfer.report(text)
 
 
 def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[str, str]:
@@ -321,9 +348,8 @@ def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[
     return transfer.on_all(hosts, visit, "removing the folders of this run")[1]
 
 
-#: Messages about one item, at most.
 _MAX_MESSAGES = 3 * MAX_ENTRIES
-#: Notices, and failures, of a host that are kept.
+# So many notices, and failures, of a host are kept.
 _MAX_NOTES = 20
 
 
@@ -331,7 +357,7 @@ _MAX_NOTES = 20
 class Collected:
     """The result for one host."""
 
-    #: The items that have begun; for each of them:
+    #: The items that have begun, and where each is put.
     items: list[Item] = field(default_factory=list)
     landings: list[DestinationTree] = field(default_factory=list)
     #: Paths that do not exist or can't be read: not a failure of the job.
@@ -351,25 +377,10 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
     """Copy items from all hosts at once. A failure of one does not stop the others.
 
     Returns:
-        The results by host; notices and failures begin with its name.
+        The results by host. Notices and failures begin with its name.
     """
     results = {item.host: Collected() for item in items}
-
-    def visit(host: str) -> None:
-        result, own = results[host], [item for item in items if item.host == host]
-        requested = [{"base": item.base, "path": item.path} for item in own]
-        try:
-            with transfer.command(host, "send", {"items": requested}) as stream:
-                for item in own:
-                    result.items.append(item)
-                    result.landings.append(DestinationTree(stream, item.into))
-                    _take(transfer, stream, item, result)
-        except TransportError as error:
-            missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
-            text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
-            raise TransportError(f"{error}; {text}") from error
-
-    _, failed = transfer.on_all(list(results), visit, "collecting")
+    _, failed = transfer.on_all(list(results), partial(_collect_from, transfer, items, results), "collecting")
     for host, text in failed.items():
         results[host].failures.append(text)
     _note_missing(results)
@@ -385,6 +396,28 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
     amount = f"{files} ({byte_size(size)}) from {plural(len(results), 'host')}"
     transfer.report(f"collected {amount}{into} in {duration(transfer.seconds)}")
     return results
+
+
+def _collect_from(
+    transfer: FileTransfer, items: Sequence[Item], results: Mapping[str, Collected], host: str
+) -> None:
+    """Copy the items of a host, and add to its result.
+
+    Raises:
+        TransportError: The host has failed. It says which items are missing.
+    """
+    result, own = results[host], [item for item in items if item.host == host]
+    requested = [{"base": item.base, "path": item.path} for item in own]
+    try:
+        with transfer.command(host, "send", {"items": requested}) as stream:
+            for item in own:
+                result.items.append(item)
+                result.landings.append(DestinationTree(stream, item.into))
+                _receive(transfer, stream, item, result)
+    except TransportError as error:
+        missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
+        text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
+        raise TransportError(f"{error}; {text}") from error
 
 
 def _note_missing(results: Mapping[str, Collected]) -> None:
@@ -407,7 +440,7 @@ def _note(texts: list[str], item: Item, text: str) -> None:
         texts.append(f"{item.host}: {text if len(texts) < _MAX_NOTES else 'there is more of this kind'}")
 
 
-def _take(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
+def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
     """Receive an item. A file that cannot be written here is a failure; the others still arrive.
 
     Raises:

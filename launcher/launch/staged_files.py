@@ -17,7 +17,7 @@ from launcher.common.text import byte_size, join_names, plural
 from launcher.config.table import COLLECT, FANOUT, JSON, QUIET, RUN_DIR, SYNC, WORKDIR
 from launcher.event_loop import EventLoop
 from launcher.files.requests import Item, parse_collects, parse_syncs
-from launcher.files.transfer import FileTransfer, collect, finish, sync
+from launcher.files.transfer import FileTransfer, OutputFolders, collect, finish, sync
 from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
@@ -114,9 +114,8 @@ class StagedFiles:
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
             transfer, standby = self._transfer(self._timeout), {host.name for host in self._placement.standby}
-            paths = sync(
-                transfer, self._remote, self._trees, self._run_name, names, self._other_user, standby
-            )
+            outputs = OutputFolders(names, for_all_users=self._other_user)
+            paths = sync(transfer, self._remote, self._trees, self._run_name, outputs, standby)
             self._left_out = {*self._remote} - paths.keys()
             self._folders = [host for host in self._folders if host in paths]
             self._tops = {host: found[0] for host, found in paths.items() if self._trees}
@@ -133,7 +132,8 @@ class StagedFiles:
         with self._bringing:
             self._brought = FileTransfer(self._commands, 1, self._timeout, quiet=True)
             if (self._trees or names) and not self._over:
-                sync(self._brought, [host], self._trees, self._run_name, names, self._other_user)
+                outputs = OutputFolders(names, for_all_users=self._other_user)
+                sync(self._brought, [host], self._trees, self._run_name, outputs)
 
     def _tasks_for(self, hosts: Iterable[str]) -> dict[str, list[str]]:
         """The names of folders for the tasks that may run on each of these hosts."""

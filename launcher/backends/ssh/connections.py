@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
 
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connections, for_each
@@ -47,23 +45,6 @@ _LAST_WAIT_SECONDS = 2.0
 _NEW_SECONDS = 4.0
 #: The Python of our programs on a host for which the user names none.
 _DEFAULT_PYTHON = "python3"
-
-#: Modules that paramiko imports, which takes half of the time of its import, and what it gets in their place:
-#: invoke is for the commands of ``Match exec``, which ``ssh -G`` runs, and the other for its version.
-_REPLACED: Mapping[str, Any] = {"invoke": None, "importlib.metadata": SimpleNamespace(version=lambda _: "")}
-
-
-@contextmanager
-def _quick_import() -> Iterator[None]:
-    """A context in which paramiko is imported without these modules."""
-    new = "paramiko" not in sys.modules
-    replaced = {name: module for name, module in _REPLACED.items() if new and name not in sys.modules}
-    sys.modules.update(replaced)
-    try:
-        yield
-    finally:
-        for name in replaced:
-            sys.modules.pop(name, None)
 
 
 class SshConnections(Connections, AbstractContextManager["SshConnections"]):
@@ -132,14 +113,13 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         account()
         step, fanout = "connecting over SSH", self._settings.fanout
         preparing = threading.Thread(target=self._prepare)
-        with _quick_import():
-            try:
-                start(preparing)
-            except TransportError as error:
-                self.failed = dict.fromkeys(self._hosts, str(error))
-                return self.failed
-            self._connections, self.failed = for_each(self._hosts, self._connect_host, step, fanout)
-            preparing.join()
+        try:
+            start(preparing)
+        except TransportError as error:
+            self.failed = dict.fromkeys(self._hosts, str(error))
+            return self.failed
+        self._connections, self.failed = for_each(self._hosts, self._connect_host, step, fanout)
+        preparing.join()
         for line in self._paramiko().known.added:
             say(line)
         return self.failed

@@ -154,11 +154,11 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
-    from launcher.backends.ssh import SshSettings
+    from launcher.backends.ssh import SshOptions
     from launcher.backends.ssh.connections import SshConnections
     from launcher.job import Host
 
-    with SshConnections([Host(host)], SshSettings()) as fleet:
+    with SshConnections([Host(host)], SshOptions()) as fleet:
         fleet.connect()
         print(fleet.relay(path)[host], flush=True)
         sys.stdin.read()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.event_loop import EventLoop
 from launcher.files.requests import parse_syncs
@@ -38,7 +38,7 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
     """Agents on hosts, and the loop of their links."""
     with (
         EventLoop() as loop,
-        SshConnections([Host(name) for name in hosts], SshSettings()) as connections,
+        SshConnections([Host(name) for name in hosts], SshOptions()) as connections,
     ):
         connections.connect()
         links = {name: open_link(loop, name, connections) for name in hosts}

@@ -1,4 +1,4 @@
-"""``launch`` with one more transport, whose hosts are simulated: ``simulated.py --simulated FOLDER ARGV...``.
+"""``launch`` with one more backend, whose hosts are simulated: ``simulated.py --simulated FOLDER ARGV...``.
 
 A program on a host is a connection to a socket in the folder: a line with the host, the entry and the
 arguments, then what `bench.scale.agents` and the launcher send each other.
@@ -10,18 +10,17 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from launcher.__main__ import main
 from launcher.backends import BACKENDS, bootstrap
-from launcher.backends.backend import Backend
+from launcher.backends.backend import Allocation, Backend, LaunchRequest, with_default_python
 from launcher.backends.connections import Connections
-from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import TransportError
-from launcher.config.settings import Group, Setting
-from launcher.job import Host
+from launcher.config.settings import Group, Setting, Settings
+from launcher.job import Host, JobSpec
 
 #: Seconds for a simulator to accept a connection.
 _ACCEPTING = 30.0
@@ -91,29 +90,35 @@ SIMULATED: Setting[str | None] = Setting(
 )
 
 
-class Simulated(Backend):
-    """The transport; its settings are the sockets."""
+class Simulated(Backend[list[str]]):
+    """The backend; its options are the sockets."""
 
     group = Group("simulation", (SIMULATED,))
 
-    def parse(self, asked: Asked) -> list[str] | None:
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> list[str] | None:
         """See `Backend.parse`."""
-        place = asked.settings[SIMULATED]
+        place = settings[SIMULATED]
         return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
 
-    def connections(
-        self,
-        hosts: Sequence[Host],
-        settings: list[str],
-        reaching: ConnectSettings,
-        notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connections]:
-        """See `Backend.connections`."""
+    def allocate(self, options: list[str], request: LaunchRequest) -> Allocation:
+        """See `Backend.allocate`."""
+        return SimulatedAllocation(options, request)
+
+
+class SimulatedAllocation(Allocation):
+    """The hosts that the user names."""
+
+    def __init__(self, options: list[str], request: LaunchRequest) -> None:
+        super().__init__(request, with_default_python(request, request.named_hosts))
+        self._sockets = options
+
+    def connect(self, hosts: Sequence[Host]) -> AbstractContextManager[Connections]:
+        """See `Allocation.connect`."""
         bootstrap.packed(bootstrap.AGENT_MODULES)
-        return nullcontext(Simulators(settings))
+        return nullcontext(Simulators(self._sockets))
 
 
-TRANSPORT = Simulated()
+BACKEND = Simulated()
 
 if __name__ == "__main__":
     BACKENDS["simulated"] = __name__

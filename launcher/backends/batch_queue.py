@@ -15,7 +15,7 @@ from launcher.output.lines import strip_controls
 from launcher.threads import start
 
 if TYPE_CHECKING:
-    from launcher.backends.launch_request import LaunchRequest
+    from launcher.backends.backend import LaunchRequest
     from launcher.runs.run import BatchJob, Run
 
 #: States of a batch job.
@@ -41,7 +41,7 @@ class Parcel(Record):
     #: The values of ``--sync``; and the absolute paths of folders that get files when the job is over.
     folders: tuple[str, ...]
     results: tuple[str, ...]
-    #: Gets the place of each on the other machine, and the settings of the transport there: the content of
+    #: Gets the place of each on the other machine, and the options of the backend there: the content of
     #: the file for ``--submitted``.
     pack: Callable[[Mapping[str, str], Any], bytes]
 
@@ -69,11 +69,14 @@ class BatchQueue:
         """Whether ``--detach`` submits a launcher; else it starts one in the background."""
         return True
 
-    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
+    def submit(
+        self, options: Any, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
+    ) -> Submission:
         """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output is added to the messages of
         the run.
 
         Args:
+            options: those of the backend.
             request: its name is that of the run.
             run: whose folder is made.
             words: the command line of `request`, without its name.

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
+from launcher.common.record import Record
 from launcher.common.text import join_names, sanitize_host_text
+from launcher.config.settings import Settings
+from launcher.job import Host
+
+if TYPE_CHECKING:
+    from launcher.backends.connections import ProgramRunner
 
 #: How many objects of a run a line for the user names.
 _MAX_NAMED_OBJECTS = 5
@@ -79,3 +86,17 @@ class Cleaning:
             else:
                 expected = "expected the whole name of a run of this user"
                 yield f"--foreign {run}: nothing of this run is there; {expected}"
+
+
+class CleanRequest(Record):
+    """What ``launch clean`` asks a backend for."""
+
+    settings: Settings
+    #: Decides what may be removed.
+    cleaning: Cleaning
+    #: Where to remove it. Empty: this machine.
+    named_hosts: tuple[Host, ...]
+    #: Runs programs on these hosts. None: there are none.
+    programs: ProgramRunner | None
+    #: Only say what would be removed.
+    dry_run: bool

@@ -1,4 +1,8 @@
-"""Interfaces of what transports make: hosts, links to agents, remote commands; and two helpers for all."""
+"""What connects a launch to its hosts: interfaces that each backend implements in its own way.
+
+`Connections` reach hosts, and start agents and programs there. An `AgentLink` carries the messages of one
+agent. A `Fleet` has the links to all hosts of a job. Two helpers for all backends are below.
+"""
 
 from __future__ import annotations
 
@@ -189,53 +193,56 @@ class Forwarding(Protocol):
 
 
 class Fleet(Protocol):
-    """The hosts of a launch, as a context: when it is left, no agent or task is left on them."""
+    """The hosts of a running job, as a context: when it is left, no agent or task is left on them.
 
-    #: The number of each agent on this machine, see `launcher.agent.processes`.
+    A launch uses it in this order: entering it connects to all hosts. `run` copies files. `running` makes
+    the hosts ready for tasks. `link_to` returns the link to the agent of each. When a host is lost, `recover`
+    makes it usable again.
+    """
+
+    #: The ids of the agents on this machine, see `launcher.agent.processes`.
     local_agents: Sequence[int]
     #: Whether other machines are among the hosts.
     has_remote_hosts: bool
 
     @property
     def forwarding(self) -> Forwarding | None:
-        """Forwards ports of other machines; ``None``: nothing does."""
+        """Forwards ports of other machines. None: nothing does."""
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
-        """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move.
+        """How long after the loss of a host a task of it may still be alive, in seconds.
 
-        0: `recover` stops them, and makes a new host.
+        The supervisor starts the task elsewhere only after this time, because two attempts must never run at
+        once. 0 if `recover` itself stops the tasks. None if tasks of a lost host can't start again.
         """
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Run a remote command; see `ProgramRunner.run`."""
+        """See `ProgramRunner.run`."""
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """A context during which tasks can run, with the final placement.
+        """Return a context during which tasks can run, with their placement as the hosts need it.
 
         Raises:
-            TransportError: on entering: a host can't be used.
+            TransportError: On entering: a host can't be used.
         """
 
     def link_to(self, host: Host) -> AgentLink:
-        """The link to the agent of a host; after `recover` to a new agent.
+        """Return the link to the agent of a host: after `recover`, that to a new agent.
 
         Raises:
-            TransportError: there is none.
+            TransportError: There is none.
         """
 
     def recover(self, host: str) -> None:
         """Make a host usable again whose agent is lost. Blocks; any thread may call it.
 
         Raises:
-            TransportError: it can't be used now.
+            TransportError: It can't be used now.
         """
 
-    def with_addresses(self, placement: Placement) -> Placement:
-        """The placement with the present addresses of its hosts; for each plan, after `running`."""
-
     def leftovers(self) -> Sequence[str]:
-        """Lines about containers or files that stay after the job, at the user's request."""
+        """Return lines about containers or files that stay after the job, at the user's request."""
 
 
 def with_tilde(path: str) -> str:

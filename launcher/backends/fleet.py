@@ -6,29 +6,26 @@ import itertools
 import os
 import resource
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
-from launcher.backends.backend import Backend
 from launcher.backends.connections import (
-    AgentArguments,
     AgentLink,
     Connections,
     Forwarding,
     seconds_until_tasks_ended,
 )
-from launcher.backends.here import is_here
-from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
 from launcher.common.errors import HostsError, TransportError
-from launcher.common.record import replace
+from launcher.config.table import LEASE, RELAY
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.messages import say
 
-if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
+if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote programs
+    from launcher.backends.backend import Allocation
     from launcher.backends.link import ReconnectingLink
     from launcher.backends.programs import RemoteProgram
 
@@ -88,92 +85,137 @@ def _listed_gpus() -> tuple[str, ...]:
     return ()
 
 
-class AgentFleet:
-    """See `launcher.backends.connections.Fleet`. Local agents are forks of launch, the others have
-    connections.
+class HostPrograms:
+    """Runs programs of ours on hosts without agents: here in a child process, elsewhere over a connection.
+
+    It is a context: entering it connects to the other machines among the hosts.
 
     Args:
-        backend: makes the connections to other machines.
-        request, allocation, placement, loop: see `launcher.backends.backend.Backend.hosts`.
-        local_agents: whether tasks run under the agents; else the agents run remote commands only.
+        allocation: Connects to the hosts.
+        hosts: Some of its hosts.
+    """
+
+    def __init__(self, allocation: Allocation, hosts: Iterable[Host]) -> None:
+        self._allocation = allocation
+        #: The names of hosts that are this machine.
+        self.local = allocation.local
+        self.remote = [host for host in hosts if host.name not in self.local]
+        #: The connections to other machines.
+        self.connections = Connections()
+        #: Host -> why it can't be reached.
+        self.failed: dict[str, str] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> HostPrograms:
+        if self.remote:
+            self.connections = self._stack.enter_context(self._allocation.connect(self.remote))
+            self.failed = {**self.connections.failed}
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `launcher.backends.connections.ProgramRunner.run`."""
+        if host in self.local:
+            from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
+
+            return run_here(host, entry, arguments)
+        if host in self.failed:
+            raise TransportError(f"{host}: {self.failed[host]}")
+        return self.connections.run(host, entry, arguments)
+
+    def reconnect(self, host: str) -> None:
+        """See `launcher.backends.connections.Connections.reconnect`."""
+        if host in self.local:
+            raise TransportError(f"{host}: there is no connection to it")
+        self.connections.reconnect(host)
+        self.failed.pop(host, None)
+
+
+class AgentFleet:
+    """An agent on each host; see `launcher.backends.connections.Fleet`.
+
+    The agents of this machine are forks of launch, the others are reached over connections.
+
+    Args:
+        allocation: Connects to the hosts.
+        placement: The tasks, each with its host, and the hosts that stand by.
+        loop: Drives the links to the agents.
+        runs_tasks: Whether the agents run tasks. Otherwise they run programs of ours only, and there is none
+            on this machine.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        request: LaunchRequest,
-        allocation: Allocation,
-        placement: Placement,
-        loop: EventLoop,
-        agents: bool = True,
+        self, allocation: Allocation, placement: Placement, loop: EventLoop, *, runs_tasks: bool = True
     ) -> None:
-        self._backend, self._request, self._settings = backend, request, allocation.settings
-        self._placement, self._loop, self._local_agents = placement, loop, agents
+        self._allocation, self._placement, self._loop = allocation, placement, loop
+        self._request, self._runs_tasks = allocation.request, runs_tasks
+        self._lease = allocation.request.settings[LEASE]
         used = {host.name for host in placement.agent_hosts()}
         hosts = [host for host in allocation.hosts if host.name in used]
-        self._here = [host for host in hosts if host.name in allocation.here]
-        self._remote = [host for host in hosts if host.name not in allocation.here]
-        self.has_remote_hosts = bool(self._remote)
+        #: Runs programs without the agents.
+        self.programs = HostPrograms(allocation, hosts)
+        self._local = [host for host in hosts if host.name in allocation.local]
+        self.has_remote_hosts = bool(self.programs.remote)
         self.local_agents: Sequence[int] = ()
-        self.forwarding: Forwarding | None = None
         self._links: dict[str, AgentLink | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
-        self._login_seconds: Mapping[str, float] = {}
-        #: Runs programs without the agents of the hosts.
-        self.programs = Programs(self._here, None)
         self._stack = ExitStack()
 
     def __enter__(self) -> AgentFleet:
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.
-            for host in self._here if self._local_agents else ():
+            for host in self._local if self._runs_tasks else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
                     self.local_agents = (*self.local_agents, link.agent_id)
                 except TransportError as error:
                     self._links[host.name] = error
             allow_descriptors(len(self._placement.tasks))  # their logs
-            if self._remote:
-                self._connect_remote(stack)
+            if self.has_remote_hosts:
+                self._connect(stack)
             self._stack = stack.pop_all()
         return self
 
-    def _connect_remote(self, stack: ExitStack) -> None:
-        request = self._request
-        each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if request.relay else 0)
-        allow_descriptors(len(self._remote) * each)
-        connecting = self._backend.connections(self._remote, self._settings, request.connect_settings)
-        made = stack.enter_context(connecting)
-        self.forwarding, self.programs = made.forwarding, Programs(self._here, made)
-        self._login_seconds = made.login_seconds
-        self._leave_out(made.failed)
+    def _connect(self, stack: ExitStack) -> None:
+        has_relay = self._request.settings[RELAY] is not None
+        each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if has_relay else 0)
+        allow_descriptors(len(self.programs.remote) * each)
+        stack.enter_context(self.programs)
+        self._leave_out(self.programs.failed)
         stack.callback(self._close_links)  # before the connections
-        for host in self._remote:
-            self._open_link(host.name)
+        for host in self.programs.remote:
+            if host.name not in self.programs.failed:
+                self._open_link(host.name)
 
     def _open_link(self, host: str) -> None:
         from launcher.backends.link import open_link  # noqa: PLC0415 - not for tasks on this machine
 
-        request = self._request
-        # Other links to the same hosts (to containers) report a lost connection, too.
-        quiet = not self._local_agents
-        brought, lease = request.run_name if request.files else "", request.connect_settings.lease
-        stays, login = request.commands or not self._local_agents, self._login_seconds.get(host, 0.0)
-        link = open_link(self._loop, host, self.programs, lease, brought, stays, login, quiet=quiet)
-        self._links[host] = self._reconnecting[host] = link
+        request, connections = self._request, self.programs.connections
+        self._links[host] = self._reconnecting[host] = open_link(
+            self._loop,
+            host,
+            connections,
+            self._lease,
+            request.run_name if request.copies_files else "",
+            request.runs_programs or not self._runs_tasks,
+            connections.login_seconds.get(host, 0.0),
+            # Other links to the same hosts (to containers) report a lost connection, too.
+            quiet=not self._runs_tasks,
+        )
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         """Go on without hosts that can't be reached, if no task runs there.
 
         Raises:
-            HostsError: tasks run there.
+            HostsError: Tasks run there.
         """
         faults = {host: f"{host}: {why}" for host, why in failed.items()}
         if failed.keys() - {host.name for host in self._placement.standby}:
             raise HostsError(faults.values())
         self._links.update((host, TransportError(fault)) for host, fault in faults.items())
-        self._remote = [host for host in self._remote if host.name not in failed]
 
     def __exit__(self, *details: Any) -> None:
         self._stack.__exit__(*details)
@@ -190,11 +232,14 @@ class AgentFleet:
             link.close()
 
     @property
+    def forwarding(self) -> Forwarding | None:
+        """See `Fleet.forwarding`."""
+        return self.programs.connections.forwarding
+
+    @property
     def seconds_until_tasks_ended(self) -> float | None:
         """See `Fleet.seconds_until_tasks_ended`."""
-        if self._backend.replaces_hosts:
-            return 0.0
-        return seconds_until_tasks_ended(self._request.connect_settings.lease)
+        return 0.0 if self._allocation.replaces_hosts else seconds_until_tasks_ended(self._lease)
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:
         """See `Fleet.running`: the agents run already."""
@@ -213,8 +258,8 @@ class AgentFleet:
 
     def recover(self, host: str) -> None:
         """See `Fleet.recover`."""
-        if self._backend.replaces_hosts:
-            self._backend.renew(host, self._settings)
+        if self._allocation.replaces_hosts:
+            self._allocation.replace_host(host)
         else:
             self.programs.reconnect(host)
             old = self._reconnecting.get(host)
@@ -222,18 +267,6 @@ class AgentFleet:
                 raise TransportError(f"{host}: its last agent can't be stopped")
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
-
-    def with_addresses(self, placement: Placement) -> Placement:
-        """See `Fleet.with_addresses`."""
-        found = {host.name: self._with_address(host) for host in placement.hosts()}
-        hosts = (found[placed.host.name] for placed in placement.tasks)
-        tasks = (replace(placed, host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
-        return replace(placement, tasks=tuple(tasks))
-
-    def _with_address(self, host: Host) -> Host:
-        backend, settings = self._backend, self._settings
-        address = backend.address(host, settings) or host.address
-        return replace(host, address=address, node=backend.node(host, settings))
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `Fleet.run`: over the link to the host's agent, which survives broken connections."""
@@ -248,74 +281,6 @@ class AgentFleet:
     def leftovers(self) -> Sequence[str]:
         """See `Fleet.leftovers`."""
         return ()
-
-
-class Programs(Connections):
-    """Runs programs of ours on this machine and on others, without an agent.
-
-    Args:
-        here: names of this machine.
-        others: the connections to other machines; ``None``: there are none.
-    """
-
-    def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
-        self._here = frozenset(host.name for host in here)
-        #: The connections to other machines; ``None``: there are none.
-        self.others = others
-
-    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `launcher.backends.connections.ProgramRunner.run`."""
-        if host in self._here:
-            from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
-
-            return run_here(host, entry, arguments)
-        return self._to(host).run(host, entry, arguments)
-
-    def reconnect(self, host: str) -> None:
-        """See `launcher.backends.connections.Connections.reconnect`."""
-        self._to(host).reconnect(host)
-
-    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `launcher.backends.connections.Connections.start_agent`."""
-        return self._to(host).start_agent(host, arguments)
-
-    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `launcher.backends.connections.Connections.connect_agent`."""
-        return self._to(host).connect_agent(host, arguments)
-
-    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
-        """See `launcher.backends.connections.Connections.kill_agent`."""
-        return self._to(host).kill_agent(host, agent_id)
-
-    def _to(self, host: str) -> Connections:
-        if self.others is None or host in self._here:
-            raise TransportError(f"{host}: there is no connection to it")
-        return self.others
-
-
-@contextmanager
-def commands(
-    backend: Backend,
-    settings: Any,
-    hosts: Sequence[Host],
-    connect_settings: ConnectSettings,
-) -> Iterator[tuple[Programs, Mapping[str, str]]]:
-    """Connections for remote commands without a job.
-
-    Args:
-        backend, settings: make the connections to other machines.
-        hosts: this machine, and others.
-        connect_settings: see `launcher.backends.backend.Backend.connections`.
-
-    Yields:
-        An object that runs the commands; and by name, the reasons why hosts can't be reached.
-    """
-    remote = [host for host in hosts if not is_here(host)]
-    if not remote:
-        yield Programs(hosts, None), {}
-        return
-    with backend.connections(remote, settings, connect_settings) as made:
-        yield Programs(filter(is_here, hosts), made), made.failed
 
 
 def allow_descriptors(count: int) -> None:

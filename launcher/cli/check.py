@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from launcher.backends.backend import Allocation
 from launcher.backends.connections import ProgramRunner, for_each
-from launcher.backends.fleet import this_machine
-from launcher.backends.here import is_here
+from launcher.backends.fleet import HostPrograms
 from launcher.backends.json_client import JsonClient
-from launcher.cli.connecting import allocating_groups, allocation, commands, connecting_groups
+from launcher.cli.connecting import allocate, allocating_groups, check_current_folder, connecting_groups
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import byte_size, escape_controls, join_names, plural
@@ -100,28 +99,24 @@ def run(settings: Settings) -> int:
         HostfileError: all faults of the list of hosts.
         TransportError: no allocation is active, or its list of hosts is empty.
     """
+    check_current_folder()
     text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
-    with allocation(settings, text is not None) as within, ExitStack() as stack:
-        hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
-        hosts = within[1].hosts if within else hosts
-        programs, unreached = stack.enter_context(commands(hosts, settings, within))
-        if within:  # some addresses are known only now
-            backend, found_options = within[0], within[1].settings
-            at = {host.name: backend.address(host, found_options) or host.address for host in hosts}
-            hosts = tuple(replace(host, address=at[host.name]) for host in hosts)
-        asked = _ask(hosts, programs, unreached, settings, stack)
-    more: Iterable[Finding] = ()
-    if within is not None:
-        more = within[0].findings(within[1], {each.host.name: each.facts.agent for each in asked.reports})
-        for line in within[1].remarks:
-            say(line)
-    found = findings(hosts, asked.reports, asked.pairs, more)
+    with (
+        allocate(settings, () if text is None else read_hosts(text)) as allocation,
+        HostPrograms(allocation, allocation.hosts) as programs,
+        HostChecks(allocation, programs, settings) as checks,
+    ):
+        results = checks.run()
+    for line in allocation.remarks:
+        say(line)
+    more = allocation.findings({check.host.name: check.facts.agent for check in results.checks})
+    found = findings(results.hosts, results.checks, results.pairs, more)
     problems = any(finding.severity == PROBLEM for finding in found)
-    code = TransportError.exit_code if asked.failed else int(problems)
+    code = TransportError.exit_code if results.failed else int(problems)
     if settings[JSON]:
-        print(json.dumps(_as_json(hosts, asked, found, code), indent=2))
+        print(json.dumps(_as_json(results, found, code), indent=2))
     else:
-        _print(hosts, asked, found)
+        _print(results, found)
     return code
 
 
@@ -154,102 +149,131 @@ class _ReachedPeers(Record):
     pairs: tuple[_Reached, ...]
 
 
-class CheckAnswers(Record):
-    """The answers of the hosts."""
+class CheckResults(Record):
+    """What the checks of hosts have found."""
 
-    reports: Sequence[HostCheck]
+    #: The hosts, with the addresses at which the others reach them.
+    hosts: Sequence[Host]
+    checks: Sequence[HostCheck]
     pairs: Sequence[ReachResult]
     #: Host -> why it could not be checked.
     failed: Mapping[str, str]
 
 
-def _ask(
-    hosts: Sequence[Host],
-    programs: ProgramRunner,
-    unreached: Mapping[str, str],
-    settings: Settings,
-    stack: ExitStack,
-) -> CheckAnswers:
-    """Ask the hosts about themselves, then let them connect to each other.
+class HostChecks:
+    """Checks hosts side by side: first each by itself, then the connections between them.
+
+    It is a context, at whose end the programs on the hosts are closed.
 
     Args:
-        hosts: the inventory.
-        programs: runs a remote command on each host.
-        unreached: hosts that can't be reached, and why.
-        settings: of the command: seconds a host may take for a question; the environment and the Python where
-            a host names none; default: here our Python, else ``python3``.
-        stack: its end closes the remote commands.
+        allocation: The hosts.
+        programs: Runs a program on each host.
+        settings: Those of the command.
     """
-    by_name, seconds = {host.name: host for host in hosts}, settings[TIMEOUT]
-    #: A host sends its token to each peer that connects.
-    tokens = {host.name: secrets.token_hex(16) for host in hosts}
-    ports: dict[str, int] = {}
-    running: dict[str, JsonClient] = {}
 
-    def look(name: str) -> HostCheck:
-        if name in unreached:
-            raise TransportError(unreached[name])
-        host = by_name[name]
-        command = programs.run(name, _ENTRY, {})
-        stack.callback(command.close)
-        client = running[name] = JsonClient(command)
-        venv = host.venv or settings[VENV]
-        usual = settings[PYTHON] or (sys.executable if is_here(host) else DEFAULT_PYTHON)
+    def __init__(self, allocation: Allocation, programs: ProgramRunner, settings: Settings) -> None:
+        self._local, self._programs, self._settings = allocation.local, programs, settings
+        # Some addresses are known only now that the hosts are connected to.
+        self._hosts = {
+            host.name: replace(host, address=allocation.address(host)) for host in allocation.hosts
+        }
+        self._timeout = settings[TIMEOUT]
+        #: A host sends its token to each peer that connects.
+        self._tokens = {name: secrets.token_hex(16) for name in self._hosts}
+        #: Where each host that was inspected listens, and the program there.
+        self._ports: dict[str, int] = {}
+        self._clients: dict[str, JsonClient] = {}
+        #: The hosts that answered, which connect to each other.
+        self._peers: list[str] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> HostChecks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self) -> CheckResults:
+        """Check all hosts."""
+        checks, unreached = for_each(self._hosts, self.inspect, "the check of the host")
+        self._peers = list(checks)
+        reached, silent = for_each(checks, self.reach_peers, "connections to others")
+        pairs = [pair for results in reached.values() for pair in results]
+        return CheckResults((*self._hosts.values(),), (*checks.values(),), pairs, {**unreached, **silent})
+
+    def inspect(self, host_name: str) -> HostCheck:
+        """Ask a host about itself.
+
+        Raises:
+            TransportError: It can't be reached, or does not answer.
+        """
+        host = self._hosts[host_name]
+        program = self._programs.run(host_name, _ENTRY, {})
+        self._stack.callback(program.close)
+        client = self._clients[host_name] = JsonClient(program)
+        venv = host.venv or self._settings[VENV]
         request = {
             "do": "look",
-            "python": VENV_PYTHON if venv else host.python or usual,
+            "python": VENV_PYTHON if venv else host.python or self._default_python(host_name),
             "workdir": host.workdir,
             "venv": venv,
             "env": dict(host.env),
-            "seconds": seconds,
-            "token": tokens[name],
+            "seconds": self._timeout,
+            "token": self._tokens[host_name],
         }
-        answer = client.ask(request, _ANSWER_PARTS * seconds + _ANSWER_MARGIN_SECONDS, _HostAnswer)
+        answer = client.ask(request, _ANSWER_PARTS * self._timeout + _ANSWER_MARGIN_SECONDS, _HostAnswer)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
-        ports[name] = answer.port
-        asked = time.time()
-        clock = client.ask({"do": "clock"}, seconds + _ANSWER_MARGIN_SECONDS, _Clock).at
-        came = time.time()
-        return HostCheck(host, answer.facts, clock=clock - (asked + came) / 2)
+        self._ports[host_name] = answer.port
+        asked_at = time.time()
+        clock = client.ask({"do": "clock"}, self._timeout + _ANSWER_MARGIN_SECONDS, _Clock).at
+        answered_at = time.time()
+        return HostCheck(host, answer.facts, clock=clock - (asked_at + answered_at) / 2)
 
-    def connect(name: str) -> list[ReachResult]:
-        names = list(reports)
-        first = names.index(name)
-        peers = [*names[first:], *names[:first]][:_MAX_PEERS]
-        each = min(_CONNECT_TIMEOUT_SECONDS, seconds)
+    def _default_python(self, host_name: str) -> str:
+        """Return the Python of tasks on a host that names none."""
+        return self._settings[PYTHON] or (sys.executable if host_name in self._local else DEFAULT_PYTHON)
+
+    def reach_peers(self, host_name: str) -> list[ReachResult]:
+        """Let a host that was inspected connect to itself and to others.
+
+        Raises:
+            TransportError: It does not answer.
+        """
+        first = self._peers.index(host_name)
+        peers = [*self._peers[first:], *self._peers[:first]][:_MAX_PEERS]
         fields = [
-            {"address": by_name[peer].shown_address, "port": ports[peer], "token": tokens[peer]}
+            {
+                "address": self._hosts[peer].shown_address,
+                "port": self._ports[peer],
+                "token": self._tokens[peer],
+            }
             for peer in peers
         ]
+        each = min(_CONNECT_TIMEOUT_SECONDS, self._timeout)
         request = {"do": "connect", "seconds": each, "peers": fields}
-        results = running[name].ask(request, 3 * each + 1.0 + _ANSWER_MARGIN_SECONDS, _ReachedPeers).pairs
+        timeout = 3 * each + 1.0 + _ANSWER_MARGIN_SECONDS
+        results = self._clients[host_name].ask(request, timeout, _ReachedPeers).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
         return [
-            ReachResult(source=name, target=peer, **as_dict(result))
+            ReachResult(source=host_name, target=peer, **as_dict(result))
             for peer, result in zip(peers, results, strict=True)
         ]
-
-    reports, failed = for_each(by_name, look, "the check of the host")
-    connected, late = for_each(reports, connect, "connections to others")
-    pairs = [pair for found in connected.values() for pair in found]
-    return CheckAnswers(tuple(reports.values()), pairs, {**failed, **late})
 
 
 # ---------------------------------------------------------------------- output
 
 
-def _print(hosts: Sequence[Host], asked: CheckAnswers, found: Sequence[Finding]) -> None:
-    """A table of the hosts, how many connections work, then the findings."""
-    reports = {report.host.name: report for report in asked.reports}
-    print_table(
-        _COLUMNS, [_row(host, reports.get(host.name), asked.failed.get(host.name, "")) for host in hosts]
-    )
+def _print(results: CheckResults, found: Sequence[Finding]) -> None:
+    """Print a table of the hosts, how many connections work, then the findings."""
+    hosts, failed = results.hosts, results.failed
+    checks = {check.host.name: check for check in results.checks}
+    print_table(_COLUMNS, [_row(host, checks.get(host.name), failed.get(host.name, "")) for host in hosts])
     print()
-    if len({pair.source for pair in asked.pairs}) > 1:
-        good = sum(pair.result == "ok" for pair in asked.pairs)
-        print(f"{good} of {plural(len(asked.pairs), 'connection')} between the hosts work")
+    if len({pair.source for pair in results.pairs}) > 1:
+        good = sum(pair.result == "ok" for pair in results.pairs)
+        print(f"{good} of {plural(len(results.pairs), 'connection')} between the hosts work")
     for finding, following in zip(found, [*found[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
@@ -259,15 +283,15 @@ def _print(hosts: Sequence[Host], asked: CheckAnswers, found: Sequence[Finding])
         (severity, sum(each.severity == severity for each in found)) for severity in (PROBLEM, WARNING)
     ]
     parts = [", ".join(plural(number, severity) for severity, number in numbers if number)]
-    parts += [f"{plural(len(asked.failed), 'host')} could not be checked"] if asked.failed else []
+    parts += [f"{plural(len(failed), 'host')} could not be checked"] if failed else []
     print("; ".join(filter(None, parts)) or "no findings")
 
 
-def _row(host: Host, report: HostCheck | None, failed: str) -> list[str]:
+def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
     address = host.address or ""
-    if report is None:
+    if check is None:
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
-    facts = report.facts
+    facts = check.facts
     unknown = "none" if facts.task_python.state == "ok" else "?"
     free = [folder.free for folder in facts.folders.values() if folder.free is not None]
     names = [gpu.name for gpu in facts.gpus.list]
@@ -275,9 +299,9 @@ def _row(host: Host, report: HostCheck | None, failed: str) -> list[str]:
     return [
         host.name,
         address,
-        report.version("version") or "?",
-        report.version("tensorflow") or unknown,
-        report.version("keras"),
+        check.version("version") or "?",
+        check.version("tensorflow") or unknown,
+        check.version("keras"),
         str(facts.agent.cpus),
         byte_size(facts.available),
         byte_size(min(free, default=None)),
@@ -291,22 +315,20 @@ def _facts(facts: HostInspection) -> dict[str, Any]:
     return {**fields.pop("agent"), **fields}
 
 
-def _as_json(
-    hosts: Sequence[Host], asked: CheckAnswers, found: Sequence[Finding], code: int
-) -> dict[str, Any]:
-    reports = {report.host.name: report for report in asked.reports}
-    rows = [(host, reports.get(host.name)) for host in hosts]
+def _as_json(results: CheckResults, found: Sequence[Finding], code: int) -> dict[str, Any]:
+    checks = {check.host.name: check for check in results.checks}
+    rows = [(host, checks.get(host.name)) for host in results.hosts]
     return {
         "schema": 3,
         "hosts": [
             {
                 "name": host.name,
                 "address": host.shown_address,
-                "error": asked.failed.get(host.name),
-                "clock": report and report.clock,
-                "facts": report and _facts(report.facts),
+                "error": results.failed.get(host.name),
+                "clock": check and check.clock,
+                "facts": check and _facts(check.facts),
             }
-            for host, report in rows
+            for host, check in rows
         ],
         "pairs": [
             {
@@ -316,7 +338,7 @@ def _as_json(
                 "why": pair.why,
                 "address": pair.address,
             }
-            for pair in asked.pairs
+            for pair in results.pairs
         ],
         "findings": [as_dict(finding) for finding in found],
         "exit_code": code,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from launcher import backends
-from launcher.backends.cleaning import Cleaning
-from launcher.cli.connecting import commands, connecting_groups
+from launcher.backends.cleaning import Cleaning, CleanRequest
+from launcher.backends.fleet import HostPrograms
+from launcher.cli.connecting import check_current_folder, connecting_groups, named_hosts
 from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -54,15 +57,22 @@ def run(settings: Settings) -> int:
     hosts = () if text is None else read_hosts(text)
     found, faults = False, list[str]()
     backends.find_installed()
-    with commands(hosts, settings) as (programs, unreached):
-        if unreached:
-            raise HostsError(f"{host}: {why}" for host, why in unreached.items())
-        made = backends.backends()
-        asked = [each for each in made.values() if each.clean_rows and settings[each.clean_rows[0]]]
-        for backend in asked or made.values():
+    check_current_folder()
+    with ExitStack() as stack:
+        programs = None
+        if hosts:
+            allocation = stack.enter_context(named_hosts(settings, hosts))
+            programs = stack.enter_context(HostPrograms(allocation, hosts))
+            if programs.failed:
+                raise HostsError(f"{host}: {why}" for host, why in programs.failed.items())
+        request = CleanRequest(
+            settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
+        )
+        known = backends.backends().values()
+        asked = [each for each in known if each.clean_rows and settings[each.clean_rows[0]]]
+        for backend in asked or known:
             try:
-                dry_run = settings[DRY_RUN]
-                for line in backend.cleanup(settings, cleaning, hosts, programs, dry_run):
+                for line in backend.clean(request):
                     print(line)
                     found = True
             except LaunchError as error:  # others may have something to remove

@@ -1,19 +1,17 @@
-"""Connections for commands that work on hosts without a job; the options about reaching hosts."""
+"""The hosts of commands without a job, and the options about reaching them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from launcher import backends
-from launcher.backends import fleet
-from launcher.backends.backend import Backend
-from launcher.backends.launch_request import Allocation, Asked, ConnectSettings
+from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.common.errors import Fault, JobError
 from launcher.config.settings import Group, Settings
-from launcher.config.table import CONNECT_TIMEOUT, FANOUT, LEASE
-from launcher.job import Host
+from launcher.config.table import PYTHON
+from launcher.job import Host, JobSpec
 from launcher.runs.run import new_run_name
 
 
@@ -31,59 +29,50 @@ def check_current_folder() -> None:
 
 
 def connecting_groups() -> tuple[Group, ...]:
-    """The options of the default transport."""
+    """Return the options of the default backend."""
     group = backends.backends()[backends.default()].group
     return () if group is None else (group,)
 
 
 def allocating_groups() -> tuple[Group, ...]:
-    """The options of `allocation` that ask for one."""
-    able = [each for each in backends.backends().values() if type(each).present is not Backend.present]
+    """Return the options that ask `allocate` for hosts."""
+    able = (each for each in backends.backends().values() if each.provides_hosts)
     return tuple(each.group for each in able if each.group is not None)
 
 
-def reaching(settings: Settings) -> ConnectSettings:
-    """How to reach hosts."""
-    return ConnectSettings(settings[CONNECT_TIMEOUT], settings[FANOUT], settings[LEASE])
-
-
 @contextmanager
-def allocation(settings: Settings, named: bool) -> Iterator[tuple[Backend, Allocation] | None]:
-    """The allocation that this command runs in, or asks for, and its transport; ``None``: there is none.
+def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Allocation]:
+    """Get the hosts for a command without a job.
+
+    They are those that the user names, else those of an allocation that the command runs in or asks for, else
+    this machine.
 
     Args:
-        settings: of the command, perhaps with those of `allocating_groups`.
-        named: whether the user names hosts.
+        settings: Those of the command, perhaps with those of `allocating_groups`.
+        named_hosts: The hosts that the user names. Empty: none.
 
     Raises:
-        InputError: the options do not fit.
-        TransportError: no allocation is active, the queue grants none, or its list of hosts is empty.
+        InputError: The options do not fit.
+        TransportError: No hosts are available.
     """
-    for backend in backends.backends().values():
-        with backend.present(Asked(settings, named=named), new_run_name()) as found:
-            if found is not None:
-                yield backend, found
-                return
-    yield None
+    request = _request(settings, named_hosts)
+    choice = backends.choose(settings, request.spec, hosts_named=bool(named_hosts))
+    options = choice.options[choice.names[0]]
+    found = [*choice.faults(), *choice.backend.check(options, request, choice.backend)]
+    if faults := [each for each in found if isinstance(each, Fault)]:
+        raise JobError(faults)
+    with choice.backend.allocate(options, request) as allocation:
+        yield allocation
 
 
-def commands(
-    hosts: Sequence[Host], settings: Settings, within: tuple[Backend, Allocation] | None = None
-) -> AbstractContextManager[tuple[fleet.Programs, Mapping[str, str]]]:
-    """Run remote commands on hosts, see `launcher.backends.fleet.commands`.
-
-    Args:
-        hosts: this machine, and others.
-        settings: of the command.
-        within: an allocation of the hosts; ``None``: the default transport reaches them.
-
-    Raises:
-        JobError: The current folder is gone.
-    """
-    check_current_folder()
-    if within is not None:
-        backend, allocation = within
-        return fleet.commands(backend, allocation.settings, hosts, reaching(settings))
+def named_hosts(settings: Settings, hosts: Sequence[Host]) -> AbstractContextManager[Allocation]:
+    """Return the hosts that the user names, else this machine, reached by the default backend."""
+    request = _request(settings, hosts)
     backend = backends.backends()[backends.default()]
-    options = backend.parse(Asked(settings))
-    return fleet.commands(backend, options, hosts, reaching(settings))
+    options = backend.parse(settings, request.spec, hosts_named=bool(hosts))
+    return backend.allocate(options, request)
+
+
+def _request(settings: Settings, hosts: Sequence[Host]) -> LaunchRequest:
+    spec = JobSpec((), python=settings[PYTHON])
+    return LaunchRequest(new_run_name(), spec, settings, tuple(hosts), Purpose.CHECK)

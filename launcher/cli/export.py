@@ -94,7 +94,7 @@ def _name(command: Sequence[str]) -> str:
 
 def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     check_programs_here(options)
-    asked: SlurmOptions = options.backend_options["slurm"]
+    asked: SlurmOptions = options.backend_options
     words = asked.for_job(spec)
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
@@ -111,17 +111,18 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, 
     return made, slurm.batch_script(made, words)
 
 
-def _asked(options: LaunchOptions, *transports: str) -> Any:
-    """The settings of the first of these transports that is asked for.
+def _asked(options: LaunchOptions, *names: str) -> Any:
+    """Return the options of the backend that is asked for.
 
     Raises:
-        JobError: none is.
+        JobError: It is none of these.
     """
-    found = next(filter(None, (options.backend_options[name] for name in transports)), None)
-    if found is None:
-        names = " or ".join(f"--{name} IMAGE" for name in transports)
-        raise JobError([Fault(ON_COMMAND_LINE, "no image is named", f"expected {names}, or image: of roles")])
-    return found
+    if options.backend_name not in names:
+        wanted = " or ".join(f"--{name} IMAGE" for name in names)
+        raise JobError(
+            [Fault(ON_COMMAND_LINE, "no image is named", f"expected {wanted}, or image: of roles")]
+        )
+    return options.backend_options
 
 
 def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 
-from launcher.backends.fleet import this_machine
-from launcher.cli.connecting import allocation
+from launcher.cli.connecting import allocate
 from launcher.common.record import as_dict
 from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
@@ -45,10 +43,8 @@ def run(settings: Settings) -> int:
         HostfileError: with all faults.
     """
     text = settings[HOSTS]
-    with allocation(settings, text is not None) as found:
-        here = text is None and found is None
-        hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
-        hosts = found[1].hosts if found else hosts
+    with allocate(settings, () if text is None else read_hosts(text)) as allocation:
+        hosts = allocation.hosts
     if settings[JSON]:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
@@ -56,7 +52,7 @@ def run(settings: Settings) -> int:
     slots = plural(sum(host.slots or 1 for host in hosts), "slot")
     known = [len(host.gpus) for host in hosts if host.gpus is not None]
     gpus = plural(sum(known), "GPU") if known else "GPUs not known"
-    if here or (found and found[1].any_number):
+    if allocation.exceeds_slots:
         slots = "any number of tasks"
     print(f"\n{plural(len(hosts), 'host')}, {slots}, {gpus}")
     return 0

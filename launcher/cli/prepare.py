@@ -8,9 +8,8 @@ import signal
 import sys
 import tempfile
 
-from launcher.backends.fleet import this_machine
-from launcher.backends.here import is_here
-from launcher.cli.connecting import commands, connecting_groups, reaching
+from launcher.backends.fleet import HostPrograms
+from launcher.cli.connecting import check_current_folder, connecting_groups, named_hosts
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import join_names, plural
 from launcher.config import values
@@ -86,7 +85,7 @@ def run(settings: Settings) -> int:
         InputError: all faults of the hosts or of the packages.
     """
     text, cleans = settings[HOSTS], settings[CLEAN]
-    hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
+    named = () if text is None else read_hosts(text)
     if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
@@ -97,9 +96,14 @@ def run(settings: Settings) -> int:
     makes = not settings[CHECK] and not cleans
     asked = {"name": settings[NAME], "makes": makes, "days": _UNUSED_DAYS if cleans else 0}
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
-    with temporary as folder, commands(hosts, settings) as reached:
+    check_current_folder()
+    with (
+        temporary as folder,
+        named_hosts(settings, named) as allocation,
+        HostPrograms(allocation, allocation.hosts) as programs,
+    ):
         resolver = Resolver(packages, settings[UPGRADE], settings[OFFLINE], folder)
-        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(settings).fanout)
+        looks = Preparer(allocation.hosts, asked, resolver, programs).prepare(settings[FANOUT])
     print_table(
         _COLUMNS,
         [
@@ -119,6 +123,7 @@ def run(settings: Settings) -> int:
         say(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(text)}" if text else ""
-        send = "" if all(map(is_here, hosts)) else " --sync ."
+        is_here = allocation.local.issuperset(looks)
+        send = "" if is_here else " --sync ."
         say(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
     return int(bool(bad))

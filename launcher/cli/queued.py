@@ -20,7 +20,7 @@ def queue_of(run: Run) -> BatchQueue | None:
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
     backend = backends.backends().get(run.batch.transport)
-    return None if backend is None else backend.queue()
+    return None if backend is None else backend.batch_queue()
 
 
 def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
@@ -34,7 +34,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         if run.batch is not None and queue_of(run) is not None:
             by_transport.setdefault(run.batch.transport, []).append(run)
     for name, own in by_transport.items():
-        queue = backends.backends()[name].queue()
+        queue = backends.backends()[name].batch_queue()
         try:
             found.update(queue.inspect(own) if queue else {})
         except TransportError as error:

@@ -23,8 +23,7 @@ from types import SimpleNamespace
 
 from launcher.agent.files import cache_folder
 from launcher.backends.connections import for_each
-from launcher.backends.fleet import Programs
-from launcher.backends.here import is_here
+from launcher.backends.fleet import HostPrograms
 from launcher.backends.json_client import JsonClient, read
 from launcher.backends.programs import run_here
 from launcher.backends.ssh.connections import SshConnections
@@ -248,10 +247,13 @@ class Preparer:
         hosts: Where.
         asked: What is done there: arguments of `launcher.environments.remote.main`.
         resolver: Finds versions and wheels for them.
+        programs: Runs programs there.
     """
 
-    def __init__(self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver) -> None:
-        self._asked, self._resolver = asked, resolver
+    def __init__(
+        self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver, programs: HostPrograms
+    ) -> None:
+        self._asked, self._resolver, self._programs = asked, resolver, programs
         self._hosts = {host.name: host for host in hosts}
         self._interrupted = False
         self._stages, self._looks = (
@@ -259,14 +261,10 @@ class Preparer:
             dict[str, EnvironmentStatus](),
         )
 
-    def prepare(
-        self, programs: Programs, unreached: Mapping[str, str], fanout: int
-    ) -> dict[str, EnvironmentStatus]:
+    def prepare(self, fanout: int) -> dict[str, EnvironmentStatus]:
         """Prepare, compare or clean all hosts.
 
         Args:
-            programs: Runs programs there.
-            unreached: Host -> why it cannot be reached.
             fanout: How many hosts at the same time.
 
         Returns:
@@ -275,7 +273,6 @@ class Preparer:
         Raises:
             SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
         """
-        self._programs, self._unreached = programs, unreached
         try:
             return for_each(self._hosts, self._run, self._doing, fanout, growth=1)[0]
         finally:
@@ -302,8 +299,6 @@ class Preparer:
         """
         asked = {**self._asked, "known": self._resolver.known, "python": self._hosts[name].python or ""}
         try:
-            if name in self._unreached:
-                raise TransportError(self._unreached[name])
             with closing(self._programs.run(name, "launcher.environments.remote:main", asked)) as program:
                 look = self._converse(name, JsonClient(program))
         except (LaunchError, OSError) as error:
@@ -337,7 +332,7 @@ class Preparer:
         if look.wheels:
             self._begin(name, "downloading wheels here")
             folder = self._resolver.download(look.python, look.platform)
-            return folder if is_here(self._hosts[name]) else self._send(name, folder, look.wheels)
+            return folder if name in self._programs.local else self._send(name, folder, look.wheels)
         try:
             return self._resolver.resolve(look.python, look.platform)
         except LaunchError as error:
@@ -351,7 +346,7 @@ class Preparer:
         from fabric import Config, Connection  # noqa: PLC0415 - with paramiko, to send wheels only
         from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only
 
-        names, connections = os.listdir(folder), self._programs.others
+        names, connections = os.listdir(folder), self._programs.connections
         assert isinstance(connections, SshConnections)
         self._begin(name, f"sending {plural(len(names), 'wheel')}")
         transport = connections.connection(name).transport

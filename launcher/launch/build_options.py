@@ -12,20 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import backends
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.container_rows import ANY_CONTAINERS
 from launcher.backends.docker.rows import DOCKER
-from launcher.backends.fleet import this_machine
 from launcher.backends.kubernetes.rows import KUBERNETES
-from launcher.backends.launch_request import Asked
 from launcher.common.errors import Fault, InputError, JobError, Note
-from launcher.common.record import Record
+from launcher.common.record import replace
 from launcher.config import table
 from launcher.config.defaults import find_defaults
 from launcher.config.documents import Target
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
 from launcher.config.settings import FileContent, Given, Settings, SourceKind, merge
-from launcher.job import Host, JobSpec
+from launcher.job import Host
 from launcher.launch import option_faults
 from launcher.launch.job_spec import adapted, counts_of, roles_of, spec_of, variables_of, with_tensorboard
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
@@ -62,13 +61,14 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     found += check_descriptors(spec, hosts, settings.source(table.ENV))
     found += _program_faults(settings, words, has_roles=has_roles)
 
-    choice, faults = _choose_backend(settings, spec, engine)
-    backend = backends.backends()[choice.name]
-    in_containers, other_machines = backend.runs_in_containers, choice.named or backend.provides_hosts
+    request = LaunchRequest("", spec=spec, settings=settings, named_hosts=hosts)
+    choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
+    in_containers = choice.backend.runs_in_containers
+    other_machines = request.hosts_named or choice.backend.provides_hosts
     spec, more_faults = with_tensorboard(spec, settings, own_container=in_containers and not other_machines)
-    found += [*faults, *more_faults]
-    are_files_right = not (file.faults or project.faults)
-    found += _check_backends(settings, spec, choice, are_files_right=are_files_right, wrong=words.faults)
+    found += [*choice.faults(), *more_faults]
+    request, are_files_right = replace(request, spec=spec), not (file.faults or project.faults)
+    found += _check_backends(request, choice, are_files_right=are_files_right, wrong=words.faults)
     if in_containers:
         found += option_faults.container_faults(settings, spec, other_machines or bool(words.faults))
 
@@ -76,7 +76,6 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     if faults:
         raise JobError(faults)
     if not other_machines:
-        hosts = (this_machine(os.environ),)
         settings = settings.with_values({table.SYNC: ()})  # its tasks run in its own folders
     notes = tuple(each.text for each in found if isinstance(each, Note))
     return LaunchOptions(
@@ -84,7 +83,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         spec=spec,
         hosts=hosts,
         backend_name=choice.name,
-        backend_options=choice.options,
+        backend_options=choice.options[choice.name],
         notes=notes,
     )
 
@@ -164,65 +163,30 @@ def _program_faults(settings: Settings, words: LaunchWords, *, has_roles: bool) 
 # ---------------------------------------------------------------------- backend
 
 
-class _Choice(Record):
-    """The backend that is used."""
-
-    name: str
-    #: The options of all backends; None: the user does not ask for it.
-    options: Mapping[str, Any]
-    #: Whether the user names the hosts.
-    named: bool
-
-
-def _choose_backend(settings: Settings, spec: JobSpec, engine: str) -> tuple[_Choice, list[Fault]]:
-    """Choose the backend.
-
-    Args:
-        settings: Those of the launch.
-        spec: Its job.
-        engine: See `build_options`.
-    """
-    named = settings[table.HOSTS] is not None
-    options = {
-        name: backend.parse(Asked(settings, named, spec, implied=name == engine))
-        for name, backend in backends.backends().items()
-    }
-    name, *others = backends.asked_for(options, engine)
-    faults = []
-    if others:
-        problem = f"{' and '.join([name, *others])} can't start the same tasks"
-        faults.append(Fault(ON_COMMAND_LINE, problem, "expected one of them"))
-    # A backend that only the environment implies is not used if the user asks for another one.
-    unused = [each for each, found in options.items() if each != name and getattr(found, "implied", False)]
-    return _Choice(name, {**options, **dict.fromkeys(unused)}, named), faults
-
-
 def _check_backends(
-    settings: Settings, spec: JobSpec, choice: _Choice, *, are_files_right: bool, wrong: Sequence[Fault]
+    request: LaunchRequest, choice: backends.Choice, *, are_files_right: bool, wrong: Sequence[Fault]
 ) -> Iterator[Fault | Note]:
     """Yield what all backends find: options of one that is not used have no effect.
 
     Args:
-        settings: Those of the launch.
-        spec: Its job.
+        request: The launch.
         choice: The backend that is used.
         are_files_right: Whether files have no faults, which hide what the user asks for.
         wrong: The faults of the command line.
     """
-    backend = backends.backends()[choice.name]
-    other_machines = choice.named or backend.provides_hosts
+    settings, backend = request.settings, choice.backend
+    other_machines = request.hosts_named or backend.provides_hosts
     heads = {section.head.flag for section in backends.sections()}
     is_known = are_files_right and not any(fault.where in heads for fault in wrong)
     met = [table.OTHER_MACHINES] if other_machines or wrong or not are_files_right else []
     # Pods are containers, too: their backend refuses what only Docker has.
     met += [ANY_CONTAINERS] if backend.runs_in_containers else []
-    asked = Asked(settings, choice.named, spec, in_containers=backend.runs_in_containers)
     for name, each in backends.backends().items():
         options = choice.options[name]
-        if options is not None or is_known:
-            yield from each.faults(asked, options)
-        yield from map(Note, each.notes(asked, options))
-        met += each.meets(options)
+        for found in each.check(options, request, backend):
+            if options is not None or is_known or isinstance(found, Note):
+                yield found
+        met += each.met_needs(options)
     if is_known:
         yield from option_faults.need_faults(settings, met)
     if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:

@@ -121,7 +121,7 @@ def run_detached(options: LaunchOptions) -> int:
     Raises:
         LaunchError: the launcher was killed; or as `Session.run`, in the child.
     """
-    queue = options.backend.queue()
+    queue = options.backend.batch_queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return Session(replace(options, submitted=submitted)).run()
@@ -176,7 +176,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
             request = launch_request(options, run.name, interrupts.ignore)
-            submitted = queue.submit(request, run, sys.argv[1:], parcel)
+            submitted = queue.submit(options.backend_options, request, run, sys.argv[1:], parcel)
     except InputError:  # nothing was begun
         discard(run)
         raise
@@ -259,7 +259,7 @@ def _parcel(options: LaunchOptions) -> Parcel:
                 }
             ),
             spec=spec,
-            backend_options={**options.backend_options, options.backend_name: backend_options},
+            backend_options=backend_options,
         )
         return pickle.dumps((there, moved(os.getcwd()), sys.argv[1:]))
 

@@ -1,6 +1,6 @@
 """The options of a launch, and the command line that they are made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends import backends
@@ -40,18 +40,19 @@ class LaunchOptions(Record):
     #: Each option is read from here where it is used.
     settings: Settings
     spec: JobSpec
+    #: The hosts that the user names.
     hosts: tuple[Host, ...]
-    #: The name of the backend that gets the hosts, and the options of all backends by name.
+    #: The name of the backend that gets the hosts, and its options.
     backend_name: str
-    backend_options: Mapping[str, Any]
+    backend_options: Any
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
     #: The run that a cluster's queue has started by this process; ``None``: none has.
     submitted: "Run | None" = None
 
     @property
-    def backend(self) -> Backend:
-        """The transport for the hosts."""
+    def backend(self) -> Backend[Any]:
+        """The backend that gets the hosts."""
         return backends()[self.backend_name]
 
     @property

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from launcher import backends
+from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.backends.connections import Fleet
-from launcher.backends.fleet import AgentFleet
-from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.common import events
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, TransportError
 from launcher.common.record import Record, replace
@@ -108,7 +106,7 @@ class Session:
         self.detached = detached
         #: When the launch began, in seconds since the epoch. The wait for hosts does not count.
         self.began = events.now()
-        self.queue = options.backend.queue()
+        self.queue = options.backend.batch_queue()
         if options.submitted is not None:
             self.run_name = options.submitted.name
         else:
@@ -176,23 +174,22 @@ class Session:
 
     def allocate(self) -> None:
         """Get the hosts of the launch, and name what signals mean on them."""
-        request = launch_request(self.options, self.run_name, self.interrupts.ignore)
-        allocation = self.allocation_stack.enter_context(self.options.backend.inventory(request))
+        self.request = launch_request(self.options, self.run_name, self.interrupts.ignore)
+        allocating = self.options.backend.allocate(self.options.backend_options, self.request)
+        allocation = self.allocation_stack.enter_context(allocating)
         if venv := self.options.spec.venv:
-            hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
-            allocation = replace(allocation, hosts=hosts)
+            allocation.hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
         if self.queue is not None and (requeued := self.queue.times_requeued()):
-            spec = with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
-            allocation = replace(allocation, spec=spec)
-        self.interrupts.name(allocation.limit, allocation.end)
-        self.request, self.allocation = request, allocation
+            allocation.spec = with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
+        self.interrupts.name(allocation.limit_name, allocation.stop_name)
+        self.allocation = allocation
 
     def place(self) -> None:
         """Give each task its host. All faults of ``--sync``, ``--collect`` and ``--show`` are known then."""
         placement = place(self.allocation.spec, self.allocation.hosts)
-        self.placement = placement if self.allocation.standby else replace(placement, standby=())
+        self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
         self.files = None
-        if self.request.commands:
+        if self.request.runs_programs:
             from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
 
             self.files = StagedFiles(self.options, self.allocation, self.placement)
@@ -201,7 +198,7 @@ class Session:
     def check_programs(self) -> None:
         """Check the programs of the tasks that run on this machine. Containers have files of their own."""
         if not self.options.backend.runs_in_containers:
-            check_programs(self.options, self.placement, self.allocation.here)
+            check_programs(self.options, self.placement, self.allocation.local)
 
     def print_plan(self) -> int:
         """Print what the launch would do, for ``--dry-run``."""
@@ -222,11 +219,7 @@ class Session:
             say(text)
         if self.options.has_other_machines:
             name_idle_hosts(self.allocation.hosts, self.placement)
-        made = self.options.backend.hosts(self.request, self.allocation, self.placement, self.loop)
-        fleet = made or AgentFleet(
-            self.options.backend, self.request, self.allocation, self.placement, self.loop
-        )
-        self.fleet = self.job_stack.enter_context(fleet)
+        self.fleet = self.job_stack.enter_context(self.allocation.fleet(self.placement, self.loop))
         _import_the_rest()
         if self.files is not None:
             self.files.begin(self.fleet, self.run_name, self.interrupts, self.loop)
@@ -265,11 +258,11 @@ class Session:
         self.board = None
         if self.settings[table.TENSORBOARD] is not None:
             self.board = TensorBoardSidecar(
-                self.fleet.forwarding, self.allocation.here, self.options.has_own_containers
+                self.fleet.forwarding, self.allocation.local, self.options.has_own_containers
             )
         self.planned_placement = self.placement
         running = self.fleet.running(self.with_folders(self.placement))
-        self.placement = self.fleet.with_addresses(self.job_stack.enter_context(running))
+        self.placement = self.allocation.with_addresses(self.job_stack.enter_context(running))
 
     def with_folders(self, placement: Placement) -> Placement:
         """Return a placement of this launch with the folders and relays of its tasks on their hosts."""
@@ -343,7 +336,7 @@ class Session:
         """Return the names of other machines from which tasks can't reach the socket of ``--relay``."""
         if self.settings[table.RELAY] is None or not self.fleet.has_remote_hosts:
             return ()
-        reached = {*self.relays, *self.allocation.here}
+        reached = {*self.relays, *self.allocation.local}
         return tuple(host.name for host in self.allocation.hosts if host.name not in reached)
 
     def recovery(self) -> Recovery | None:
@@ -362,7 +355,7 @@ class Session:
 
     def moved(self, placement: Placement) -> Placement:
         """Return a placement on other hosts with the folders and addresses of its tasks there."""
-        return self.fleet.with_addresses(self.with_folders(placement))
+        return self.allocation.with_addresses(self.with_folders(placement))
 
     def recover(self, host_name: str) -> None:
         """Make a lost host usable again, with the files of the launch. Blocks.
@@ -475,25 +468,14 @@ def launch_request(
         run_name: The name of the run.
         ignore_signals: Called before hosts are given back, if no signal may interrupt that.
     """
-    usual, settings = backends.default(), options.settings
     return LaunchRequest(
         run_name,
         spec=options.spec,
-        hosts=options.hosts,
-        named=options.hosts_named,
-        settings=options.backend_options[options.backend_name],
-        connect_settings=ConnectSettings(
-            settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
-        ),
-        usual=(backends.backends()[usual], options.backend_options[usual]),
+        settings=options.settings,
+        named_hosts=options.hosts,
+        purpose=Purpose.DRY_RUN if options.settings[table.DRY_RUN] else Purpose.RUN,
         ignore_signals=ignore_signals,
-        dry_run=settings[table.DRY_RUN],
-        python_given=settings.is_given(table.PYTHON),
-        workdir_given=settings.is_given(table.WORKDIR),
-        commands=bool(settings[table.SYNC] or settings[table.COLLECT] or options.spec.output_dirs),
-        files=bool(settings[table.SYNC] or options.spec.output_dirs),
-        relay=settings[table.RELAY],
-        meanwhile=_import_the_rest,
+        warm_up=_import_the_rest,
     )
 
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS_FOLDER
+from launcher.backends.backend import Allocation
 from launcher.backends.connections import ProgramRunner, with_tilde
-from launcher.backends.launch_request import Allocation
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
@@ -47,9 +47,10 @@ class StagedFiles:
     """
 
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
-        self._options, self._placement, self._other_user = options, placement, allocation.other_user
+        self._options, self._placement = options, placement
+        self._other_user = allocation.runs_as_other_user
         hosts = [host.name for host in placement.agent_hosts()]
-        self._remote = [host for host in hosts if host not in allocation.same_files]
+        self._remote = [host for host in hosts if host not in allocation.sharing_files]
         settings = options.settings
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
@@ -61,7 +62,7 @@ class StagedFiles:
         if self._syncs and self._remote:
             self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), settings[RUN_DIR])
         elif self._syncs:
-            here = allocation.here.issuperset(hosts)
+            here = allocation.local.issuperset(hosts)
             why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
             self.notes.append(f"--sync: nothing is copied: {why}")
         #: Hosts whose tasks have their output folders there, not in the run's folder.

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from launcher.backends.connections import AgentLink, Connections
 from launcher.backends.local import fork_agent
+from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec
 from tests.ssh.host import LabHost
@@ -105,13 +105,13 @@ def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
 def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
-    from launcher.backends.ssh import SshSettings
+    from launcher.backends.ssh import SshOptions
     from launcher.backends.ssh.connections import SshConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
     lab.heal()
-    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], SshSettings()) as fleet:
+    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], SshOptions()) as fleet:
         fleet.connect()
         site = SshSite(fleet, lab.hosts[0])
         site.run(["mkdir", site.folder])
@@ -123,20 +123,23 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @contextmanager
 def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """The transport of docs/extending.md: the ssh command."""
-    from launcher.backends.command_backend import CommandConnections
+    """The first backend of docs/extending.md: the ssh command."""
+    from launcher.backends.backend import LaunchRequest
 
     lab: Lab = request.getfixturevalue("one_host")
     lab.heal()
     module: dict[str, Any] = {}
-    exec(compile(example_transport(), "docs/extending.md", "exec"), module)
-    transport = module["TRANSPORT"]
-    hosts = CommandConnections(transport, [lab.hosts[0].record()], str(lab.ssh_config))
-    site = SshSite(hosts, lab.hosts[0])
-    site.run(["mkdir", site.folder])
-    with Told() as told:
-        yield site
-    site.run(["rm", "-r", site.folder])
+    exec(compile(example_backends()[0], "docs/extending.md", "exec"), module)
+    asked = LaunchRequest("x", JobSpec(()), Settings(), (lab.hosts[0].record(),))
+    with (
+        module["BACKEND"].allocate(str(lab.ssh_config), asked) as allocation,
+        allocation.connect(allocation.hosts) as connections,
+    ):
+        site = SshSite(connections, lab.hosts[0])
+        site.run(["mkdir", site.folder])
+        with Told() as told:
+            yield site
+        site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
     assert told.lines == []
 
@@ -161,28 +164,15 @@ class RoomSite(LocalSite):
 @contextmanager
 def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     """A host that is known when the launch runs, and an agent that is the main process of its command."""
-    from launcher.backends.launch_request import ConnectSettings, LaunchRequest
-    from tests.stubs.rooms import TRANSPORT
+    from launcher.backends.backend import LaunchRequest
+    from tests.stubs.rooms import BACKEND, RoomOptions
 
     folder: Path = request.getfixturevalue("tmp_path")
     request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
-    settings, reaching = Namespace(count=1, shared=False), ConnectSettings()
     (folder / "test").mkdir()
-
-    usual = TRANSPORT, None
-    launch = LaunchRequest(
-        run_name="x",
-        spec=JobSpec(()),
-        hosts=(),
-        named=False,
-        settings=settings,
-        connect_settings=reaching,
-        usual=usual,
-        ignore_signals=lambda: None,
-    )
     with (
-        TRANSPORT.inventory(launch) as allocation,
-        TRANSPORT.connections(allocation.hosts, allocation.settings, reaching) as made,
+        BACKEND.allocate(RoomOptions(1), LaunchRequest("x", JobSpec(()), Settings())) as allocation,
+        allocation.connect(allocation.hosts) as made,
         Told() as told,
     ):
         yield RoomSite(folder / "test", allocation.hosts[0], made)
@@ -190,10 +180,10 @@ def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     assert [it for it in told.lines if not it.startswith("room1: connection lost (it was closed")] == []
 
 
-def example_transport() -> str:
-    """The source of the module that docs/extending.md shows."""
+def example_backends() -> list[str]:
+    """The sources of the modules that docs/extending.md shows."""
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0]
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
 
 
 @contextmanager
@@ -221,8 +211,8 @@ class SlurmSite(RoomSite):
 
 @contextmanager
 def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from launcher.backends.slurm.allocation import SlurmJob
-    from launcher.backends.slurm.steps import connections, inspect_nodes
+    from launcher.backends.backend import LaunchRequest
+    from launcher.backends.slurm import BACKEND, SlurmOptions
     from tests.slurm.cluster import Cluster, soon
 
     slurm: Cluster = request.getfixturevalue("slurm")
@@ -233,10 +223,13 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
         patch.setenv(name, value)
     patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
     (folder / "test").mkdir()
-    found = inspect_nodes(SlurmJob.of(environ), {}, 0)
-    hosts = found.hosts(0, False)
-    with connections(found, hosts) as made, Told() as told:
-        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made)
+    asked = LaunchRequest("x", JobSpec(()), Settings())
+    with (
+        BACKEND.allocate(SlurmOptions(), asked) as allocation,
+        allocation.connect(allocation.hosts) as made,
+        Told() as told,
+    ):
+        yield SlurmSite(folder / "test", slurm.inside("n1"), allocation.hosts[0], made)
     assert soon(lambda: not slurm.steps())
     assert told.lines == []
 

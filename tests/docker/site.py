@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from launcher.backends.backend import Allocation, LaunchRequest
 from launcher.backends.connections import AgentLink
-from launcher.backends.docker import TRANSPORT
 from launcher.backends.docker.container import Container, Mount, container_name
 from launcher.backends.docker.fleet import ContainerFleet
 from launcher.backends.docker.options import DockerOptions
-from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
+from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Placement
 from tests.docker.engine import BASE, Engine, at_engine
@@ -38,19 +38,8 @@ def containers(
     job: str, planned: Sequence[Container], loop: EventLoop
 ) -> AbstractContextManager[ContainerFleet]:
     """The containers of a launch at the engine of this machine."""
-    spec, options = JobSpec(()), DockerOptions(BASE)
-    usual = TRANSPORT, options
-    request = LaunchRequest(
-        job,
-        spec=spec,
-        hosts=(),
-        named=False,
-        settings=options,
-        connect_settings=ConnectSettings(),
-        usual=usual,
-        ignore_signals=lambda: None,
-    )
-    return nullcontext(ContainerFleet(request, Allocation((), spec, options), planned, loop))
+    allocation = Allocation(LaunchRequest(job, JobSpec(()), Settings()))
+    return ContainerFleet(allocation, DockerOptions(BASE), planned, loop)
 
 
 class DockerSite:

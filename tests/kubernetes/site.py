@@ -9,11 +9,12 @@ from unittest.mock import patch
 
 import pytest
 
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.connections import AgentLink, Connections
-from launcher.backends.kubernetes import TRANSPORT, pods
+from launcher.backends.kubernetes import BACKEND, pods
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.launch_request import ConnectSettings, LaunchRequest
 from launcher.backends.link import open_link
+from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
 from tests.docker.site import DockerSite
@@ -46,24 +47,14 @@ class KubernetesSite(DockerSite):
 @contextmanager
 def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     """A site whose pod goes with it."""
-    settings, reaching = KubernetesOptions(cluster.image), ConnectSettings()
     worker = Role("worker", 1, Program(ProgramKind.EXECUTABLE, "true"))
     job = JobSpec((worker,), policy=Policy(grace=1.0))
     name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
-    request = LaunchRequest(
-        name,
-        spec=job,
-        hosts=(),
-        named=False,
-        settings=settings,
-        connect_settings=reaching,
-        usual=(TRANSPORT, None),
-        ignore_signals=lambda: None,
-    )
+    request = LaunchRequest(name, job, Settings())
     with (
         patch.object(pods, "MIN_OUTAGE_SECONDS", 1.5),  # as of other sites
-        TRANSPORT.inventory(request) as found,
-        TRANSPORT.connections(found.hosts, found.settings, reaching) as made,
+        BACKEND.allocate(KubernetesOptions(cluster.image), request) as found,
+        found.connect(found.hosts) as made,
         Told() as told,
     ):
         yield KubernetesSite(cluster, found.hosts[0], made)

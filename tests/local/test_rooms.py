@@ -153,5 +153,5 @@ def test_mistakes(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Pat
 def test_a_package_that_can_not_be_imported(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path):
     (tmp_path / "site/rooms.py").write_text("import nothing_of_this_name\n")
     ended = launch("--rooms", "2", "true")
-    expected = "the transport 'rooms' (rooms) can't be loaded: No module named 'nothing_of_this_name'"
-    assert (ended.code, ended.err) == (125, f"launch: {expected}\n")
+    assert ended.code == 125
+    assert "'rooms'" in ended.err and "No module named 'nothing_of_this_name'" in ended.err

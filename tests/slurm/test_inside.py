@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.slurm_node import without_step
-from launcher.backends.slurm.allocation import expanded
+from launcher.backends.slurm.job import expanded
 from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.job import Host
 from tests.conftest import Launch
@@ -75,6 +75,6 @@ def told() -> Iterator[Told]:
 @pytest.fixture
 def fleet(lab: Lab, caller: Path, told: Told) -> Iterator[SshConnections]:
     """Connections to all four, made by `caller`."""
-    with SshConnections([Host(host.name) for host in lab.hosts], SshSettings()) as fleet:
+    with SshConnections([Host(host.name) for host in lab.hosts], SshOptions()) as fleet:
         fleet.connect()
         yield fleet

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.backends import bootstrap
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.program import start_ssh_program
 from launcher.job import Host
@@ -23,9 +23,9 @@ TIME_LIMIT = 60.0
 
 
 #: Once, and for as long as a busy machine may take for a step.
-ONCE = SshSettings(connect_timeout=30.0, attempts=1)
+ONCE = SshOptions(connect_timeout=30.0, attempts=1)
 #: Once, and not for long: for hosts that say nothing.
-QUICK = SshSettings(connect_timeout=1.0, attempts=1)
+QUICK = SshOptions(connect_timeout=1.0, attempts=1)
 
 
 class Home:
@@ -47,7 +47,7 @@ class Home:
         self._config.write_text(text + "\n" + self._config.read_text())
 
 
-def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
+def works(*hosts: Host, settings: SshOptions = ONCE) -> list[str]:
     """That all can be connected to, and asked something; the notices meanwhile."""
     with Told(waits=False) as told, SshConnections(hosts, settings) as fleet:
         assert fleet.connect() == {}
@@ -60,7 +60,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     return told.lines
 
 
-def refusal(*hosts: Host, settings: SshSettings = ONCE) -> str:
+def refusal(*hosts: Host, settings: SshOptions = ONCE) -> str:
     """Why they can't be connected to."""
     with SshConnections(hosts, settings) as fleet:
         failed = fleet.connect()

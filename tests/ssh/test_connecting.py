@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
 from launcher.common.events import Tell
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
         pytest.raises(KeyboardInterrupt),
         Interrupting(),
         SshConnections(
-            [Host(hosts[0].name), *many], SshSettings(connect_timeout=30, attempts=9, fanout=4)
+            [Host(hosts[0].name), *many], SshOptions(connect_timeout=30, attempts=9, fanout=4)
         ) as fleet,
     ):
         fleet.connect()

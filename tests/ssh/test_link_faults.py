@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.link import open_link
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
 from launcher.common.record import replace
@@ -28,7 +28,7 @@ class Reach:
         self.host = host
         self.told = Told().__enter__()
         record = replace(host.record(), python=python)
-        self.fleet = SshConnections([record], SshSettings(connect_timeout=3.0))
+        self.fleet = SshConnections([record], SshOptions(connect_timeout=3.0))
         self.fleet.connect()
         self.loop = EventLoop()
         link = open_link(self.loop, record.name, self.fleet, lease)
@@ -88,7 +88,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record = hosts[0].record()
-    with Told() as told, EventLoop() as loop, SshConnections([record], SshSettings()) as fleet:
+    with Told() as told, EventLoop() as loop, SshConnections([record], SshOptions()) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
         link = open_link(loop, record.name, fleet)

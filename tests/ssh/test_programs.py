@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
 from launcher.job import Host
@@ -28,7 +28,7 @@ class Runner:
         """A fleet of this host alone."""
         record = Host(host.name, python=python)
         if record not in self._fleets:
-            self._fleets[record] = SshConnections([record], SshSettings())
+            self._fleets[record] = SshConnections([record], SshOptions())
             self._fleets[record].connect()
         return self._fleets[record]
 

@@ -1,4 +1,4 @@
-"""A transport whose hosts are known when the launch runs: ``launch --rooms 2 train.py``.
+"""A backend whose hosts are known when the launch runs: ``launch --rooms 2 train.py``.
 
 A room is a folder of this machine that is the home there, with a loopback address that no room had before.
 The agent is the main process of the command that enters it. The file of the variable ``LEDGER`` says which
@@ -7,23 +7,23 @@ rooms were made and given back.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
 
+from launcher.backends.backend import Allocation, Backend, LaunchRequest, Purpose, with_default_python
 from launcher.backends.bootstrap import COMMAND
-from launcher.backends.command_backend import CommandBackend
-from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
+from launcher.backends.command_backend import CommandAllocation
 from launcher.common.errors import Fault, TransportError
-from launcher.common.record import replace
-from launcher.config.settings import EVERYWHERE, FileSection, Group, Setting, switch
+from launcher.common.record import Record
+from launcher.config.settings import EVERYWHERE, FileSection, Group, Setting, Settings, switch
 from launcher.config.values import whole
-from launcher.job import Host
+from launcher.job import Host, JobSpec
 from launcher.messages import say
 
 ROOMS: Setting[int | None] = Setting(
@@ -32,42 +32,17 @@ ROOMS: Setting[int | None] = Setting(
 SHARED = Setting("shared", switch, "rooms have the files of this machine", default=False)
 
 
-class Building:
-    """The rooms of a launch."""
+class RoomOptions(Record):
+    """How many rooms, and whether they have the files of this machine."""
 
-    def __init__(self, count: int) -> None:
-        self.names = [f"room{number}" for number in range(1, count + 1)]
-        self.addresses: dict[str, str] = {}
-        self._numbers = itertools.count(11)
-        self.folder = ""
-
-    def make(self, name: str) -> None:
-        """Make a room."""
-        if os.environ.get("LANDLORD") == "refuses":
-            raise TransportError("the landlord has no room")
-        os.makedirs(self.home(name), exist_ok=True)
-        self.addresses[name] = f"127.0.0.{next(self._numbers)}"
-        self._write(f"made {name} {self.addresses[name]}")
-
-    def home(self, name: str) -> str:
-        """Its folder."""
-        return os.path.join(self.folder, name)
-
-    def close(self) -> None:
-        """Give all back."""
-        for name in self.addresses:
-            self._write(f"given back {name}")
-
-    def _write(self, line: str) -> None:
-        with open(os.environ["LEDGER"], "a", encoding="utf-8") as ledger:
-            ledger.write(line + "\n")
+    rooms: int
+    shared: bool = False
 
 
-class Rooms(CommandBackend):
+class Rooms(Backend[RoomOptions]):
     """See above."""
 
-    provides_hosts = replaces_hosts = True
-    agent = "launcher.agent.main:serve"
+    provides_hosts = True
 
     group = Group("rooms", (ROOMS, SHARED))
     section = FileSection(
@@ -79,54 +54,90 @@ class Rooms(CommandBackend):
         short="rooms",
     )
 
-    def parse(self, asked: Asked) -> argparse.Namespace | None:
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> RoomOptions | None:
         """See `Backend.parse`."""
-        count, shared = asked.settings[ROOMS], asked.settings[SHARED]
-        return argparse.Namespace(count=count, shared=shared) if count else None
+        count = settings[ROOMS]
+        return RoomOptions(count, settings[SHARED]) if count else None
 
-    def faults(self, asked: Asked, options: argparse.Namespace | None) -> Iterable[Fault]:
-        """See `Backend.faults`."""
-        return [Fault("--rooms", "the hosts are named, too")] if options and asked.named else []
+    def check(
+        self, options: RoomOptions | None, request: LaunchRequest, chosen: Backend[Any]
+    ) -> Iterator[Fault]:
+        """See `Backend.check`."""
+        if options is not None and request.hosts_named:
+            yield Fault("--rooms", "the hosts are named, too")
 
-    @contextmanager
-    def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:
-        """See `Backend.inventory`."""
-        building = Building(request.settings.count)
-        hosts = [Host(name, slots=1) for name in building.names]
-        found = replace(Allocation.of(request, hosts), remarks=("the rooms are made when the job starts",))
-        if request.settings.shared:
-            found = replace(found, same_files=frozenset(building.names))
-        if request.dry_run:
-            yield found
-            return
-        with tempfile.TemporaryDirectory() as building.folder:
-            try:
-                for name in building.names:
-                    building.make(name)
-                say("the rooms are made")
-                if os.environ.get("LANDLORD") == "is slow":
-                    time.sleep(60)
-                yield replace(found, settings=building)
-            finally:
-                request.ignore_signals()
-                building.close()
+    def allocate(self, options: RoomOptions, request: LaunchRequest) -> Allocation:
+        """See `Backend.allocate`."""
+        return RoomAllocation(options, request)
 
-    def address(self, host: Host, settings: Building) -> str:
-        """See `Backend.address`."""
-        return settings.addresses[host.name]
 
-    def renew(self, host: str, settings: Building) -> None:
-        """See `Backend.renew`: nothing runs in the room any more."""
-        settings.make(host)
+class RoomAllocation(CommandAllocation):
+    """The rooms of a launch."""
 
-    def python(self, host: Host, settings: Building) -> str:
-        """See `CommandBackend.python`."""
+    replaces_hosts = True
+    agent_entry = "launcher.agent.main:serve"
+
+    def __init__(self, options: RoomOptions, request: LaunchRequest) -> None:
+        hosts = [Host(f"room{number}", slots=1) for number in range(1, options.rooms + 1)]
+        super().__init__(request, with_default_python(request, hosts))
+        self.remarks = ("the rooms are made when the job starts",)
+        if options.shared:
+            self.sharing_files = frozenset(host.name for host in hosts)
+        self.addresses: dict[str, str] = {}
+        self._numbers = itertools.count(11)
+        self._folder = ""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> RoomAllocation:
+        if self.request.purpose is Purpose.DRY_RUN:
+            return self
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(tempfile.TemporaryDirectory())
+            stack.callback(self._give_back)
+            for host in self.hosts:
+                self.replace_host(host.name)
+            say("the rooms are made")
+            if os.environ.get("LANDLORD") == "is slow":
+                time.sleep(60)
+            self._stack = stack.pop_all()
+        return self
+
+    def close(self) -> None:
+        """See `Allocation.close`."""
+        self._stack.close()
+
+    def _give_back(self) -> None:
+        self.request.ignore_signals()
+        for name in self.addresses:
+            self._write(f"given back {name}")
+
+    def replace_host(self, host_name: str) -> None:
+        """Make a room; nothing runs in it any more."""
+        if os.environ.get("LANDLORD") == "refuses":
+            raise TransportError("the landlord has no room")
+        os.makedirs(self._home(host_name), exist_ok=True)
+        self.addresses[host_name] = f"127.0.0.{next(self._numbers)}"
+        self._write(f"made {host_name} {self.addresses[host_name]}")
+
+    def _write(self, line: str) -> None:
+        with open(os.environ["LEDGER"], "a", encoding="utf-8") as ledger:
+            ledger.write(line + "\n")
+
+    def _home(self, host_name: str) -> str:
+        return os.path.join(self._folder, host_name)
+
+    def address(self, host: Host) -> str:
+        """See `Allocation.address`."""
+        return self.addresses[host.name]
+
+    def python(self, host: Host) -> str:
+        """See `CommandAllocation.python`."""
         return sys.executable
 
-    def start(self, host: Host, settings: Building) -> Sequence[str]:
-        """See `CommandBackend.start`."""
-        home = settings.home(host.name)
+    def start_command(self, host: Host) -> Sequence[str]:
+        """See `CommandAllocation.start_command`."""
+        home = self._home(host.name)
         return ["env", "-C", home, "-u", "XDG_CACHE_HOME", f"HOME={home}", "sh", "-c", COMMAND]
 
 
-TRANSPORT = Rooms()
+BACKEND = Rooms()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.backends.kubernetes import TRANSPORT
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.kubernetes.launcher_pod import POD_HOST, LauncherPod
 from launcher.backends.kubernetes.manifest import job_manifest
 from launcher.backends.kubernetes.names import job_name
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.kubernetes.pods import Pods
+from launcher.backends.kubernetes.pods import KubernetesAllocation
 from launcher.backends.kubernetes.template import merged, template_faults
-from launcher.backends.launch_request import ConnectSettings, LaunchRequest
+from launcher.config.settings import Settings
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from tests.conftest import examples
 
@@ -82,18 +81,8 @@ def test_a_launcher_has_no_resources_of_tasks():
     spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
     options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
     job = JobSpec((ROLE,))
-    usual = TRANSPORT, None
-    request = LaunchRequest(
-        run_name="run",
-        spec=job,
-        hosts=(),
-        named=False,
-        settings=options,
-        connect_settings=ConnectSettings(),
-        usual=usual,
-        ignore_signals=lambda: None,
-    )
-    pod = LauncherPod(request).manifest(POD_HOST)["spec"]["template"]["spec"]
+    request = LaunchRequest("run", job, Settings())
+    pod = LauncherPod(options, request).manifest(POD_HOST)["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"] == {"memory": "384Mi", "cpu": "1"}
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
     assert "initContainers" not in pod
@@ -115,9 +104,8 @@ def test_any_template_has_faults_or_makes_a_job(resources: Any, volumes: Any, en
     template = {"spec": {"containers": [container], "volumes": volumes}}
     if not [*template_faults(template)]:
         options = KubernetesOptions("i", pod=template, pods={"worker": template})
-        launch: Any = SimpleNamespace(run_name="run", settings=options, connect_settings=ConnectSettings())
-        pods = Pods(launch, JobSpec((ROLE,)))
-        assert pods.described([Host("worker-0", roles=("worker",))])
+        request = LaunchRequest("run", JobSpec((ROLE,)), Settings())
+        assert KubernetesAllocation(options, request).remarks
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -13,82 +13,62 @@ launcher.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
-from launcher.backends.backend import Backend
-from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import Fleet, ProgramRunner
+from launcher.backends.backend import Allocation, Backend, LaunchRequest
+from launcher.backends.cleaning import CleanRequest
 from launcher.backends.docker import options as docker
 from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
-from launcher.backends.here import is_here
-from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
-from launcher.common.errors import Fault
-from launcher.common.record import replace
-from launcher.common.text import join_names
+from launcher.common.errors import Fault, Note
 from launcher.config.settings import Need, Settings
-from launcher.event_loop import EventLoop
-from launcher.job import Host, Placement
+from launcher.job import JobSpec
 
 
-class DockerBackend(Backend):
+class DockerBackend(Backend[docker.DockerOptions]):
     """Each task in a container of its own at the engine of this machine; or a container on each host."""
 
     runs_in_containers = True
     missing_file_hint = "a container sees only the folder that the tasks run in; --mount adds others"
 
     group, section = GROUP, SECTION
-    parse = staticmethod(docker.parse)
 
-    def meets(self, options: docker.DockerOptions | None) -> Collection[Need]:
-        """See `Backend.meets`."""
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> docker.DockerOptions | None:
+        """See `Backend.parse`."""
+        return docker.parse(settings, spec)
+
+    def is_implied(self, options: docker.DockerOptions) -> bool:
+        """See `Backend.is_implied`: only roles have images."""
+        return options.implied
+
+    def met_needs(self, options: docker.DockerOptions | None) -> Collection[Need]:
+        """See `Backend.met_needs`."""
         return () if options is None else (DOCKER_CONTAINERS,)
 
-    def faults(self, asked: Asked, options: docker.DockerOptions | None) -> Iterator[Fault]:
-        """See `Backend.faults`."""
-        yield from docker.faults(asked, options)
+    def check(
+        self, options: docker.DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]
+    ) -> Iterator[Fault | Note]:
+        """See `Backend.check`."""
+        yield from docker.faults(options, request, chosen)
         if options is not None:
             from launcher.backends.docker.container import container_faults  # noqa: PLC0415 - the live half
 
-            yield from container_faults(options, asked.spec, here=not asked.named)
+            yield from container_faults(options, request.spec, here=not request.hosts_named)
 
-    def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
-        """See `Backend.inventory`."""
-        from launcher.backends.docker.container import own_hosts, seen_inside  # noqa: PLC0415 - the live half
+    def allocate(
+        self, options: docker.DockerOptions, request: LaunchRequest
+    ) -> AbstractContextManager[Allocation]:
+        """See `Backend.allocate`."""
+        from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - the live half
 
-        options: docker.DockerOptions = request.settings
-        has_folder = not options.no_mount or request.workdir_given
-        spec = docker.in_images(request.spec, options, request.python_given, has_folder)
-        found = Allocation((), spec, options, other_user=options.user is not None, standby=False)
-        if not request.named:
-            hosts = own_hosts(spec, request.hosts[0].gpus or ())[0]
-            return nullcontext(replace(found, hosts=hosts, same_files=frozenset(host.name for host in hosts)))
-        here = frozenset(host.name for host in request.hosts if is_here(host))
-        images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
-        note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
-        hosts = tuple(map(seen_inside, request.hosts))
-        return nullcontext(replace(found, hosts=hosts, here=here, same_files=here, remarks=(note,)))
+        return DockerAllocation(options, request)
 
-    def hosts(
-        self, request: LaunchRequest, allocation: Allocation, placement: Placement, loop: EventLoop
-    ) -> AbstractContextManager[Fleet]:
-        """See `Backend.hosts`."""
-        from launcher.backends.docker.fleet import docker_hosts  # noqa: PLC0415 - the live half
+    def clean(self, request: CleanRequest) -> Iterator[str]:
+        """See `Backend.clean`: containers and networks at the engines of the hosts, or of this machine."""
+        from launcher.backends.docker.fleet import clean  # noqa: PLC0415 - the live half
 
-        return docker_hosts(request, allocation, placement, loop)
-
-    def cleanup(
-        self,
-        settings: Settings,
-        cleaning: Cleaning,
-        hosts: Sequence[Host],
-        commands: ProgramRunner,
-        dry_run: bool,
-    ) -> Iterable[str]:
-        """See `Backend.cleanup`."""
-        from launcher.backends.docker.fleet import cleanup  # noqa: PLC0415 - the live half
-
-        return cleanup(hosts, commands, dry_run, cleaning)
+        return clean(request)
 
 
-TRANSPORT = DockerBackend()
+BACKEND = DockerBackend()

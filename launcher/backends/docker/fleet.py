@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_id
 from launcher.backends import bootstrap
-from launcher.backends.cleaning import Cleaning
+from launcher.backends.backend import Allocation
+from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import (
     CONNECT_ENTRY,
     AgentArguments,
     AgentLink,
     Connections,
-    ProgramRunner,
+    Forwarding,
     for_each,
     lease_there,
     slow,
@@ -30,10 +31,8 @@ from launcher.backends.docker.container import (
     OWNER_LABEL,
     Container,
     container_name,
-    containers,
     labels,
     network_name,
-    own_hosts,
     run_command,
     with_folders,
     with_output_mounts,
@@ -41,14 +40,14 @@ from launcher.backends.docker.container import (
 from launcher.backends.docker.engine import Engine, EngineObject
 from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerLink, ContainerProgram
 from launcher.backends.docker.options import DockerOptions
-from launcher.backends.fleet import AgentFleet
-from launcher.backends.launch_request import Allocation, LaunchRequest
+from launcher.backends.fleet import AgentFleet, HostPrograms
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.record import replace
 from launcher.common.text import join_names
+from launcher.config.table import LEASE
 from launcher.event_loop import EventLoop
 from launcher.job import Host, PlacedTask, Placement
 from launcher.messages import say
@@ -90,90 +89,65 @@ def _for_all(
     return results
 
 
-def cleanup(
-    hosts: Sequence[Host],
-    commands: ProgramRunner,
-    dry_run: bool,
-    cleaning: Cleaning,
-) -> Iterator[str]:
-    """See `launcher.backends.backend.Backend.cleanup`."""
-    engines = {host.name: Engine(host, commands) for host in hosts} or {_THIS_MACHINE: Engine()}
+def clean(request: CleanRequest) -> Iterator[str]:
+    """See `launcher.backends.backend.Backend.clean`."""
+    engines = {host.name: Engine(host, request.programs) for host in request.named_hosts}
+    engines = engines or {_THIS_MACHINE: Engine()}
 
-    def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
+    def clean_engine(name: str) -> tuple[list[EngineObject], dict[str, str]]:
         if not engines[name].is_installed():
             return [], {}
         where = "" if name == _THIS_MACHINE else f" on {name}"
 
         def may_remove(item: EngineObject) -> bool:
             run, owner = item.labels.get(JOB_LABEL, ""), item.labels.get(OWNER_LABEL, "")
-            return cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
+            return request.cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
 
         found = [*filter(may_remove, engines[name].objects())]
-        return found, {} if dry_run else engines[name].remove(found)
+        return found, {} if request.dry_run else engines[name].remove(found)
 
     faults = []
-    for name, (found, left) in _for_all(engines, clean, "its Docker engine").items():
+    for name, (found, left) in _for_all(engines, clean_engine, "its Docker engine").items():
         faults += [fault if name == _THIS_MACHINE else f"{name}: {fault}" for fault in left.values()]
         where = "" if name == _THIS_MACHINE else f" on {name}"
         for item in found:
             if item.id not in left:
-                yield f"{'would remove' if dry_run else 'removed'} {item.kind} {item.name}{where}"
+                yield f"{'would remove' if request.dry_run else 'removed'} {item.kind} {item.name}{where}"
     if faults:
         raise HostsError(faults)
-
-
-@contextmanager
-def docker_hosts(
-    request: LaunchRequest, allocation: Allocation, placement: Placement, loop: EventLoop
-) -> Iterator[ContainerFleet]:
-    """See `launcher.backends.backend.Backend.hosts`."""
-    gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in request.hosts}
-    if not request.named:
-        gpus = own_hosts(allocation.spec, request.hosts[0].gpus or ())[1]
-    made = containers(allocation.settings, allocation.spec, placement, gpus, here=not request.named)
-    if not request.named:
-        yield ContainerFleet(request, allocation, made, loop)
-        return
-    usual, settings = request.usual
-    under = replace(allocation, hosts=request.hosts, settings=settings)
-    with AgentFleet(usual, request, under, placement, loop, agents=False) as fleet:
-        yield ContainerFleet(request, allocation, made, loop, fleet)
 
 
 class ContainerFleet:
     """See `launcher.backends.connections.Fleet`. At the end no container is left, except with ``keep``.
 
     Args:
-        request, allocation, loop: see `launcher.backends.backend.Backend.hosts`.
-        containers: one for each host.
-        fleet: the hosts whose engines start the containers; ``None``: the engine of this machine does.
-
-    Raises:
-        HostsError: an engine can't be used, or does not have the image.
+        allocation: The hosts, each of which is a container.
+        options: Of the containers.
+        planned: The container of each host.
+        loop: Drives the links to the agents.
+        machines: The machines whose engines start the containers. None: the engine of this machine does.
     """
 
     local_agents: Sequence[int] = ()
 
     def __init__(
         self,
-        request: LaunchRequest,
         allocation: Allocation,
-        containers: Iterable[Container],
+        options: DockerOptions,
+        planned: Iterable[Container],
         loop: EventLoop,
-        fleet: AgentFleet | None = None,
+        machines: AgentFleet | None = None,
     ) -> None:
-        self._request, self._allocation, self._loop = request, allocation, loop
-        self._agent_fleet = fleet
-        self._docker: DockerOptions = allocation.settings
-        self._containers = {container.host: container for container in containers}
-        self._labels = labels(request.run_name, self._docker.keep)
-        self.has_remote_hosts = fleet is not None and fleet.has_remote_hosts
-        self.forwarding = None if fleet is None else fleet.forwarding
-        self.seconds_until_tasks_ended = 0.0 if fleet is None else None
+        self._allocation, self._request, self._docker = allocation, allocation.request, options
+        self._loop, self._machines = loop, machines
+        self._containers = {container.host: container for container in planned}
+        self._labels = labels(self._request.run_name, self._docker.keep)
+        self.has_remote_hosts = machines is not None and machines.has_remote_hosts
+        self.seconds_until_tasks_ended = 0.0 if machines is None else None
         self._engines = {_THIS_MACHINE: Engine()}
-        if fleet is not None:
+        if machines is not None:
             hosts = [host for host in allocation.hosts if host.name in self._containers]
-            self._engines = {host.name: Engine(host, fleet) for host in hosts}
+            self._engines = {host.name: Engine(host, machines) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
@@ -183,7 +157,28 @@ class ContainerFleet:
         self._starting = threading.Lock()
         self._over = False
         self._elsewhere: dict[str, _Elsewhere] = {}
-        _for_all(self._engines, self._prepare, "its Docker engine", loop)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> ContainerFleet:
+        """Connect to the machines, and check their engines.
+
+        Raises:
+            HostsError: An engine can't be used, or does not have the image.
+        """
+        with ExitStack() as stack:
+            if self._machines is not None:
+                stack.enter_context(self._machines)
+            _for_all(self._engines, self._prepare, "its Docker engine", self._loop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """See `Fleet.forwarding`."""
+        return None if self._machines is None else self._machines.forwarding
 
     def _prepare(self, name: str) -> None:
         """Check that an engine responds and has the image; remove what killed launches left there."""
@@ -201,26 +196,21 @@ class ContainerFleet:
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `Fleet.run`: on the host, not in its container."""
-        if self._agent_fleet is None:
+        if self._machines is None:
             raise TransportError(f"{host}: this is a container of this machine")
-        return self._agent_fleet.run(host, entry, arguments)
-
-    def with_addresses(self, placement: Placement) -> Placement:
-        """See `Fleet.with_addresses`: names and addresses of containers do not change."""
-        return placement
+        return self._machines.run(host, entry, arguments)
 
     def leftovers(self) -> Sequence[str]:
         """See `Fleet.leftovers`."""
         if not self._docker.keep:
             return ()
         names = [
-            self._name(host) + ("" if self._agent_fleet is None else f" on {host}")
-            for host in self._containers
+            self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
         ]
         return [
             f"kept (--keep): {join_names(names)} (docker ps -a --filter "
             f"label={JOB_LABEL}={self._request.run_name})",
-            f"remove them:          launch clean{'' if self._agent_fleet is None else ' --hosts ...'}",
+            f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
         ]
 
     def _name(self, host: str) -> str:
@@ -233,14 +223,14 @@ class ContainerFleet:
         """See `Fleet.running`: create all containers, and wait until each agent is up."""
         with ExitStack() as stack:
             stack.callback(self._end)
-            if self._agent_fleet is None:
+            if self._machines is None:
                 stack.callback(self._request.ignore_signals)  # while they are removed
             for host, tasks in placement.by_host().items():
                 self._containers[host] = with_output_mounts(self._containers[host], tasks)
-            if self._agent_fleet is None:
+            if self._machines is None:
                 self._start_here()
             else:
-                placement = self._start_there(self._agent_fleet.programs, placement)
+                placement = self._start_there(self._machines.programs, placement)
             yield placement
 
     def _start_here(self) -> None:
@@ -262,7 +252,7 @@ class ContainerFleet:
             bootstrap.program(_RUN_ENTRY, program),
         )
 
-    def _start_there(self, programs: Connections, placement: Placement) -> Placement:
+    def _start_there(self, programs: HostPrograms, placement: Placement) -> Placement:
         """Start a container on each host; the placement with folders as the containers have them."""
 
         def start(host: str) -> dict[TaskId, PlacedTask]:
@@ -278,7 +268,7 @@ class ContainerFleet:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._docker.read_only)
             argv = self._run_command(container, HOST_NETWORK)
-            engine, lease = self._engines[host], self._request.connect_settings.lease
+            engine, lease = self._engines[host], self._request.settings[LEASE]
             started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
             self._elsewhere[host] = started
             started.first.await_agent()
@@ -305,7 +295,7 @@ class ContainerFleet:
         for started in list(self._elsewhere.values()):  # a thread may still be starting one
             if not started.taken:
                 started.first.close()
-        if self._agent_fleet is not None:
+        if self._machines is not None:
             return
         self._renewing.abandon()
         with self._starting:
@@ -381,7 +371,7 @@ class _Elsewhere(Connections):
     def __init__(
         self,
         engine: Engine,
-        programs: Connections,
+        programs: HostPrograms,
         container: Container,
         name: str,
         argv: Sequence[str],

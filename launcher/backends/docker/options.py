@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from launcher.backends.backend import Backend, LaunchRequest
 from launcher.backends.container_rows import CONTAINER_GPUS, CPUS, MEMORY, PULL, USER
 from launcher.backends.docker.rows import DOCKER, ENGINE_OPTIONS, KEEP, MOUNTS, NO_MOUNT, READ_ONLY
-from launcher.backends.launch_request import Asked
 from launcher.common.errors import Fault
 from launcher.common.record import Record, replace
 from launcher.config.settings import FILES, Setting, Settings
@@ -39,15 +39,14 @@ class DockerOptions(Record):
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
-    #: Nothing asks for Docker but the images of roles, or the command itself.
+    #: Nothing asks for Docker but the images of roles.
     implied: bool = False
 
 
-def parse(asked: Asked) -> DockerOptions | None:
-    """Make the options from the settings; ``None``: no containers."""
-    settings = asked.settings
+def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
+    """Make the options from the settings. None: no containers."""
     implied = not settings.is_given(DOCKER)
-    if implied and not (asked.implied or any(role.image for role in asked.spec.roles)):
+    if implied and not any(role.image for role in spec.roles):
         return None
     return DockerOptions(
         mounts=settings[MOUNTS],
@@ -85,19 +84,14 @@ def shared_options(settings: Settings, image: Setting[str | None]) -> dict[str, 
     }
 
 
-def faults(asked: Asked, options: DockerOptions | None) -> Iterator[Fault]:
-    """Faults of the options about containers.
-
-    Args:
-        asked: what the user asks for.
-        options: made by `parse`.
-    """
+def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]) -> Iterator[Fault]:
+    """Yield the faults of the options about containers, see `Backend.check`."""
     if options is not None:
         if options.no_mount and options.read_only:
-            source = asked.settings.source(READ_ONLY)
+            source = request.settings.source(READ_ONLY)
             yield Fault(source, "the working folder is not mounted", "expected one of no_mount and read_only")
         return
-    for role in asked.spec.roles if not asked.in_containers else ():
+    for role in request.spec.roles if not chosen.runs_in_containers else ():
         limited = role.cpus is not None or role.memory is not None
         if limited or role.image:
             what = "limits of CPUs or memory" if limited else "an image"

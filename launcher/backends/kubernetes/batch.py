@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.batch_queue import (
     OVER,
     PENDING,
@@ -39,8 +40,8 @@ from launcher.backends.kubernetes.launcher_pod import (
     start,
 )
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, job_name, selector
+from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.status import job_status, pod_status
-from launcher.backends.launch_request import LaunchRequest
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.output.run_files import write_json
@@ -62,13 +63,20 @@ _HIDDEN_LINE = re.compile(rb"^command terminated with exit code \d+$")
 class KubernetesQueue(BatchQueue):
     """See `launcher.backends.batch_queue.BatchQueue`."""
 
-    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
+    def submit(
+        self,
+        options: KubernetesOptions,
+        request: LaunchRequest,
+        run: Run,
+        words: Sequence[str],
+        parcel: Parcel,
+    ) -> Submission:
         """See `BatchQueue.submit`."""
-        kubectl = Kubectl(request.settings.context, request.settings.namespace)
+        kubectl = Kubectl(options.context, options.namespace)
         namespace = kubectl.used_namespace()
         context = kubectl.context or _current_context(kubectl)
-        settings = replace(request.settings, namespace=namespace, context=context)
-        pods = LauncherPod(replace(request, settings=settings))
+        options = replace(options, namespace=namespace, context=context)
+        pods = LauncherPod(options, request)
         # Written before the Job is made, so that `withdraw` finds the Job.
         name = job_name(run.name, POD_HOST.name, 1)
         run = with_batch_job(
@@ -79,10 +87,10 @@ class KubernetesQueue(BatchQueue):
             pod, uid = pods.name_and_uid()
             there = Pod(Kubectl(context, namespace), pod, pods.python)
             check_account(there, namespace)
-            places = send(there, run, request, parcel)
+            places = send(there, run, parcel)
             run = with_batch_job(run, replace(run.batch, node=pod))  # type: ignore[type-var]
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
-            content = pickle.dumps((run.name, parcel.pack(places, replace(settings, context=None))))
+            content = pickle.dumps((run.name, parcel.pack(places, replace(options, context=None))))
             code = start(pods, content, f"{pod} {uid}")
             if code is None:
                 fetch(there, run, ("plan.json",), quiet=True)
@@ -212,7 +220,7 @@ def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | No
     return job is not None and run.batch is not None and bool(run.batch.node)
 
 
-def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
+def clean(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
     """Remove the Jobs of launchers whose pods are lost, of runs that this machine knows.
 
     Args:

@@ -18,6 +18,7 @@ from typing import Any
 
 from launcher.agent.transfer import walk
 from launcher.backends import bootstrap
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.batch_queue import Parcel
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.keeper import LAUNCHER_ENDED_LINE, TASKS_START_LINE
@@ -25,10 +26,10 @@ from launcher.backends.kubernetes.kubectl import Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, launcher_options
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, selector
 from launcher.backends.kubernetes.names import RUN_LABEL as RUN_LABEL
-from launcher.backends.kubernetes.pods import OWNER_POD_VARIABLE, Pods
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.pods import OWNER_POD_VARIABLE, KubernetesAllocation
 from launcher.backends.kubernetes.rights import LAUNCHER_ACCOUNT, lacks, missing_rights
 from launcher.backends.kubernetes.status import TASK_CONTAINER
-from launcher.backends.launch_request import LaunchRequest
 from launcher.backends.programs import RemoteProgram, start_program
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
@@ -96,21 +97,20 @@ for review in json.loads(%r):
 # ---------------------------------------------------------------------- the pod
 
 
-class LauncherPod(Pods):
+class LauncherPod(KubernetesAllocation):
     """The pod of a launcher, while it is made."""
 
-    def __init__(self, request: LaunchRequest) -> None:
-        settings, spec = request.settings, request.spec
-        image = settings.image or next(role.image for role in spec.roles if role.image)
+    def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
+        spec = request.spec
+        image = options.image or next(role.image for role in spec.roles if role.image)
         role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, PROGRAM_PATH), image=image)
-        options = launcher_options(settings, sum(role.count for role in spec.roles))
-        spec = replace(spec, roles=(role,), python=spec.python if request.python_given else None)
-        super().__init__(replace(request, settings=options), spec)
+        options = launcher_options(options, sum(role.count for role in spec.roles))
+        super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
         self.grace += _LAUNCHER_GRACE_SECONDS
         self.selects = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
-        """See `Pods.manifest`."""
+        """See `KubernetesAllocation.manifest`."""
         found = super().manifest(host, number, avoid)
         del found["metadata"]["annotations"]
         own = found["metadata"]["labels"]
@@ -183,7 +183,7 @@ def check_account(there: Pod, namespace: str) -> None:
 # ---------------------------------------------------------------------- files
 
 
-def send(there: Pod, run: Run, request: LaunchRequest, parcel: Parcel) -> dict[str, str]:
+def send(there: Pod, run: Run, parcel: Parcel) -> dict[str, str]:
     """Send launch, what it needs, and the folders of the user.
 
     Returns:

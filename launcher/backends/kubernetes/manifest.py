@@ -104,7 +104,8 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
     spec = {name: value for name, value in spec.items() if name not in _TASK_FIELDS}
     containers = [{**container, "resources": resources}]
     spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
-    return replace(options, pod={**options.pod, "spec": spec}, pods={})
+    pod = {**options.pod, "spec": spec}
+    return replace(options, pod=pod, pods={}, memory=(), cpus=(), gpus=None)
 
 
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:

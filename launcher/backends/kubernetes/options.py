@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.docker.options import image_faults, shared_options
 from launcher.backends.docker.rows import KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.backends.kubernetes.rows import (
@@ -17,10 +18,10 @@ from launcher.backends.kubernetes.rows import (
     POD_OF_ROLES,
     START_TIMEOUT,
 )
-from launcher.backends.launch_request import Asked
 from launcher.common.errors import Fault
-from launcher.common.record import Record
-from launcher.config.settings import COMMAND_LINE, Setting
+from launcher.common.record import Record, replace
+from launcher.config.settings import COMMAND_LINE, Setting, Settings
+from launcher.job import JobSpec, Program, ProgramKind, Role
 
 _NO_FOLDER = "no option: pods see no folder of this machine"
 #: Options of Docker that pods do not have, and what is there in their place.
@@ -30,6 +31,8 @@ _DOCKER_OPTIONS: Mapping[Setting[Any], str] = {
     READ_ONLY: _NO_FOLDER,
     KEEP: "no option: pods end with the job",
 }
+#: The pods of a check.
+_CHECKED_ROLE = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
 
 
 class KubernetesOptions(Record):
@@ -56,8 +59,6 @@ class KubernetesOptions(Record):
     start_timeout: float = START_TIMEOUT.default
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
-    #: Nothing asks for Kubernetes but the command itself.
-    implied: bool = False
 
 
 def user_of(options: KubernetesOptions) -> str:
@@ -71,11 +72,9 @@ def user_faults(options: KubernetesOptions) -> Iterator[Fault]:
         yield Fault("--user", f"{options.user!r} is a name", "expected UID or UID:GID for --kubernetes")
 
 
-def parse(asked: Asked) -> KubernetesOptions | None:
-    """Make the options from the settings; ``None``: no pods."""
-    settings = asked.settings
-    implied = not settings.is_given(KUBERNETES)
-    if implied and not asked.implied:
+def parse(settings: Settings) -> KubernetesOptions | None:
+    """Make the options from the settings. None: no pods."""
+    if not settings.is_given(KUBERNETES):
         return None
     return KubernetesOptions(
         namespace=settings[NAMESPACE],
@@ -83,19 +82,21 @@ def parse(asked: Asked) -> KubernetesOptions | None:
         pod=settings[POD],
         pods=dict(settings[POD_OF_ROLES]),
         start_timeout=settings[START_TIMEOUT],
-        implied=implied,
         **shared_options(settings, KUBERNETES),
     )
 
 
-def faults(asked: Asked, options: KubernetesOptions | None) -> Iterator[Fault]:
-    """Faults of the options about Kubernetes."""
-    if options is None:
-        return
-    yield from image_faults(asked.spec, options, "kubernetes")
+def with_roles(spec: JobSpec) -> JobSpec:
+    """Return a job that has roles: for a check, two pods that do nothing."""
+    return spec if spec.roles else replace(spec, roles=(_CHECKED_ROLE,))
+
+
+def faults(options: KubernetesOptions, request: LaunchRequest) -> Iterator[Fault]:
+    """Yield the faults of the options about Kubernetes."""
+    yield from image_faults(with_roles(request.spec), options, "kubernetes")
     yield from user_faults(options)
-    if asked.named:
+    if request.hosts_named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")
     for row, instead in _DOCKER_OPTIONS.items():
-        if asked.settings.source_kind(row) == COMMAND_LINE:
+        if request.settings.source_kind(row) == COMMAND_LINE:
             yield Fault(row.flag, "the option is not for pods", f"expected {instead}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
+from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import (
     KILL_ENTRY,
@@ -21,10 +22,12 @@ from launcher.backends.connections import (
     seconds_until_tasks_ended,
     slow,
 )
+from launcher.backends.docker.container import own_hosts
+from launcher.backends.docker.options import in_images
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
-from launcher.backends.kubernetes.manifest import job_manifest
+from launcher.backends.kubernetes.manifest import HOME, job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
-from launcher.backends.kubernetes.options import KubernetesOptions, user_of
+from launcher.backends.kubernetes.options import KubernetesOptions, user_of, with_roles
 from launcher.backends.kubernetes.rights import check_rights
 from launcher.backends.kubernetes.status import (
     JOB_EVENT,
@@ -36,7 +39,6 @@ from launcher.backends.kubernetes.status import (
     job_status,
     pod_status,
 )
-from launcher.backends.launch_request import LaunchRequest
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
     HostGoneError,
@@ -45,9 +47,11 @@ from launcher.common.errors import (
     RouteDownError,
     TransportError,
 )
+from launcher.common.record import replace
 from launcher.common.text import duration, join_names
+from launcher.config.table import LEASE, PYTHON, WORKDIR
 from launcher.event_loop import await_readable
-from launcher.job import Host, JobSpec
+from launcher.job import Host
 from launcher.messages import say
 from launcher.threads import in_thread
 
@@ -86,22 +90,25 @@ _IS_STARTING = "its pod is starting"
 _UNANSWERED_NOTICE = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
 
-class Pods:
-    """The pods of a launch, one for each host; the settings of its connections.
+class KubernetesAllocation(Allocation):
+    """A pod for each task, in a Job of its own. `connect` makes the Jobs, and leaving it removes them."""
 
-    Args:
-        request: the launch.
-        spec: its roles; its Python is the image's.
-    """
+    moves_tasks = False
+    replaces_hosts = True
 
-    def __init__(self, request: LaunchRequest, spec: JobSpec) -> None:
-        self.options: KubernetesOptions = request.settings
-        self.kubectl = Kubectl(self.options.context, self.options.namespace)
-        self._request = request
-        self.lease, self.grace = request.connect_settings.lease, spec.policy.grace
+    def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
+        settings, asked = request.settings, with_roles(request.spec)
+        spec = in_images(asked, options, settings.is_given(PYTHON), settings.is_given(WORKDIR))
+        hosts, _ = own_hosts(spec)
+        if request.purpose is Purpose.CHECK:
+            hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # where --sync copies to
+        super().__init__(request, hosts, spec)
+        self.options = options
+        self.kubectl = Kubectl(options.context, options.namespace)
+        self.lease, self.grace = settings[LEASE], spec.policy.grace
         self.python = spec.python or "python3"
         self._roles = {role.name: role for role in spec.roles}
-        self._user = user_of(self.options)
+        self._user = user_of(options)
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
         #: Selects the objects of the launch.
@@ -121,6 +128,24 @@ class Pods:
         #: Held while Jobs are made; whether all have been removed.
         self._making = threading.Lock()
         self._over = False
+        self.remarks = self._description()
+
+    @contextmanager
+    def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
+        """See `Allocation.connect`."""
+        try:
+            self.start(hosts)
+            yield _PodConnections(self)
+        finally:
+            self.remove()
+
+    def address(self, host: Host) -> str | None:
+        """See `Allocation.address`: the IP of the pod."""
+        return self.status(host.name).address or host.address
+
+    def node(self, host: Host) -> str:
+        """See `Allocation.node`: that of the pod."""
+        return self.status(host.name).node
 
     # ------------------------------------------------------------------ Jobs
 
@@ -128,7 +153,7 @@ class Pods:
         """The Job of a host, see `job_manifest`."""
         found = job_manifest(
             self.options,
-            self._request.run_name,
+            self.request.run_name,
             host,
             self._roles[host.roles[0]],
             self.python,
@@ -146,10 +171,10 @@ class Pods:
             found["metadata"]["ownerReferences"] = [owner]
         return found
 
-    def described(self, hosts: Sequence[Host]) -> tuple[str, ...]:
-        """Lines about the pods, for a dry run."""
+    def _description(self) -> tuple[str, ...]:
+        """Return lines about the pods, for a dry run."""
         lines: dict[str, list[str]] = {}
-        for host in hosts:
+        for host in self.hosts:
             (container,) = self.manifest(host)["spec"]["template"]["spec"]["containers"]
             limits = (container.get("resources") or {}).get("limits") or {}
             limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
@@ -251,22 +276,23 @@ class Pods:
         reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
         self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
 
-    def renew(self, host: str) -> None:
-        """Make a new pod for a host when no process of its last one can be running; see `Backend.renew`."""
+    def replace_host(self, host_name: str) -> None:
+        """See `Allocation.replace_host`."""
         longest = seconds_until_tasks_ended(self.lease) + self.grace
-        began, shown = time.monotonic(), False
-        while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
+        began, shown, ended = time.monotonic(), False, self._has_ended(host_name)
+        while not (ended or self._over) and time.monotonic() < began + longest:
             if not shown and time.monotonic() >= began + _FIRST_NOTICE_SECONDS:
                 shown = True
                 say(
-                    f"{host}: a new pod is made when the tasks in the lost one have ended, after "
+                    f"{host_name}: a new pod is made when the tasks in the lost one have ended, after "
                     f"{duration(longest)} at most"
                 )
             time.sleep(_POLL_SECONDS)
-        number, node = self._numbers[host], self.status(host).node
-        self.kubectl.delete("job", job_name(self._request.run_name, host, number))
-        self._make([(self._hosts[host], number + 1, "" if ended else node)])
-        self._await_running([host], f"--selector=job-name={self._of(host)}")
+            ended = self._has_ended(host_name)
+        number, node = self._numbers[host_name], self.status(host_name).node
+        self.kubectl.delete("job", job_name(self.request.run_name, host_name, number))
+        self._make([(self._hosts[host_name], number + 1, "" if ended else node)])
+        self._await_running([host_name], f"--selector=job-name={self._of(host_name)}")
 
     def _has_ended(self, host: str) -> bool:
         try:
@@ -277,7 +303,7 @@ class Pods:
 
     def remove(self) -> None:
         """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
-        self._request.ignore_signals()
+        self.request.ignore_signals()
         with self._making:
             self._over = True
             for program in [*self._starting]:
@@ -321,7 +347,7 @@ class Pods:
             self._seen.update(found)
 
     def _of(self, host: str) -> str:
-        return job_name(self._request.run_name, host, self._numbers.get(host, 0))
+        return job_name(self.request.run_name, host, self._numbers.get(host, 0))
 
     def status(self, host: str) -> PodStatus:
         """The state of the pod of a host, as the last look has found it."""
@@ -400,7 +426,9 @@ class PodProgram(RemoteProgram):
         kills_agent: Whether the program kills the agent, and with it the pod.
     """
 
-    def __init__(self, pods: Pods, host: str, argv: Sequence[str], *, kills_agent: bool = False) -> None:
+    def __init__(
+        self, pods: KubernetesAllocation, host: str, argv: Sequence[str], *, kills_agent: bool = False
+    ) -> None:
         self._pods, self._kills_agent = pods, kills_agent
         self._kubectl = KubectlPipe(host, argv)
         super().__init__(host, self._kubectl, python=pods.python, starter=argv[0])
@@ -452,7 +480,7 @@ class PodProgram(RemoteProgram):
 class _PodConnections(Connections):
     """A kubectl for each program in a pod, which makes a connection of its own."""
 
-    def __init__(self, pods: Pods) -> None:
+    def __init__(self, pods: KubernetesAllocation) -> None:
         self._pods = pods
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
@@ -482,17 +510,7 @@ class _PodConnections(Connections):
             raise gone
 
 
-@contextmanager
-def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connections]:
-    """Connections to pods, which are made now; at the end they are removed."""
-    try:
-        pods.start(hosts)
-        yield _PodConnections(pods)
-    finally:
-        pods.remove()
-
-
-def cleanup(context: str | None, namespace: str | None, dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+def clean(context: str | None, namespace: str | None, dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
     """Remove the Jobs of launches of this user that have ended.
 
     Args:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from signal import SIGUSR1
 
 from launcher.agent.processes import all_pids, read_process
+from launcher.backends.backend import LaunchRequest
 from launcher.backends.batch_queue import (
     OVER,
     PENDING,
@@ -21,11 +22,10 @@ from launcher.backends.batch_queue import (
     Submission,
     run_shown,
 )
-from launcher.backends.cleaning import Cleaning, is_dead
+from launcher.backends.cleaning import CleanRequest, is_dead
 from launcher.backends.connections import slow
-from launcher.backends.launch_request import LaunchRequest
-from launcher.backends.slurm import is_in_step, is_inside
-from launcher.backends.slurm.allocation import (
+from launcher.backends.slurm import SlurmOptions, is_in_step, is_inside
+from launcher.backends.slurm.job import (
     END_STATES,
     UNANSWERED_NOTICE,
     SlurmJob,
@@ -71,12 +71,14 @@ class SlurmQueue(BatchQueue):
         """See `BatchQueue.can_submit`."""
         return not is_inside(os.environ)
 
-    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
+    def submit(
+        self, options: SlurmOptions, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
+    ) -> Submission:
         """See `BatchQueue.submit`."""
         script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
         again = "--requeue" if request.spec.policy.restarts else "--no-requeue"
         # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
-        options = (
+        fixed = (
             "--parsable",
             "--export=ALL",
             "--open-mode=append",
@@ -87,9 +89,9 @@ class SlurmQueue(BatchQueue):
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
-        words = request.settings.for_job(request.spec)
+        words = options.for_job(request.spec)
         with slow(UNANSWERED_NOTICE):
-            number = ask("sbatch", *options, *names, *words, stdin=script, environ=environ).partition(";")[0]
+            number = ask("sbatch", *fixed, *names, *words, stdin=script, environ=environ).partition(";")[0]
         refuse_hopeless(number, words)
         return Submission(f"Slurm's job {number} is submitted")
 
@@ -195,14 +197,10 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
         thread.join(_END_TIMEOUT_SECONDS)
 
 
-def cleanup(dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+def clean(request: CleanRequest) -> Iterator[str]:
     """End the jobs that launches have asked for, and that no process looks after.
 
     Batch jobs are left alone: they end with their launchers.
-
-    Args:
-        dry_run: end nothing.
-        cleaning: Decides which ones are ended.
 
     Yields:
         A line for each.
@@ -222,10 +220,10 @@ def cleanup(dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
         owner = owner_of(fields.get("Comment", ""))
         if is_dead(owner) and _is_alive(fields.get("Sid", "").rpartition(":")[2]):
             continue  # the holder of the job frees it
-        if cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
-            if not dry_run:
+        if request.cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
+            if not request.dry_run:
                 ask("scancel", "--quiet", number)
-            done = "would cancel" if dry_run else "cancelled"
+            done = "would cancel" if request.dry_run else "cancelled"
             yield f"{done} Slurm's job {number}, {name} ({state.lower()})"
 
 

@@ -12,42 +12,29 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.agent.processes import children_of, read_process, send
-from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
-from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections, for_each, slow
+from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections
 from launcher.backends.json_client import JsonClient, read
-from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.programs import RemoteProgram, SubprocessPipe
-from launcher.backends.slurm.allocation import (
-    UNANSWERED_NOTICE,
+from launcher.backends.slurm.job import (
     SlurmJob,
     ask,
-    asked,
     environment,
     said,
-    shown,
 )
 from launcher.common.errors import (
     AllocationEndedError,
     ConnectionLostError,
-    Fault,
     HostGoneError,
-    HostsError,
-    JobError,
     TransportError,
 )
-from launcher.common.events import HostFacts
 from launcher.common.protocol import swap
-from launcher.common.record import Record, replace
-from launcher.common.text import duration, join_names, plural
-from launcher.findings import WARNING, Finding
-from launcher.job import Host, JobSpec, ProgramKind
-from launcher.messages import say
+from launcher.common.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 _SERVE_ENTRY = "launcher.agent.slurm_node:serve"
@@ -452,185 +439,3 @@ def _ids(visible: str | None) -> tuple[str, ...] | None:
     if visible is None:
         return None
     return tuple(id for id in visible.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
-
-
-# ---------------------------------------------------------------------- the nodes of a launch
-
-
-class Nodes(Record):
-    """The nodes of a job, and the steps there: the settings of the connections."""
-
-    nodes: tuple[SlurmNode, ...]
-    steps: Steps
-    #: Numeric, by name, if they are others than the names.
-    addresses: Mapping[str, str]
-
-    @property
-    def same_files(self) -> frozenset[str]:
-        """Those that have the files of this machine."""
-        return frozenset(node.name for node in self.nodes if node.same)
-
-    @property
-    def asked(self) -> list[int] | None:
-        """How many tasks on each node the user asked of Slurm; None if the nodes take any number."""
-        return self.steps.job.tasks(len(self.nodes))
-
-    def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
-        """The nodes as hosts.
-
-        The tasks of the job are spread evenly. A node takes as many as were asked of Slurm for it, else as
-        many as it has CPUs for the job, or more if there are more.
-
-        Args:
-            count: the number of tasks; 0: not known.
-            moves: whether the tasks of a lost node may move to others, so that these may take more tasks.
-
-        Raises:
-            JobError: more tasks than were asked of Slurm.
-        """
-        asked = self.asked
-        if asked and count > sum(asked):
-            places = join_names([f"{node.name} {room}" for node, room in zip(self.nodes, asked, strict=True)])
-            room = f"Slurm's job {self.steps.job.id} was asked for {sum(asked)} ({places})"
-            expected = f"expected --ntasks={count} of salloc or sbatch, or no number of tasks"
-            raise JobError([Fault("", f"{plural(count, 'task')} do not fit: {room}", expected)])
-        least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
-        hosts = []
-        for number, node in enumerate(self.nodes):
-            most = asked[number] if asked else max(node.cpus, even)
-            slots = min(least, most) if count else most
-            most = max(most, count if moves else 0)
-            address = self.addresses.get(node.name)
-            hosts.append(Host(node.name, address=address, slots=slots, max_slots=most, gpus=node.gpus))
-        return tuple(hosts)
-
-
-def inspect_nodes(
-    job: SlurmJob,
-    files: Mapping[str, Any],
-    fanout: int,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> Nodes:
-    """Look at all nodes of a job, by steps that stay.
-
-    Args:
-        job: at Slurm.
-        files: see `launcher.agent.slurm_node.serve`.
-        fanout: how many nodes at once.
-        meanwhile: called while the nodes answer.
-
-    Raises:
-        TransportError: Slurm does not answer, or a node does not.
-    """
-    steps = Steps(job)
-    try:
-        with slow(UNANSWERED_NOTICE):
-            names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
-        steps.variables = job.variables(names)
-        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
-            found, silent = for_each(
-                names,
-                lambda name: steps.inspect(name, files),
-                "its first step",
-                fanout,
-                meanwhile=meanwhile,
-            )
-            with slow(UNANSWERED_NOTICE):
-                pairs = [line.split() for line in answer().splitlines()]
-        reasons: dict[str, list[str]] = {}
-        for name, why in silent.items():
-            reasons.setdefault(job.end_reason(fresh=False) or why, []).append(name)
-        if reasons:
-            raise HostsError(f"{join_names(own)}: {why}" for why, own in reasons.items())
-    except BaseException:
-        steps.end()
-        raise
-    addresses = {name: address for name, address in pairs if name != address}
-    return Nodes(tuple(found[name] for name in names), steps, addresses)
-
-
-def present(job: SlurmJob, python_given: bool) -> Allocation:
-    """The nodes of a job, for commands without a launch.
-
-    Args:
-        job: see `inspect_nodes`.
-        python_given: whether the user names the Python of the tasks.
-
-    Raises:
-        TransportError: see `inspect_nodes`.
-    """
-    folder = os.getcwd()
-    found = inspect_nodes(job, {folder: fingerprint(folder)}, ConnectSettings().fanout)
-    found.steps.end(over=False)
-    partition, left = job.fields().get("Partition", "?"), job.seconds_left()
-    limit = "no time limit" if left is None else f"{duration(left)} left"
-    most = shown("partition", partition).get("MaxTime", "UNLIMITED")
-    allowed = "" if most == "UNLIMITED" else f" (at most {most})"
-    nodes = plural(len(found.nodes), "node")
-    remarks = (f"Slurm's job {job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
-    hosts = found.hosts(0, False)
-    if not python_given:
-        pairs = zip(hosts, found.nodes, strict=True)
-        hosts = tuple(replace(host, python=node.python) for host, node in pairs)
-    return Allocation(
-        hosts,
-        JobSpec(()),
-        found,
-        same_files=found.same_files,
-        remarks=remarks,
-        any_number=found.asked is None,
-    )
-
-
-def findings(found: Nodes, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """See `Backend.findings`."""
-    for node in found.nodes:
-        if not node.same:
-            seen = f"it does not have the files of {os.getcwd()} here"
-            yield Finding(WARNING, "files", (node.name,), seen=seen, advice="`--sync .` copies them")
-        if node.name in facts and facts[node.name].cpus < node.cpus:
-            seen = f"tasks may use {facts[node.name].cpus} of the {node.cpus} CPUs that the job has there"
-            yield Finding(
-                WARNING, "cpus", (node.name,), seen=seen, advice="ask Slurm for whole nodes: --exclusive"
-            )
-
-
-@contextmanager
-def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
-    """The nodes of a job as the hosts of a launch; at the end of the context no step of it is left.
-
-    Raises:
-        TransportError: see `inspect_nodes`.
-    """
-    folder = os.path.expanduser(request.spec.workdir or ".")
-    programs = (role.program for role in request.spec.roles if role.program.kind is ProgramKind.SCRIPT)
-    paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
-    files = {path: known for path in paths if (known := fingerprint(path)) is not None}
-    found = inspect_nodes(job, files, request.connect_settings.fanout, request.meanwhile)
-    try:
-        count = sum(role.count for role in request.spec.roles if not role.sidecar)
-        made = found.hosts(count, bool(request.spec.policy.restarts))
-        others = {node.name: node.python for node in found.nodes if node.python != sys.executable}
-        if not request.python_given:
-            made = tuple(replace(host, python=others.get(host.name)) for host in made)
-        names = [node.name for node in found.nodes if not node.same]
-        text = f"Slurm's job {job.id}: {plural(len(made), 'node')}, tasks spread evenly"
-        if names:
-            verb = "does" if len(names) == 1 else "do"
-            text += f"; {join_names(names)} {verb} not have the files of this machine"
-        if request.settings.implied:
-            text += " (--no-slurm: only this machine)"
-        say(text)
-        yield Allocation(made, request.spec, found, same_files=found.same_files)
-    finally:
-        found.steps.end()
-
-
-@contextmanager
-def connections(found: Nodes, hosts: Sequence[Host]) -> Iterator[Connections]:
-    """Connections to these of the nodes."""
-    found.steps.dismiss({host.name for host in hosts})
-    try:
-        yield found.steps
-    finally:
-        found.steps.end()

@@ -10,6 +10,7 @@
     relay        ports on the hosts that are forwarded to a socket of this machine
     forward      a port of this machine that is forwarded to a port of a host
     connections  the connections to all hosts of a launch, made in parallel
+    allocation   the named hosts, or this machine
 
 This package uses the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
 `Packetizer` of ours, both documented parameters; and `AgentSSH._connect`, as paramiko's own subclasses do. It
@@ -22,19 +23,19 @@ does not take at once, that thread sends. Only forwarded ports have threads, two
 them.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from __future__ import annotations
 
-from launcher.backends.backend import Backend
-from launcher.backends.connections import Connections
-from launcher.backends.here import is_here
-from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
+from contextlib import AbstractContextManager
+
+from launcher.backends.backend import Allocation, Backend, LaunchRequest
 from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP
-from launcher.common.record import Record, replace
-from launcher.job import Host
+from launcher.common.record import Record
+from launcher.config.settings import Settings
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
+from launcher.job import JobSpec
 
 
-class SshSettings(Record):
+class SshOptions(Record):
     """Options for connections over SSH; times in seconds."""
 
     #: The limit for each step of connecting: TCP, the handshake, each key of the login.
@@ -47,36 +48,24 @@ class SshSettings(Record):
     accept_new: bool = False
 
 
-class SshBackend(Backend):
+class SshBackend(Backend[SshOptions]):
     """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
 
     group = GROUP
 
-    def parse(self, asked: Asked) -> SshSettings:
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SshOptions:
         """See `Backend.parse`."""
-        return SshSettings(accept_new=asked.settings[ACCEPT_NEW_HOST_KEYS])
-
-    def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
-        """See `Backend.inventory`."""
-        here = {host.name for host in request.hosts if is_here(host)}
-        return nullcontext(Allocation.of(request, request.hosts, here))
-
-    @contextmanager
-    def connections(
-        self,
-        hosts: Sequence[Host],
-        settings: SshSettings,
-        connect_settings: ConnectSettings,
-    ) -> Iterator[Connections]:
-        """See `Backend.connections`."""
-        from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
-
-        settings = replace(
-            settings, connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
+        return SshOptions(
+            connect_timeout=settings[CONNECT_TIMEOUT],
+            fanout=settings[FANOUT],
+            accept_new=settings[ACCEPT_NEW_HOST_KEYS],
         )
-        with SshConnections(hosts, settings) as connections:
-            connections.connect()
-            yield connections
+
+    def allocate(self, options: SshOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+        """See `Backend.allocate`."""
+        from launcher.backends.ssh.allocation import SshAllocation  # noqa: PLC0415 - the live half
+
+        return SshAllocation(options, request)
 
 
-TRANSPORT = SshBackend()
+BACKEND = SshBackend()

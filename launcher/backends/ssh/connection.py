@@ -20,7 +20,7 @@ from paramiko import Channel, ChannelException, Message, SSHException, Transport
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import IncompatiblePeer
 
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
 from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
 from launcher.backends.ssh.sockets import ProxyCommand
@@ -90,7 +90,7 @@ class SshConnector:
         closed: `close` sets it.
     """
 
-    def __init__(self, settings: SshSettings, closed: threading.Event) -> None:
+    def __init__(self, settings: SshOptions, closed: threading.Event) -> None:
         self._settings = settings
         self._closed = closed
         self.known = KnownHosts()

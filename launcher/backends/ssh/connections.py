@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connections, for_each
-from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.options import (
     Hop,
     HostOptions,
@@ -57,7 +57,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         settings: of the connections.
     """
 
-    def __init__(self, hosts: Iterable[Host], settings: SshSettings) -> None:
+    def __init__(self, hosts: Iterable[Host], settings: SshOptions) -> None:
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
         self._queries = Queries()

@@ -13,11 +13,10 @@ import pytest
 
 from launcher.backends import rows, sections
 from launcher.backends.docker.options import DockerOptions, parse
-from launcher.backends.launch_request import Asked
 from launcher.config import values
 from launcher.config.jobfile import parse_job
 from launcher.config.settings import FileContent, merge
-from launcher.job import Host, Program, ProgramKind, Role
+from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 
@@ -80,7 +79,7 @@ def values_of(found: FileContent) -> dict[str, object]:
 
 def docker_of(found: FileContent) -> DockerOptions | None:
     """Return the options of containers."""
-    return parse(Asked(merge([found.level], rows())[0]))
+    return parse(merge([found.level], rows())[0], JobSpec(()))
 
 
 def test_everything():

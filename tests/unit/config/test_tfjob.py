@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from launcher.backends import backends, rows, sections
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.launch_request import Asked
 from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders, literal, misspelt_placeholders
 from launcher.common.record import replace
 from launcher.config.documents import NO_TARGET, Target
 from launcher.config.jobfile import parse_job
 from launcher.config.settings import FileContent, merge
-from launcher.job import Program, ProgramKind, Role
+from launcher.job import JobSpec, Program, ProgramKind, Role
 from tests.conftest import examples
 
 FULL = """\
@@ -85,7 +84,8 @@ def values_of(found: FileContent) -> dict[str, object]:
 
 def options_of(found: FileContent, name: str) -> object:
     """Return the options of a backend."""
-    return backends()[name].parse(Asked(merge([found.level], rows())[0]))
+    settings = merge([found.level], rows())[0]
+    return backends()[name].parse(settings, JobSpec(()), hosts_named=False)
 
 
 def test_everything():

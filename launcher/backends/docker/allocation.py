@@ -1,0 +1,61 @@
+"""Containers as the hosts of a launch: one for each task here, or one on each host that the user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from launcher.backends.backend import Allocation, LaunchRequest
+from launcher.backends.connections import Fleet
+from launcher.backends.docker.container import containers, own_hosts, seen_inside
+from launcher.backends.docker.fleet import ContainerFleet
+from launcher.backends.docker.options import DockerOptions, in_images
+from launcher.backends.fleet import AgentFleet, this_machine
+from launcher.backends.ssh import BACKEND as SSH
+from launcher.backends.ssh.allocation import SshAllocation
+from launcher.common.text import join_names
+from launcher.config.table import PYTHON, WORKDIR
+from launcher.event_loop import EventLoop
+from launcher.job import Placement
+
+
+class DockerAllocation(Allocation):
+    """Containers that `fleet` starts and removes.
+
+    On hosts that the user names, an allocation over SSH reaches the engines.
+    """
+
+    moves_tasks = False
+
+    def __init__(self, options: DockerOptions, request: LaunchRequest) -> None:
+        settings, named = request.settings, request.named_hosts
+        has_folder = not options.no_mount or settings.is_given(WORKDIR)
+        spec = in_images(request.spec, options, settings.is_given(PYTHON), has_folder)
+        self.options = options
+        #: The machines under the containers. None: this machine alone.
+        self.machines: SshAllocation | None = None
+        #: Host -> the ids of the GPUs that its container may see.
+        self._gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in named}
+        if named:
+            super().__init__(request, [*map(seen_inside, named)], spec)
+            parsed = SSH.parse(settings, request.spec, hosts_named=True)
+            self.machines = SshAllocation(parsed, request)
+            self.local = self.sharing_files = self.machines.local
+            images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
+            note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
+            self.remarks = (note,)
+        else:
+            hosts, self._gpus = own_hosts(spec, this_machine(os.environ).gpus or ())
+            super().__init__(request, hosts, spec)
+            self.sharing_files = frozenset(host.name for host in hosts)
+        self.runs_as_other_user = options.user is not None
+
+    def fleet(self, placement: Placement, loop: EventLoop) -> AbstractContextManager[Fleet]:
+        """See `Allocation.fleet`."""
+        is_here = self.machines is None
+        planned = containers(self.options, self.spec, placement, self._gpus, here=is_here)
+        if self.machines is None:
+            return ContainerFleet(self, self.options, planned, loop)
+        agents = AgentFleet(self.machines, placement, loop, runs_tasks=False)
+        return ContainerFleet(self, self.options, planned, loop, agents)

@@ -1,0 +1,35 @@
+"""The named hosts of a launch, reached over SSH, and this machine, whose agent is a fork of the launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from launcher.backends.backend import Allocation, LaunchRequest, with_default_python
+from launcher.backends.connections import Connections
+from launcher.backends.fleet import this_machine
+from launcher.backends.here import is_here
+from launcher.backends.ssh import SshOptions
+from launcher.job import Host
+
+
+class SshAllocation(Allocation):
+    """The hosts that the user names, else this machine. Nothing is acquired, and nothing given back."""
+
+    def __init__(self, options: SshOptions, request: LaunchRequest) -> None:
+        hosts = request.named_hosts or (this_machine(os.environ),)
+        super().__init__(request, hosts)
+        self.options = options
+        self.exceeds_slots = not request.named_hosts
+        self.local = self.sharing_files = frozenset(host.name for host in hosts if is_here(host))
+        self.hosts = with_default_python(request, hosts, self.local)
+
+    @contextmanager
+    def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
+        """See `Allocation.connect`."""
+        from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
+
+        with SshConnections(hosts, self.options) as connections:
+            connections.connect()
+            yield connections

@@ -1,4 +1,8 @@
-"""A node of Slurm: the main process of a step looks at it, and then is its agent."""
+"""A node of Slurm: the main process of a step reports about the node, then becomes its agent.
+
+The launcher names `serve` as the entry of each step. Nothing of the step is left in the environment of the
+tasks but what describes the job.
+"""
 
 import json
 import os

@@ -1,4 +1,8 @@
-"""Starts tasks: finds the program along the task's PATH; a task gets a session and a pipe for its output."""
+"""Starts the processes of tasks: each gets a session of its own and a pipe for its output.
+
+The agent calls `Spawner`, and so do fork servers. A program is found along the PATH of its task. A process
+starts with the limits, signals and folder that it would have without launch.
+"""
 
 import errno
 import os

@@ -102,7 +102,7 @@ def run(settings: Settings) -> int:
         named_hosts(settings, named) as allocation,
         HostPrograms(allocation, allocation.hosts) as programs,
     ):
-        resolver = Resolver(packages, settings[UPGRADE], settings[OFFLINE], folder)
+        resolver = Resolver(packages, folder, upgrade=settings[UPGRADE], offline=settings[OFFLINE])
         looks = Preparer(allocation.hosts, asked, resolver, programs).prepare(settings[FANOUT])
     print_table(
         _COLUMNS,

@@ -113,7 +113,6 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     return Requirements("\n".join(found), "-", "\n".join(options))
 
 
-#: Seconds for a resolution or a download.
 _UV_TIMEOUT_SECONDS = 3600.0
 #: Texts of a host that become words of command lines: its Python, and the platform of its wheels.
 _TARGET_PATTERN = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
@@ -125,19 +124,20 @@ def hash_of(text: str) -> str:
 
 
 class Resolver:
-    """Resolves the requirements of one ``launch prepare``, for all its hosts; any thread may use it.
+    """Resolves the requirements of one ``launch prepare``, for all its hosts. Any thread may use it.
 
     Args:
         wanted: The requirements.
-        upgrade: Find the newest versions, even if earlier ones are known.
-        offline: Hosts use no package index.
-        folder: An empty one for wheels.
+        folder: An empty folder for wheels.
+        upgrade: Whether to find the newest versions, even if earlier ones are known.
+        offline: Whether the hosts use no package index.
     """
 
-    def __init__(self, wanted: Requirements, upgrade: bool, offline: bool, folder: str) -> None:
+    def __init__(self, wanted: Requirements, folder: str, *, upgrade: bool, offline: bool) -> None:
         self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
-        #: Why uv or pip has failed; empty: it has not. By its arguments.
-        self._faults, self._lock = dict[tuple[str, ...], str](), threading.Lock()
+        self._lock = threading.Lock()
+        #: Why uv or pip has failed, by its arguments. The text is empty if it has not.
+        self._faults: dict[tuple[str, ...], str] = {}
         self._options = "--no-index" if offline else wanted.options
         self._cache = os.path.join(cache_folder(), "resolved", hash_of(repr(wanted)))
         paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.txt")
@@ -213,10 +213,10 @@ class Resolver:
             raise LaunchError(f"on this machine: {self._faults[argv]}")
 
 
-#: Seconds that a host may say nothing, and may need to take a piece of a file.
+# A host may say nothing for so long.
 _SILENCE_SECONDS = 300.0
 _SEND_TIMEOUT_SECONDS = 120.0
-#: Lines that a host may send: about one comes each second.
+# A host may send so many lines: about one comes each second.
 _MAX_LINES = 20_000
 
 
@@ -241,13 +241,13 @@ class EnvironmentStatus(Record):
 
 
 class Preparer:
-    """Prepares, compares or cleans hosts, each in a thread. Prints a line for each stage of a host.
+    """Prepares, compares or cleans hosts, each in a thread. It prints a line for each stage of a host.
 
     Args:
-        hosts: Where.
-        asked: What is done there: arguments of `launcher.environments.remote.main`.
-        resolver: Finds versions and wheels for them.
-        programs: Runs programs there.
+        hosts: The hosts.
+        asked: What is done there: the arguments of `launcher.environments.remote.main`.
+        resolver: Finds versions and wheels for the hosts.
+        programs: Runs programs on the hosts.
     """
 
     def __init__(
@@ -255,17 +255,17 @@ class Preparer:
     ) -> None:
         self._asked, self._resolver, self._programs = asked, resolver, programs
         self._hosts = {host.name: host for host in hosts}
-        self._interrupted = False
-        self._stages, self._looks = (
-            dict.fromkeys(self._hosts, "asking what it has"),
-            dict[str, EnvironmentStatus](),
-        )
+        self._is_interrupted = False
+        #: What each host does now.
+        self._stages = dict.fromkeys(self._hosts, "asking what it has")
+        #: What the hosts have at the end that are done.
+        self._results: dict[str, EnvironmentStatus] = {}
 
     def prepare(self, fanout: int) -> dict[str, EnvironmentStatus]:
         """Prepare, compare or clean all hosts.
 
         Args:
-            fanout: How many hosts at the same time.
+            fanout: How many hosts are prepared at the same time.
 
         Returns:
             What each host has at the end, in the order of the hosts.
@@ -276,20 +276,20 @@ class Preparer:
         try:
             return for_each(self._hosts, self._run, self._doing, fanout, growth=1)[0]
         finally:
-            self._interrupted = True
+            self._is_interrupted = True
 
     def _doing(self) -> str:
         """Return what the hosts do that have not answered yet."""
         return join_names(
-            sorted({stage for name, stage in self._stages.items() if name not in self._looks}), 3
+            sorted({stage for name, stage in self._stages.items() if name not in self._results}), 3
         )
 
     def _begin(self, name: str, stage: str) -> None:
-        """Note, and print, that a host has begun a stage, or is done; and how many hosts are done."""
+        """Note that a host has begun a stage, or is done. Print that, and how many hosts are done."""
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage
-            if not self._interrupted:
-                say(f"[{len(self._looks)}/{len(self._hosts)}] {name}: {stage}")
+            if not self._is_interrupted:
+                say(f"[{len(self._results)}/{len(self._hosts)}] {name}: {stage}")
 
     def _run(self, name: str) -> EnvironmentStatus:
         """Prepare, compare or clean one host.
@@ -300,13 +300,13 @@ class Preparer:
         asked = {**self._asked, "known": self._resolver.known, "python": self._hosts[name].python or ""}
         try:
             with closing(self._programs.run(name, "launcher.environments.remote:main", asked)) as program:
-                look = self._converse(name, JsonClient(program))
+                status = self._converse(name, JsonClient(program))
         except (LaunchError, OSError) as error:
             text = str(error).removeprefix(f"{name}: ").removeprefix("the program there failed: ")
-            look = EnvironmentStatus(state=f"failed: {text}")
-        self._looks[name] = look
-        self._begin(name, look.state)
-        return look
+            status = EnvironmentStatus(state=f"failed: {text}")
+        self._results[name] = status
+        self._begin(name, status.state)
+        return status
 
     def _converse(self, name: str, client: JsonClient) -> EnvironmentStatus:
         """Give a host what it asks for, until it says what it has.
@@ -315,26 +315,26 @@ class Preparer:
             LaunchError: It cannot do its work, or the connection broke.
         """
         for _ in range(_MAX_LINES):
-            look = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
-            if look.state:
-                return look
-            self._begin(name, look.stage)
-            if look.platform:
-                client.send(self._answer(name, look), _SILENCE_SECONDS)
+            status = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
+            if status.state:
+                return status
+            self._begin(name, status.stage)
+            if status.platform:
+                client.send(self._answer(name, status), _SILENCE_SECONDS)
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
-    def _answer(self, name: str, look: EnvironmentStatus) -> object:
+    def _answer(self, name: str, status: EnvironmentStatus) -> object:
         """Return what a host asks for: where wheels are, or versions for its `choose`.
 
         Raises:
             LaunchError: No wheels can be downloaded, or the wheels cannot be sent.
         """
-        if look.wheels:
+        if status.wheels:
             self._begin(name, "downloading wheels here")
-            folder = self._resolver.download(look.python, look.platform)
-            return folder if name in self._programs.local else self._send(name, folder, look.wheels)
+            folder = self._resolver.download(status.python, status.platform)
+            return folder if name in self._programs.local else self._send(name, folder, status.wheels)
         try:
-            return self._resolver.resolve(look.python, look.platform)
+            return self._resolver.resolve(status.python, status.platform)
         except LaunchError as error:
             return {"fault": str(error)}
 

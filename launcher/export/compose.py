@@ -1,4 +1,7 @@
-"""A job as a file of Docker Compose: a service for each task, in the network of the project."""
+"""Writes a job as a file of Docker Compose: a service for each task, in the network of the project.
+
+``launch export compose`` calls it with an `Exported`. It is pure.
+"""
 
 from __future__ import annotations
 

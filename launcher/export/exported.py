@@ -1,4 +1,8 @@
-"""A job as it is exported: its tasks with their commands and variables, and what no exported file can do."""
+"""A job as it is exported: its tasks with their commands and variables, and what no exported form can do.
+
+The three forms of ``launch export`` share it. It is pure: what is known only where the file is used stays a
+placeholder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A job as manifests of Kubernetes: an Indexed Job for each role, a Service for their names, a ConfigMap."""
+"""Writes a job as manifests of Kubernetes: an Indexed Job for each role, a Service for their names.
+
+``launch export kubernetes`` calls it with an `Exported`. It is pure.
+"""
 
 from __future__ import annotations
 

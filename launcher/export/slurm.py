@@ -1,4 +1,7 @@
-"""A job as a script for sbatch: one srun starts all tasks, which find out their addresses from Slurm."""
+"""Writes a job as a script for sbatch: one srun starts all tasks, which find out their addresses.
+
+``launch export slurm`` calls it with an `Exported`. It is pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The options ``--sync`` and ``--collect``, parsed."""
+"""Parses ``--sync`` and ``--collect`` as the user has written them, into requests and items.
+
+A launch uses it before any host is connected, and so does one that starts its launcher elsewhere. It checks
+that folders exist, and reads none.
+"""
 
 from __future__ import annotations
 

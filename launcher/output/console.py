@@ -1,4 +1,7 @@
-"""The console: lines of tasks, notices, the live line, and at the end the failure report and the table."""
+"""The console: lines of tasks, notices, the live line, and at the end the failure report and the table.
+
+`Console` is the renderer for people. It writes to a `Writer`, and never waits for the reader.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The failure report: the first task that failed, the reason, its last lines and its Python traceback."""
+"""The failure report: the first task that failed, the reason, its last lines and its Python traceback.
+
+The console prints it at the end of a job, and ``launch attach`` prints it again from the
+files of the run. It only reads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The other end of the control socket (`launcher.launch.control`): questions to the launcher of a run."""
+"""Asks the launcher of a run by its control socket, whose other end is `launcher.launch.control`.
+
+Commands such as ``launch ps`` and ``launch attach`` use it. It trusts only a launcher of the same user that
+is the process which the folder of the run names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fixture ``cluster``: starts clusters for a test, and leaves nothing of them."""
+"""The fixture ``cluster``: starts clusters for a test, and leaves nothing of them.
+
+The plug-in makes one for each test that asks for it.
+"""
 
 from __future__ import annotations
 

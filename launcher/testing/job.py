@@ -1,4 +1,7 @@
-"""One launch that a test has started, and its tasks: looked at, waited for, killed, suspended, cut off."""
+"""One launch that a test has started, and its tasks: looked at, waited for, killed and suspended.
+
+Tests get a `Job` from the fixture ``cluster``. All waits have a limit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pickles that contain the code of functions, by cloudpickle: its tracebacks show file, line and source."""
+"""Pickles that contain the code of functions, by cloudpickle. Tracebacks show file, line and source.
+
+Rows and results use it where `pickle` does not suffice, and so do the functions that tasks run. It imports
+cloudpickle, so other modules import it only when they need it.
+"""
 
 from __future__ import annotations
 

@@ -46,6 +46,12 @@ class StagedFiles:
         JobError: a file or folder is not there, or can't be read.
     """
 
+    # begin
+    _commands: ProgramRunner
+    _run_name: str
+    _interrupts: Interrupts
+    _loop: EventLoop
+
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
         self._options, self._placement = options, placement
         self._other_user = allocation.runs_as_other_user

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.backends.backend import LaunchRequest
+from launcher.backends.backend import LaunchRequest, Purpose
 from launcher.backends.docker.options import image_faults, shared_options
 from launcher.backends.docker.rows import KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.backends.kubernetes.rows import (
@@ -86,14 +86,15 @@ def parse(settings: Settings) -> KubernetesOptions | None:
     )
 
 
-def with_roles(spec: JobSpec) -> JobSpec:
-    """Return a job that has roles: for a check, two pods that do nothing."""
-    return spec if spec.roles else replace(spec, roles=(_CHECKED_ROLE,))
+def requested_spec(request: LaunchRequest) -> JobSpec:
+    """Return the job of a launch: for a check, two pods that do nothing."""
+    is_check = request.purpose is Purpose.CHECK
+    return replace(request.spec, roles=(_CHECKED_ROLE,)) if is_check else request.spec
 
 
 def faults(options: KubernetesOptions, request: LaunchRequest) -> Iterator[Fault]:
     """Yield the faults of the options about Kubernetes."""
-    yield from image_faults(with_roles(request.spec), options, "kubernetes")
+    yield from image_faults(requested_spec(request), options, "kubernetes")
     yield from user_faults(options)
     if request.hosts_named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")

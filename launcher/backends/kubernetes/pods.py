@@ -27,7 +27,7 @@ from launcher.backends.docker.options import in_images
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
-from launcher.backends.kubernetes.options import KubernetesOptions, user_of, with_roles
+from launcher.backends.kubernetes.options import KubernetesOptions, requested_spec, user_of
 from launcher.backends.kubernetes.rights import check_rights
 from launcher.backends.kubernetes.status import (
     JOB_EVENT,
@@ -97,7 +97,7 @@ class KubernetesAllocation(Allocation):
     replaces_hosts = True
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
-        settings, asked = request.settings, with_roles(request.spec)
+        settings, asked = request.settings, requested_spec(request)
         spec = in_images(asked, options, settings.is_given(PYTHON), settings.is_given(WORKDIR))
         hosts, _ = own_hosts(spec)
         if request.purpose is Purpose.CHECK:

@@ -16,10 +16,19 @@ def read_table(name: str) -> dict[str, Any]:
     Args:
         name: Its path in the package, as ``output/hints.toml``.
     """
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return load_toml(file.read())
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Return the content of a TOML document.
+
+    Raises:
+        ValueError: It is not TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib  # noqa: PLC0415 - 3 ms, where no table is read
     else:
         import tomli as tomllib  # noqa: PLC0415 - the same
 
-    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
-        return tomllib.load(file)
+    return tomllib.loads(text)

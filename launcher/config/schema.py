@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record, replace
 from launcher.common.text import did_you_mean, escape_controls
 from launcher.common.trusted_io import read_most, read_regular, similar_file
+from launcher.package_data import load_toml
 
 T = TypeVar("T")
 
@@ -502,13 +502,8 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         text: the document.
         table: the keys that lead to the table; empty: the whole document.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib  # noqa: PLC0415 - 3 ms, for TOML only
-    else:
-        import tomli as tomllib  # noqa: PLC0415 - 3 ms, for TOML only
-
     try:
-        return _toml_table(tomllib.loads(text), table, _toml_lines(text), faults)
+        return _toml_table(load_toml(text), table, _toml_lines(text), faults)
     except (RecursionError, MemoryError):
         faults.add(0, "nested too deep", "expected a few levels")
     except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError

@@ -145,7 +145,7 @@ def findings(
         hosts: the inventory, with the hosts that could not be checked.
         reports: of the hosts that answered.
         pairs: the connections between them.
-        more: findings of the transport.
+        more: findings of the allocation.
     """
     facts = {report.host.name: report.facts.agent for report in reports}
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]

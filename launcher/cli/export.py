@@ -42,7 +42,7 @@ launch export kubernetes tfjob.yaml > job.yaml     the images of a TFJob
 Options, program and job file are those of launch. Comments at the top of the
 file say how it is used, and what it can't do."""
 
-#: Form -> the transport whose options it has.
+#: Form -> the backend whose options it has.
 FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
 
 FORM = Setting(

@@ -113,7 +113,7 @@ def run_detached(options: LaunchOptions) -> int:
 
     Signals that end a launch are passed on to the child until then.
 
-    If the transport has a queue that starts launchers, submit this one there, and return.
+    If the backend has a queue that starts launchers, submit this one there, and return.
 
     Returns:
         In this process 0, or the exit code of a job that has ended before; in the child that of the job.

@@ -53,7 +53,7 @@ class RunState(enum.Enum):
 class BatchJob(Record):
     """The job of a cluster's queue in which the launcher of a run is, or from which it will be started."""
 
-    #: The transport of the cluster.
+    #: The backend of the cluster.
     transport: str
     #: Its number there; empty: not known yet.
     number: str = ""

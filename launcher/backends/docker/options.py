@@ -105,7 +105,7 @@ def image_faults(spec: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
     Args:
         spec: the job.
         settings: with the fields of `shared_keys`.
-        name: of the transport.
+        name: of the backend.
     """
     for role in spec.roles:
         if not (role.image or settings.image):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.backends.connections import AgentLink, Fleet
+from launcher.backends.connections import Fleet
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
@@ -18,11 +16,12 @@ from launcher.common.record import Record, replace
 from launcher.common.report import Report
 from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
-from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
 from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
+from launcher.launch.command_pipe import CommandPipe
 from launcher.launch.control import Control, EventFollowers
 from launcher.launch.display import Display
+from launcher.launch.host_connection import HostConnection, join_output
 from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.plan_output import plan_as_dict
@@ -41,40 +40,8 @@ _IMMEDIATE_KILL_SECONDS = 3.0
 _REASON_WAIT_SECONDS = 2.0
 #: Seconds between two looks for that reason.
 _POLL_SECONDS = 0.01
-#: The longest line of a command by `--commands-fd`, and what is read of that pipe at a time.
-_MAX_COMMAND_BYTES = 64 * 1024
 #: Events that are not shown: `events.TaskMoved` has what they say.
 _EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
-
-
-class _HostConnection:
-    """The connection to the agent of one host."""
-
-    def __init__(self, host: str, link: AgentLink) -> None:
-        self.host = host
-        self.link = link
-        self.closed = False
-        #: Something has come from the agent: it has run.
-        self.answered = False
-        #: The agent runs on after the job; the link stays open.
-        self.stays = False
-        #: When the link ended without AgentClosed; and until when (monotonic) to wait for the reason.
-        self.lost_at = 0.0
-        #: The supervisor has given the agent up: it does not answer, or does not obey.
-        self.given_up = False
-        self.ask_until = 0.0
-        #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
-        self._clock_behind = float("inf")
-
-    def with_our_time(self, event: events.Event) -> events.Event:
-        """The event with a time by this machine's clock, so that times of all hosts can be compared.
-
-        The quickest event has the smallest difference of the clocks: the true one and its network delay.
-        """
-        if self.link.same_clock or isinstance(event, events.TaskOutput):
-            return event
-        self._clock_behind = min(self._clock_behind, events.now() - event.at)
-        return replace(event, at=event.at + self._clock_behind)
 
 
 class Recovery(Record):
@@ -134,8 +101,11 @@ class Orchestrator:
         self._interrupts = wiring.interrupts
         self._messages = wiring.messages
         self._hints = wiring.hints
-        self._commands_fd = wiring.commands_fd
-        self._partial_command = b""
+        self._command_pipe: CommandPipe | None = None
+        if wiring.commands_fd is not None:
+            self._command_pipe = CommandPipe(
+                self._loop, wiring.commands_fd, self._host_of, on_signal=self._signal_task
+            )
         self._recovery = recovery = wiring.recovery
         self._board = wiring.board
         state = JobState(
@@ -148,8 +118,8 @@ class Orchestrator:
         self._machine = Machine(self._run_info.run_name, state)
         followers = EventFollowers(self._loop, self._display.event_buffer)
         self._control = Control(self._loop, self._machine, followers, self.report, self._send, self._handle)
-        self._connections: dict[str, _HostConnection] = {}
-        self._lost: list[_HostConnection] = []
+        self._connections: dict[str, HostConnection] = {}
+        self._lost: list[HostConnection] = []
         self._timers: dict[Timer, TimerHandle] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
@@ -199,9 +169,8 @@ class Orchestrator:
         with self._interrupts.queued():
             self._loop.watch(self._interrupts.fd, self._on_signals)
             self._loop.watch(self._messages.fd, self._show_messages)
-            if self._commands_fd is not None:
-                os.set_inheritable(self._commands_fd, False)
-                self._loop.watch(self._commands_fd, self._on_commands)
+            if self._command_pipe is not None:
+                self._command_pipe.open()
             try:
                 self._show_messages()
                 with suppress(OSError):  # no file descriptor is left
@@ -215,9 +184,10 @@ class Orchestrator:
             finally:
                 self._control.close()
                 self._close_connections()
-                for fd in (self._interrupts.fd, self._messages.fd, self._commands_fd, *self._blocked):
-                    if fd is not None:
-                        self._loop.watch(fd)
+                if self._command_pipe is not None:
+                    self._command_pipe.close()
+                for fd in (self._interrupts.fd, self._messages.fd, *self._blocked):
+                    self._loop.watch(fd)
             return self.report()
 
     def report(self) -> Report:
@@ -308,30 +278,6 @@ class Orchestrator:
         for message in self._messages.drain():
             self._show(message)
 
-    def _on_commands(self) -> None:
-        """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`.
-
-        A line that is not one is reported and left out, so that a mistake of that program ends no job.
-        """
-        assert self._commands_fd is not None
-        data = os.read(self._commands_fd, _MAX_COMMAND_BYTES)
-        *lines, self._partial_command = (self._partial_command + data).split(b"\n")
-        for line in lines:
-            try:
-                fields = FieldReader(tasks=self._host_of).read(events.SignalTask, json.loads(line))
-            except (ProtocolError, ValueError, RecursionError) as error:
-                text = sanitize_host_text(f"a command by --commands-fd is not valid: {error}")
-                self._show(events.Tell(text, urgent=True))
-                continue
-            host = self._host_of[fields[0]].name
-            self._send(events.SignalTask(host, *fields))
-        if len(self._partial_command) > _MAX_COMMAND_BYTES:
-            text = f"a command by --commands-fd is longer than {_MAX_COMMAND_BYTES} bytes: no more are read"
-            self._show(events.Tell(text, urgent=True))
-            data = b""
-        if not data:
-            self._loop.watch(self._commands_fd)
-
     # ------------------------------------------------------------------ connections
 
     def _open(self, host: Host) -> None:
@@ -340,12 +286,12 @@ class Orchestrator:
         except TransportError as error:
             self._lose(host.name, str(error))
             return
-        connection = _HostConnection(host.name, link)
+        connection = HostConnection(host.name, link)
         self._connections[host.name] = connection
         link.tasks.update(placed.task for placed in self._on_hosts.get(host.name, ()))
         link.watch(self._loop, lambda: self._receive(connection))
 
-    def _receive(self, connection: _HostConnection) -> None:
+    def _receive(self, connection: HostConnection) -> None:
         try:
             self._take_messages(connection)
         except ProtocolError as error:
@@ -356,7 +302,7 @@ class Orchestrator:
         """A host is lost."""
         self._handle(events.AgentLost(host, events.now(), sanitize_host_text(why)))
 
-    def _take_messages(self, connection: _HostConnection) -> None:
+    def _take_messages(self, connection: HostConnection) -> None:
         """Take the messages of a host.
 
         Raises:
@@ -370,7 +316,7 @@ class Orchestrator:
             self._lost.append(connection)
             return
         connection.answered = connection.answered or bool(messages)
-        for message in joined(messages):
+        for message in join_output(messages):
             self._machine.verify(message)
             if isinstance(message, events.Measured):
                 self._control.measured(message)
@@ -393,7 +339,7 @@ class Orchestrator:
                 )
                 self._handle(lost)
 
-    def _close(self, connection: _HostConnection, stays: bool = False) -> None:
+    def _close(self, connection: HostConnection, stays: bool = False) -> None:
         if not connection.closed:
             connection.closed, connection.stays = True, stays
             connection.link.unwatch()
@@ -424,7 +370,7 @@ class Orchestrator:
         for connection in connections:
             connection.link.close()
 
-    def _kill(self, connection: _HostConnection, deadline: float) -> None:
+    def _kill(self, connection: HostConnection, deadline: float) -> None:
         """Kill an agent that does not end: it is suspended, or stuck in the kernel."""
         if connection.link.kill(_left(deadline)) is not None:
             result = "so it and all processes that it started were killed"
@@ -442,6 +388,9 @@ class Orchestrator:
         connection = self._connections.get(command.host)
         if connection is not None and not connection.closed:
             connection.link.send(command)
+
+    def _signal_task(self, task: TaskId, number: int, to_all: bool) -> None:
+        self._send(events.SignalTask(self._host_of[task].name, task=task, signal=number, all=to_all))
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Let a host import modules while it holds ports and the plan is made."""
@@ -543,21 +492,6 @@ def _stop_command(paths: RunPaths) -> bytes | None:
         return read_regular(paths.stop_asked, len(STOP_NOW_MARK))
     except OSError:
         return None
-
-
-def joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
-    """The messages of a host; what a task has printed between two other events is one message."""
-    printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
-    for message in (*messages, None):
-        if isinstance(message, events.TaskOutput):
-            key = (message.host, message.task, message.attempt)
-            printed.setdefault(key, []).append(message.data)
-            continue
-        for key, pieces in printed.items():
-            yield events.TaskOutput(*key, b"".join(pieces))
-        printed.clear()
-        if message is not None:
-            yield message
 
 
 def _left(deadline: float) -> float:

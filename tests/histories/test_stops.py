@@ -237,6 +237,8 @@ def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], 
 
 def test_a_job_that_runs_is_not_waited_for():
     assert set(Script(job("worker 3")).play("up").timers) == {"silence"}
+    unstarted = "ready node1; held node1; worker/0 starts; worker/1 cannot start 127"
+    assert set(Script(job("worker 2", on_failure="continue")).play(unstarted).timers) == {"silence"}
 
 
 def test_few_of_many_stubborn_tasks_are_named():

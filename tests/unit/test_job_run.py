@@ -11,7 +11,7 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
-from launcher.launch.orchestrator import joined
+from launcher.launch.host_connection import join_output
 from launcher.launch.plan_output import plan_as_dict
 from launcher.messages import MessageQueue, say
 from launcher.scheduler.placement import place
@@ -59,6 +59,6 @@ def test_what_a_task_prints_between_two_events_is_one_message():
     event = SignalSent(host="node1", at=1.0, task=TaskId("worker/0"), signal=15, states="S")
     before = [output(0, b"a"), output(1, b"b\n"), output(0, b"c"), output(0, b"d", attempt=2)]
     after = [output(0, b"e\n"), output(0, b"f")]
-    assert [*joined([*before, event, *after])] == [
+    assert [*join_output([*before, event, *after])] == [
         output(0, b"ac"), output(1, b"b\n"), output(0, b"d", attempt=2), event, output(0, b"e\nf")
     ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""The pipe by which a program that started ``launch`` commands it to signal tasks: ``--commands-fd``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import ProtocolError
+from launcher.common.text import sanitize_host_text
+from launcher.common.validation import FieldReader
+from launcher.event_loop import EventLoop
+from launcher.messages import say
+
+#: The longest line of a command, and the most that is read at a time.
+_MAX_COMMAND_BYTES = 64 * 1024
+
+#: Called with a task, the number of a signal, and whether all processes of the task get it.
+OnSignal: TypeAlias = Callable[[TaskId, int, bool], None]
+
+
+class CommandPipe:
+    """Reads commands: each is a line of JSON with the fields of `events.SignalTask`.
+
+    A line that is not one is reported and left out, so that a mistake of that program ends no job.
+
+    Args:
+        loop: Watches the pipe.
+        fd: The inherited descriptor of the pipe.
+        tasks: The tasks that commands may name.
+        on_signal: Signals a task.
+    """
+
+    def __init__(self, loop: EventLoop, fd: int, tasks: Collection[TaskId], *, on_signal: OnSignal) -> None:
+        self._loop, self._fd, self._on_signal = loop, fd, on_signal
+        self._reader = FieldReader(tasks=tasks)
+        self._partial_line = b""
+
+    def open(self) -> None:
+        """Read commands from now on. Tasks do not inherit the pipe."""
+        os.set_inheritable(self._fd, False)
+        self._loop.watch(self._fd, self._read)
+
+    def close(self) -> None:
+        """Read no more commands."""
+        self._loop.watch(self._fd)
+
+    def _read(self) -> None:
+        data = os.read(self._fd, _MAX_COMMAND_BYTES)
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        for line in lines:
+            self._execute(line)
+        if len(self._partial_line) > _MAX_COMMAND_BYTES:
+            say(f"a command by --commands-fd is longer than {_MAX_COMMAND_BYTES} bytes: no more are read")
+            self.close()
+        elif not data:
+            self.close()
+
+    def _execute(self, line: bytes) -> None:
+        try:
+            task, number, to_all = self._reader.read(events.SignalTask, json.loads(line))
+        except (ProtocolError, ValueError, RecursionError) as error:
+            say(sanitize_host_text(f"a command by --commands-fd is not valid: {error}"))
+        else:
+            self._on_signal(task, number, to_all)

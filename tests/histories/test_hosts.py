@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcher.common import events
+from launcher.common.errors import ProtocolError
 from launcher.common.report import Reason
 from launcher.supervisor import Timer, TimerKind, commands
-from tests.histories.script import Case, Replay, Script, cases, check, hosts, job, states
+from tests.histories.script import Case, Replay, Script, SimulatedJob, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")
 CONTINUE = job("worker 2", on_failure="continue")
@@ -136,3 +137,16 @@ def test_200_tasks_on_20_hosts_cost_few_commands():
     assert [len(replay.all(kind)) for kind in kinds] == [20, 1, 200, 20, 20]
     assert len(replay.commands) < 200 + 100
     assert max(len(step.commands) for step in replay.steps[-240:]) < 60
+
+
+def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
+    script = Script(job("worker 1"))
+    simulated = SimulatedJob(script.job, script.placement)
+    simulated.begin()
+    *before, starts = script.events_of("up")
+    notice = events.HostNotice("node1", 9.0, "hello")
+    for event in (*before, *[notice] * 100, starts, *[notice] * 100):
+        simulated.machine.verify(event)
+        simulated.take(event)
+    with pytest.raises(ProtocolError):
+        simulated.machine.verify(notice)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcher.common import events
+from launcher.common.cluster import TaskId
 from launcher.job import Host
 from launcher.supervisor import commands
-from tests.histories.script import Case, Script, cases, check, hosts, job, states
+from tests.histories.script import Case, Script, SimulatedJob, cases, check, hosts, job, states
 
 # The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
 LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
@@ -210,6 +211,10 @@ worker 2, hosts 2, containers, restarts 1: up; lost node2; time up restart 1; re
 worker 2, hosts 2, containers, restarts 2: up; lost node2; worker/0 ends; time up restart 1; lost node2;
     time up restart 2; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
+# --on-failure continue does not let a restart go on that has lost its host
+worker 2, hosts 2, containers, continue, restarts 1: up; lost node2; worker/0 ends; time up restart 1;
+    lost node2; closed
+    -> 125 | stopped, lost
 worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; lost node2;
     closed
     -> 125 | stopped, lost | host node2 can't be made again: connection reset; no restart is left of 1
@@ -336,3 +341,27 @@ def test_the_hosts_try_the_network_before_the_tasks_start_again():
     assert any("node1 can't reach s1:4001: no answer" in text for text in replay.notices)
     replay = moved(f"{first}; {lost}; time up check", network=True)
     assert len(replay.all(events.StartTask)) == 4
+
+
+def test_hosts_that_are_no_longer_waited_for_have_no_timer():
+    script = Script(job("worker 3", restarts=1), hosts(3), tasks_end=80.0)
+    placing = "up; lost node2; worker/0,worker/2 ends; time up restart 1"
+    assert "ready" in script.play(placing).timers
+    assert "ready" not in Script(job("worker 3", restarts=1), hosts(3), tasks_end=80.0).play(
+        f"{placing}; lost node3"
+    ).timers
+
+
+def test_ports_that_were_held_before_another_host_was_lost_are_too_few():
+    """node1 is asked twice: for its own task and worker/1, then for worker/2, too."""
+    script = Script(job("worker 3", restarts=1), hosts(3), tasks_end=80.0)
+    history = "up; lost node2; worker/0,worker/2 ends; time up restart 1; lost node3; time up restart 1"
+    simulated = SimulatedJob(script.job, script.placement, tasks_end=80.0)
+    simulated.begin()
+    for event in script.events_of(history):
+        simulated.take(event)
+        script.placement = simulated.placement
+    early = events.PortsHeld("node1", 99.0, {TaskId("worker/0"): 4000, TaskId("worker/1"): 4001})
+    assert not any(isinstance(command, commands.MakePlan) for command in simulated.take(early))
+    (held,) = script.events_of("held node1")
+    assert any(isinstance(command, commands.MakePlan) for command in simulated.take(held))

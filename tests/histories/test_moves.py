@@ -8,7 +8,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.job import Host
 from launcher.supervisor import commands
-from tests.histories.script import Case, Script, SimulatedJob, cases, check, hosts, job, states
+from tests.histories.script import Case, Script, SimulatedJob, after, cases, check, hosts, job, states
 
 # The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
 LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
@@ -211,10 +211,6 @@ worker 2, hosts 2, containers, restarts 1: up; lost node2; time up restart 1; re
 worker 2, hosts 2, containers, restarts 2: up; lost node2; worker/0 ends; time up restart 1; lost node2;
     time up restart 2; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
-# --on-failure continue does not let a restart go on that has lost its host
-worker 2, hosts 2, containers, continue, restarts 1: up; lost node2; worker/0 ends; time up restart 1;
-    lost node2; closed
-    -> 125 | stopped, lost
 worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; lost node2;
     closed
     -> 125 | stopped, lost | host node2 can't be made again: connection reset; no restart is left of 1
@@ -365,3 +361,10 @@ def test_ports_that_were_held_before_another_host_was_lost_are_too_few():
     assert not any(isinstance(command, commands.MakePlan) for command in simulated.take(early))
     (held,) = script.events_of("held node1")
     assert any(isinstance(command, commands.MakePlan) for command in simulated.take(held))
+
+
+def test_no_restart_goes_on_whose_host_can_not_be_made_again():
+    script = Script(job("worker 2", restarts=1, on_failure="continue"), hosts(2), tasks_end=0.0)
+    replay = script.play("up; lost node2; worker/0 ends; time up restart 1; lost node2")
+    assert replay.report.exit_code == 125
+    assert events.CloseAgent("node1") in after(replay)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from launcher.common import events
@@ -146,7 +148,8 @@ def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
     *before, starts = script.events_of("up")
     notice = events.HostNotice("node1", 9.0, "hello")
     for event in (*before, *[notice] * 100, starts, *[notice] * 100):
-        simulated.machine.verify(event)
+        assert isinstance(event, get_args(events.AgentEvent))
+        simulated.machine.verify(event)  # type: ignore[arg-type]
         simulated.take(event)
     with pytest.raises(ProtocolError):
         simulated.machine.verify(notice)

@@ -149,7 +149,7 @@ def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
     notice = events.HostNotice("node1", 9.0, "hello")
     for event in (*before, *[notice] * 100, starts, *[notice] * 100):
         assert isinstance(event, get_args(events.AgentEvent))
-        simulated.machine.verify(event)  # type: ignore[arg-type]
+        simulated.machine.verify(event)
         simulated.take(event)
     with pytest.raises(ProtocolError):
         simulated.machine.verify(notice)

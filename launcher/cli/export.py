@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.agent.lookup import environment_variables
-from launcher.backends.docker.container import own_hosts
-from launcher.backends.docker.options import DockerOptions, in_images
+from launcher.backends.containers import task_hosts, with_limits
+from launcher.backends.docker.options import DockerOptions
 from launcher.backends.kubernetes.options import KubernetesOptions, user_faults, user_of
 from launcher.backends.slurm import SlurmOptions
 from launcher.backends.slurm.rows import SLURM
@@ -135,8 +135,9 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
     files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)
-    spec = in_images(spec, given, options.settings.is_given(PYTHON), options.settings.is_given(WORKDIR))
-    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(spec)[0]]
+    has_python, has_workdir = options.settings.is_given(PYTHON), options.settings.is_given(WORKDIR)
+    spec = with_limits(spec, given, has_python=has_python, has_workdir=has_workdir)
+    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in task_hosts(spec)[0]]
     named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(spec, named, kubernetes.PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
@@ -145,6 +146,6 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
 def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
     has_folder = not given.no_mount or options.settings.is_given(WORKDIR)
-    spec = in_images(spec, given, options.settings.is_given(PYTHON), has_folder)
-    made = exported(spec, own_hosts(spec)[0], compose.PORT, name)
+    spec = with_limits(spec, given, has_python=options.settings.is_given(PYTHON), has_workdir=has_folder)
+    made = exported(spec, task_hosts(spec)[0], compose.PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher import backends
 from launcher.backends.backend import LaunchRequest
-from launcher.backends.container_rows import ANY_CONTAINERS
+from launcher.backends.containers import ANY_CONTAINERS
 from launcher.backends.docker.rows import DOCKER
 from launcher.backends.kubernetes.rows import KUBERNETES
 from launcher.common.errors import Fault, InputError, JobError, Note

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.cleaning import CleanRequest
 from launcher.backends.docker import options as docker
 from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
 from launcher.common.errors import Fault, Note
 from launcher.config.settings import Need, Settings
 from launcher.job import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.backends.cleaning import CleanRequest
 
 
 class DockerBackend(Backend[docker.DockerOptions]):

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 
 from launcher.backends.backend import Allocation, LaunchRequest
 from launcher.backends.connections import Fleet
-from launcher.backends.docker.container import containers, own_hosts, seen_inside
+from launcher.backends.containers import task_hosts, with_limits
+from launcher.backends.docker.container import containers, seen_inside
 from launcher.backends.docker.fleet import ContainerFleet
-from launcher.backends.docker.options import DockerOptions, in_images
+from launcher.backends.docker.options import DockerOptions
 from launcher.backends.fleet import AgentFleet, this_machine
 from launcher.backends.ssh import BACKEND as SSH
 from launcher.backends.ssh.allocation import SshAllocation
@@ -31,7 +32,9 @@ class DockerAllocation(Allocation):
     def __init__(self, options: DockerOptions, request: LaunchRequest) -> None:
         settings, named = request.settings, request.named_hosts
         has_folder = not options.no_mount or settings.is_given(WORKDIR)
-        spec = in_images(request.spec, options, settings.is_given(PYTHON), has_folder)
+        spec = with_limits(
+            request.spec, options, has_python=settings.is_given(PYTHON), has_workdir=has_folder
+        )
         self.options = options
         #: The machines under the containers. None: this machine alone.
         self.machines: SshAllocation | None = None
@@ -46,7 +49,7 @@ class DockerAllocation(Allocation):
             note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
             self.remarks = (note,)
         else:
-            hosts, self._gpus = own_hosts(spec, this_machine(os.environ).gpus or ())
+            hosts, self._gpus = task_hosts(spec, this_machine(os.environ).gpus or ())
             super().__init__(request, hosts, spec)
             self.sharing_files = frozenset(host.name for host in hosts)
         self.runs_as_other_user = options.user is not None

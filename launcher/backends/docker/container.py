@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from launcher.agent.identity import owner_text, this_process
-from launcher.backends.docker.options import DockerOptions, image_faults
-from launcher.common.errors import Fault, JobError, PlacementError
+from launcher.backends.containers import image_faults
+from launcher.backends.docker.options import DockerOptions
+from launcher.common.errors import Fault, PlacementError
 from launcher.common.record import Record, replace
-from launcher.common.text import join_names, plural
-from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placement, Role
+from launcher.common.text import join_names
+from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placement
 
 _N = TypeVar("_N")
 
@@ -52,47 +53,6 @@ class Container(Record):
 
 
 # ---------------------------------------------------------------------- hosts
-
-
-def own_hosts(
-    spec: JobSpec, free: Sequence[str] | None = None
-) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
-    """A host for each task, with the task's name, and the GPUs of each.
-
-    Args:
-        spec: the job.
-        free: ids of this machine's GPUs; ``None``: there are enough elsewhere.
-
-    Raises:
-        JobError: two roles would have containers of the same name.
-        PlacementError: there are not enough GPUs.
-    """
-    names = [_host_name(role, 0) for role in spec.roles]
-    problem = "its containers would have the same names as those of another role"
-    twins = [role for role, name in zip(spec.roles, names, strict=True) if names.count(name) > 1]
-    if twins:
-        raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
-    asked = sum((role.gpus or 0) * role.count for role in spec.roles)
-    left = [*map(str, range(asked))] if free is None else list(free)
-    if asked > len(left):
-        problem = f"the tasks ask for {plural(asked, 'GPU')}, this machine has {len(left)}"
-        expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"
-        raise PlacementError([Fault("", problem, expected)])
-    hosts: list[Host] = []
-    given: dict[str, tuple[str, ...]] = {}
-    for role in spec.roles:
-        for index in range(role.count):
-            name = _host_name(role, index)
-            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
-            # A container numbers its GPUs from 0.
-            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
-            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
-    return tuple(hosts), given
-
-
-def _host_name(role: Role, index: int) -> str:
-    """``worker-0``; host names have no underscores."""
-    return f"{role.name.lower().replace('_', '-')}-{index}"
 
 
 def seen_inside(host: Host) -> Host:

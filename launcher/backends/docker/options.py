@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from launcher.backends.backend import Backend, LaunchRequest
-from launcher.backends.container_rows import CONTAINER_GPUS, CPUS, MEMORY, PULL, USER
+from launcher.backends.containers import container_options
 from launcher.backends.docker.rows import DOCKER, ENGINE_OPTIONS, KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.common.errors import Fault
-from launcher.common.record import Record, replace
-from launcher.config.settings import FILES, Setting, Settings
-from launcher.job import JobSpec, Role
-from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.common.record import Record
+from launcher.config.settings import Settings
+from launcher.job import JobSpec
 
 _N = TypeVar("_N")
 
@@ -55,33 +54,8 @@ def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
         keep=settings[KEEP],
         engine_options=settings[ENGINE_OPTIONS],
         implied=implied,
-        **shared_options(settings, DOCKER),
+        **container_options(settings, DOCKER),
     )
-
-
-def shared_options(settings: Settings, image: Setting[str | None]) -> dict[str, Any]:
-    """The options about containers wherever they run, by the names of fields.
-
-    Args:
-        settings: of the launch.
-        image: the setting that has the image.
-    """
-    limited = [
-        role
-        for row in (MEMORY, CPUS)
-        for part in settings.parts(row)
-        for role, _ in part.value
-        if role and part.kind in FILES
-    ]
-    return {
-        "image": settings[image] or "",
-        "memory": settings[MEMORY],
-        "cpus": settings[CPUS],
-        "user": settings[USER],
-        "pull": settings[PULL],
-        "gpus": settings[CONTAINER_GPUS],
-        "limited_roles": tuple(limited),
-    }
 
 
 def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]) -> Iterator[Fault]:
@@ -97,56 +71,3 @@ def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backen
             what = "limits of CPUs or memory" if limited else "an image"
             problem = f"{role.name} has {what}, which only containers have"
             yield Fault(role.source, problem, "expected image: in it, docker: IMAGE or --docker IMAGE")
-
-
-def image_faults(spec: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
-    """The faults of images and limits.
-
-    Args:
-        spec: the job.
-        settings: with the fields of `shared_keys`.
-        name: of the backend.
-    """
-    for role in spec.roles:
-        if not (role.image or settings.image):
-            expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
-            yield Fault(role.source, f"{role.name} has no image", expected)
-    roles = {role.name for role in spec.roles}
-    for option, limits in (("memory", settings.memory), ("cpus", settings.cpus)):
-        for role, _ in limits:
-            # A role of the job file may have no task in this launch.
-            if role and role not in roles and role not in settings.limited_roles:
-                expected = f"expected one of {', '.join(sorted(roles))}"
-                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
-
-
-def _limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None:
-    """The limit of a task; ``None``: it has none.
-
-    A limit for a role, then that in the role's field, comes before the limit for every role.
-    """
-    by_role, own = dict(limits), getattr(role, field)
-    found: _N | None = by_role.get(role.name, by_role.get("") if own is None else own)
-    return found
-
-
-def in_images(spec: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
-    """The job for containers: each role gets its limits; without a number of GPUs it gets that of `--gpus`.
-
-    Args:
-        spec: the job; ps and sidecars get no GPUs.
-        settings: with the fields of `shared_keys`.
-        python: whether the user names the Python of the images.
-        workdir: whether the images have the working folder.
-    """
-    roles = []
-    for role in spec.roles:
-        own = role.gpus is not None or role.name == "ps" or role.sidecar
-        memory, cpus = _limit(settings.memory, role, "memory"), _limit(settings.cpus, role, "cpus")
-        roles.append(replace(role, gpus=role.gpus if own else settings.gpus, memory=memory, cpus=cpus))
-    return replace(
-        spec,
-        roles=tuple(roles),
-        python=spec.python if python else DEFAULT_PYTHON,
-        workdir=spec.workdir if workdir else None,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from launcher.backends.container_rows import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
+from launcher.backends.containers import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
 from launcher.config import values
 from launcher.config.schema import ConfigNode, FaultList, quoted, several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch

@@ -31,7 +31,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.cleaning import CleanRequest
 from launcher.backends.kubernetes import options as kubernetes
 from launcher.backends.kubernetes.rows import CLEAN_KUBERNETES, CONTEXT, GROUP, NAMESPACE, PODS, SECTION
 from launcher.common.errors import Fault
@@ -39,6 +38,7 @@ from launcher.config.settings import Need, Settings
 from launcher.job import JobSpec
 
 if TYPE_CHECKING:
+    from launcher.backends.cleaning import CleanRequest
     from launcher.backends.kubernetes.batch import KubernetesQueue
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.backend import LaunchRequest, Purpose
-from launcher.backends.docker.options import image_faults, shared_options
+from launcher.backends.containers import container_options, image_faults
 from launcher.backends.docker.rows import KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.backends.kubernetes.rows import (
     CONTEXT,
@@ -82,7 +82,7 @@ def parse(settings: Settings) -> KubernetesOptions | None:
         pod=settings[POD],
         pods=dict(settings[POD_OF_ROLES]),
         start_timeout=settings[START_TIMEOUT],
-        **shared_options(settings, KUBERNETES),
+        **container_options(settings, KUBERNETES),
     )
 
 

@@ -22,8 +22,7 @@ from launcher.backends.connections import (
     seconds_until_tasks_ended,
     slow,
 )
-from launcher.backends.docker.container import own_hosts
-from launcher.backends.docker.options import in_images
+from launcher.backends.containers import task_hosts, with_limits
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
@@ -97,9 +96,14 @@ class KubernetesAllocation(Allocation):
     replaces_hosts = True
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
-        settings, asked = request.settings, requested_spec(request)
-        spec = in_images(asked, options, settings.is_given(PYTHON), settings.is_given(WORKDIR))
-        hosts, _ = own_hosts(spec)
+        settings = request.settings
+        spec = with_limits(
+            requested_spec(request),
+            options,
+            has_python=settings.is_given(PYTHON),
+            has_workdir=settings.is_given(WORKDIR),
+        )
+        hosts, _ = task_hosts(spec)
         if request.purpose is Purpose.CHECK:
             hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # where --sync copies to
         super().__init__(request, hosts, spec)

@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.cleaning import CleanRequest
 from launcher.backends.slurm.rows import (
     ACCOUNT,
     ALLOCATION,
@@ -42,6 +41,7 @@ from launcher.config.table import DETACH
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec
 
 if TYPE_CHECKING:
+    from launcher.backends.cleaning import CleanRequest
     from launcher.backends.slurm.batch import SlurmQueue
 
 #: Our options -> those of salloc.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.backends import rows, sections
-from launcher.backends.container_rows import MEMORY, PULL
+from launcher.backends.containers import MEMORY, PULL
 from launcher.backends.docker.rows import DOCKER, MOUNTS
 from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
 from launcher.cli.arguments import UsageError, parse_launch

@@ -1,0 +1,177 @@
+"""Containers wherever they run: settings, limits and hosts that Docker, Kubernetes and exports share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from launcher.common.errors import Fault, JobError, PlacementError
+from launcher.common.record import replace
+from launcher.common.text import plural
+from launcher.config import values
+from launcher.config.settings import COMMAND_LINE, FILES, Need, Setting, Settings
+from launcher.job import Host, JobSpec, Role
+from launcher.scheduler.plan import DEFAULT_PYTHON
+
+T = TypeVar("T")
+RoleValues = tuple[tuple[str, T], ...]
+
+#: When an image is pulled.
+PULL_CHOICES = ("missing", "always", "never")
+#: A launch whose tasks run in containers.
+ANY_CONTAINERS = Need("the option is about containers", "expected --docker IMAGE or --kubernetes IMAGE, too")
+#: The option, and a key below ``docker:`` and ``kubernetes:``.
+_ENGINES = COMMAND_LINE | FILES
+
+
+def _join_limits(weaker: RoleValues[T], stronger: RoleValues[T]) -> RoleValues[T]:
+    """Add limits of roles; one for every role replaces all of the weaker level."""
+    return stronger if any(not role for role, _ in stronger) else weaker + stronger
+
+
+def keep_image(weaker: str | None, stronger: str | None) -> str | None:
+    """Keep the image of the weaker level if the stronger one asks for containers without an image."""
+    return stronger or weaker
+
+
+MEMORY: Setting[RoleValues[int]] = Setting(
+    "memory", values.memory, "limit of each container: 512m, 2g; repeatable", metavar="[ROLE=]SIZE",
+    default=(), by_role=True, given_in=_ENGINES, join=_join_limits, needs=ANY_CONTAINERS,
+)  # fmt: skip
+CPUS: Setting[RoleValues[float]] = Setting(
+    "cpus", values.cpus, "limit of each container: 1.5; repeatable", metavar="[ROLE=]N", default=(),
+    by_role=True, given_in=_ENGINES, join=_join_limits, needs=ANY_CONTAINERS,
+)  # fmt: skip
+USER: Setting[str | None] = Setting(
+    "user", values.one_line, "user of the tasks (default: you)", metavar="UID[:GID]", default=None,
+    given_in=_ENGINES, needs=ANY_CONTAINERS,
+)  # fmt: skip
+PULL = Setting(
+    "pull", values.choice(*PULL_CHOICES), "when to pull the image (default: missing)", choices=PULL_CHOICES,
+    default="missing", given_in=_ENGINES, needs=ANY_CONTAINERS,
+)  # fmt: skip
+CONTAINER_GPUS: Setting[int | None] = Setting(
+    "container_gpus", values.whole(0, values.MAX_GPUS),
+    "GPUs for each task of a role without its own number (ps tasks get none)", key="gpus", default=None,
+    given_in=FILES,
+)  # fmt: skip
+CONTAINER_ROWS = (MEMORY, CPUS, USER, PULL, CONTAINER_GPUS)
+
+
+def container_options(settings: Settings, image: Setting[str | None]) -> dict[str, Any]:
+    """Return the options of containers wherever they run, by the names of the fields of a record.
+
+    Args:
+        settings: Those of the launch.
+        image: The setting that has the image.
+    """
+    limited = [
+        role
+        for row in (MEMORY, CPUS)
+        for part in settings.parts(row)
+        for role, _ in part.value
+        if role and part.kind in FILES
+    ]
+    return {
+        "image": settings[image] or "",
+        "memory": settings[MEMORY],
+        "cpus": settings[CPUS],
+        "user": settings[USER],
+        "pull": settings[PULL],
+        "gpus": settings[CONTAINER_GPUS],
+        "limited_roles": tuple(limited),
+    }
+
+
+def image_faults(spec: JobSpec, options: Any, name: str) -> Iterator[Fault]:
+    """Yield the faults of images and limits.
+
+    Args:
+        spec: The job.
+        options: A record with the fields of `container_options`.
+        name: The name of the backend.
+    """
+    for role in spec.roles:
+        if not (role.image or options.image):
+            expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
+            yield Fault(role.source, f"{role.name} has no image", expected)
+    roles = {role.name for role in spec.roles}
+    for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
+        for role, _ in limits:
+            # A role of the job file may have no task in this launch.
+            if role and role not in roles and role not in options.limited_roles:
+                expected = f"expected one of {', '.join(sorted(roles))}"
+                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
+
+
+def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:
+    """Return the limit of a task. None: it has none.
+
+    A limit for a role, then that in the role's field, comes before the limit for every role.
+    """
+    by_role, own = dict(limits), getattr(role, field)
+    found: T | None = by_role.get(role.name, by_role.get("") if own is None else own)
+    return found
+
+
+def with_limits(spec: JobSpec, options: Any, *, has_python: bool, has_workdir: bool) -> JobSpec:
+    """Return the job for containers: each role gets its limits, and without a number of GPUs that of all.
+
+    Args:
+        spec: The job. Tasks of ps and sidecars get no GPUs.
+        options: A record with the fields of `container_options`.
+        has_python: Whether the user names the Python of the images.
+        has_workdir: Whether the images have the working folder.
+    """
+    roles = []
+    for role in spec.roles:
+        own = role.gpus is not None or role.name == "ps" or role.sidecar
+        memory, cpus = _limit(options.memory, role, "memory"), _limit(options.cpus, role, "cpus")
+        roles.append(replace(role, gpus=role.gpus if own else options.gpus, memory=memory, cpus=cpus))
+    return replace(
+        spec,
+        roles=tuple(roles),
+        python=spec.python if has_python else DEFAULT_PYTHON,
+        workdir=spec.workdir if has_workdir else None,
+    )
+
+
+def task_hosts(
+    spec: JobSpec, free: Sequence[str] | None = None
+) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+    """Return a host for each task, with the task's name, and the GPUs of each host.
+
+    Args:
+        spec: The job.
+        free: The ids of this machine's GPUs. None: there are enough elsewhere.
+
+    Raises:
+        JobError: Two roles would have containers of the same name.
+        PlacementError: There are not enough GPUs.
+    """
+    names = [_host_name(role, 0) for role in spec.roles]
+    problem = "its containers would have the same names as those of another role"
+    twins = [role for role, name in zip(spec.roles, names, strict=True) if names.count(name) > 1]
+    if twins:
+        raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
+    asked = sum((role.gpus or 0) * role.count for role in spec.roles)
+    left = [*map(str, range(asked))] if free is None else list(free)
+    if asked > len(left):
+        problem = f"the tasks ask for {plural(asked, 'GPU')}, this machine has {len(left)}"
+        expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"
+        raise PlacementError([Fault("", problem, expected)])
+    hosts: list[Host] = []
+    given: dict[str, tuple[str, ...]] = {}
+    for role in spec.roles:
+        for index in range(role.count):
+            name = _host_name(role, index)
+            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
+            # A container numbers its GPUs from 0.
+            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
+            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
+    return tuple(hosts), given
+
+
+def _host_name(role: Role, index: int) -> str:
+    """``worker-0``; host names have no underscores."""
+    return f"{role.name.lower().replace('_', '-')}-{index}"

@@ -120,6 +120,18 @@ def test_links_of_pages_lead_to_files(page: Path):
     assert not [link for link in own if not (page.parent / link).exists()]
 
 
+def test_the_places_that_the_architecture_names_exist():
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"\| `([\w/]+\.py)`: `([\w.]+)` \|", text)
+    assert len(rows) >= 10
+    for file, place in rows:
+        *owner, name = place.split(".")
+        scope: list[ast.stmt] = ast.parse((PACKAGE / file).read_text()).body
+        for kind in owner:
+            (scope,) = (node.body for node in scope if isinstance(node, ast.ClassDef) and node.name == kind)
+        assert name in {getattr(node, "name", "") for node in scope}, f"{file} has no {place}"
+
+
 def test_the_tests_that_the_readme_names_exist():
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text(encoding="utf-8"))
     found = {(path, name): f"\ndef {name}(" in (ROOT / "tests" / path).read_text() for path, name in named}

@@ -42,6 +42,8 @@ def test_a_backend_that_gets_its_hosts(ssh_launch: Launch, lab: Lab, tmp_path: P
     assert ended.code == 125 and "1 of 2 hosts are free" in ended.err
     ended = ssh_launch("--pool", "nowhere", "true", env=environ, cwd=tmp_path)
     assert ended.code == 2 and "--pool" in ended.err
+    ended = ssh_launch("--hosts", "node1", *words, "true", env=environ, cwd=tmp_path)
+    assert ended.code == 2 and "--hosts" in ended.err
 
 
 def test_a_backend_of_an_earlier_version(launch: Launch, tmp_path: Path):

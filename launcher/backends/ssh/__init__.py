@@ -5,8 +5,10 @@
     options      ssh_config, hostfile and command line -> HostOptions
     keys         checks host keys, and logs in with the user's keys
     sockets      TCP connections and ProxyCommands
-    connection   a socket or a gateway -> an authenticated connection
+    connection   an authenticated connection: its socket, its packets
+    connector    a socket or a gateway -> a connection; what goes through connections
     program      a program of ours on a host: a channel of the connection
+    joined       sockets of this machine, each joined to a channel
     relay        ports on the hosts that are forwarded to a socket of this machine
     forward      a port of this machine that is forwarded to a port of a host
     connections  the connections to all hosts of a launch, made in parallel

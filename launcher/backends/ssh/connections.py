@@ -33,7 +33,8 @@ from launcher.threads import start
 
 if TYPE_CHECKING:  # most of them import paramiko
     from launcher.backends.programs import RemoteProgram
-    from launcher.backends.ssh.connection import SshConnection, SshConnector
+    from launcher.backends.ssh.connection import SshConnection
+    from launcher.backends.ssh.connector import SshConnector
     from launcher.backends.ssh.forward import Forward
     from launcher.backends.ssh.relay import Relay
 
@@ -134,7 +135,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """What makes connections with paramiko, which is imported while the first servers answer."""
         with self._importing:
             if self._connector is None:
-                from launcher.backends.ssh.connection import SshConnector  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
+                from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - with paramiko
 
                 self._connector = SshConnector(self._settings, self._closed)
             return self._connector
@@ -270,10 +271,9 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `launcher.backends.connections.ProgramRunner.run`."""
-        from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
-
         connection, python = self.connection(host), self.python(host)
-        return start_ssh_program(connection, python, bootstrap.startup(python, entry, arguments))
+        startup = bootstrap.startup(python, entry, arguments)
+        return self._paramiko().start_program(connection, python, startup)
 
     def python(self, host: str) -> str:
         """The Python that runs our programs on a host.
@@ -286,16 +286,12 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def relay(self, path: str) -> dict[str, int]:
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
-        from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
-
-        self._relay = Relay(path)
+        self._relay = self._paramiko().relay(path)
         return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
         """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
-        from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
-
         if self._forward is None:
-            self._forward = Forward(self.connection, (host, port), preferred)
+            self._forward = self._paramiko().forward(self.connection, (host, port), preferred)
         self._forward.target = (host, port)
         return self._forward.port

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
 
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.backends import bootstrap
 from launcher.backends.programs import STDERR_LIMIT_BYTES, RemoteProgram
-from launcher.backends.ssh.connection import ClosingSocket, SshConnection
+from launcher.backends.ssh.connection import SshConnection
 from launcher.backends.ssh.options import unexpected
 from launcher.common.errors import ConnectionLostError, TransportError
-from launcher.threads import start
 
-#: Bytes of a read, of a packet, and of paramiko's window.
-_READ_BYTES = 128 * 1024
-_PACKET_BYTES = 32 * 1024 - 64
+#: Bytes of a packet, and of paramiko's window.
+PACKET_BYTES = 32 * 1024 - 64
 _WINDOW_BYTES = 2 * 1024 * 1024
-#: Seconds for the host to take our program; to take the last bytes after the caller has closed its end.
+#: Seconds for the host to take our program.
 _ARRIVAL_SECONDS = 60.0
-_LAST_BYTES_SECONDS = 5.0
 #: Seconds for a login shell to start our program. A link looks earlier, and tries again.
 _START_TIMEOUT_SECONDS = 30.0
 
@@ -140,96 +132,14 @@ def send_now(channel: Channel, data: bytes | memoryview) -> int:
     with suppress(SSHException, EOFError, OSError):  # it takes nothing now, or has ended: reading shows which
         # While keys are renewed, paramiko waits in `send`.
         while sent < len(view) and transport.clear_to_send.is_set():
-            count = channel.send(bytes(view[sent : sent + _PACKET_BYTES]))
+            count = channel.send(bytes(view[sent : sent + PACKET_BYTES]))
             if not count:
                 break
             sent += count
     return sent
 
 
-def send_from(sock: socket.socket, channel: Channel) -> None:
-    """Move bytes and the end-of-file from a socket to a channel.
-
-    Args:
-        sock: blocking.
-        channel: open.
-    """
-    with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
-        try:
-            while data := sock.recv(_PACKET_BYTES):
-                cast("ClosingSocket", channel.get_transport().sock).wait_for_room()
-                channel.sendall(data)
-        finally:
-            channel.shutdown_write()
-
-
-def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread) -> bool:
-    """Move bytes from a channel to a socket.
-
-    Only the calling thread closes the channel: that frees the descriptor that this function polls.
-
-    Args:
-        channel: open.
-        sock: blocking.
-        sender: the thread of `send_from`; it has `_LAST_BYTES_SECONDS` to end when the socket is closed.
-
-    Returns:
-        Whether the end-of-file was reached; ``False``: the connection broke, or the socket was closed.
-    """
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(sock, 0)
-    with suppress(SSHException, EOFError, OSError):
-        while True:
-            ended = channel.eof_received or channel.closed  # read before the last bytes are
-            if channel.recv_ready():
-                sock.sendall(channel.recv(_READ_BYTES))
-            elif ended:
-                return bool(channel.eof_received)
-            elif any(fd == sock.fileno() for fd, _ in poll.poll()):  # it was closed
-                break
-    if not channel.closed:
-        sender.join(_LAST_BYTES_SECONDS)
-    return False
-
-
-def join_both(name: str, sock: socket.socket, channel: Channel) -> None:
-    """Move bytes between a socket and a channel, until both directions have ended.
-
-    Args:
-        name: of the second thread.
-        sock: blocking.
-        channel: open; not of a program.
-
-    Raises:
-        OSError: the socket was closed.
-        TransportError: no thread is left.
-    """
-    sender = start_thread(name, send_from, sock, channel)
-    if receive_into(channel, sock, sender):
-        sock.shutdown(socket.SHUT_WR)
-        channel.recv_exit_status()  # waits until both directions have ended
-
-
-def start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a daemon thread.
-
-    Raises:
-        TransportError: No thread is left.
-    """
-    thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
-    start(thread)
-    return thread
-
-
 def close_channel(channel: Channel) -> None:
     """Close a channel and its descriptor, even if the connection is broken."""
     with suppress(SSHException, EOFError, OSError):
         channel.close()
-
-
-def close_socket(sock: socket.socket) -> None:
-    """Close a socket; a thread that reads it gets its end-of-file."""
-    with suppress(OSError):  # it is not connected
-        sock.shutdown(socket.SHUT_RDWR)
-    sock.close()

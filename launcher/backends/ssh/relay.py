@@ -8,20 +8,18 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 from paramiko import Channel, SSHException
 
 from launcher.backends.connections import for_each
 from launcher.backends.ssh.connection import SshConnection
+from launcher.backends.ssh.joined import JoinedSockets
 from launcher.backends.ssh.options import reason_of
-from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
+from launcher.backends.ssh.program import close_channel
 from launcher.common.errors import TransportError
 from launcher.common.trusted_io import connect_unix
-from launcher.messages import say
 
 #: Largest number of connections through one host; further ones are closed at once.
 MAX_CONNECTIONS = 64
@@ -43,11 +41,8 @@ class Relay:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
         self._ports: dict[str, int] = {}
-        self._open: dict[str, set[socket.socket]] = {}
-        self._said: set[str] = set()
-        self._closing = threading.Event()
+        self._joined = JoinedSockets("ssh relay", MAX_CONNECTIONS)
 
     def open(self, connections: Mapping[str, SshConnection]) -> dict[str, int]:
         """Request a port of every host, in parallel; a message names hosts without one.
@@ -68,21 +63,21 @@ class Relay:
             TransportError: No thread is left.
         """
         if connection.host in self._ports:
-            start_thread("ssh relay", self._request, connection)
+            self._joined.begin(self._request, connection)
 
     def _request(self, connection: SshConnection) -> None:
         """Request a port; if it was open before, try again until the limit."""
 
         def arrived(channel: Channel, *_: object) -> None:
             try:
-                start_thread("ssh relay", self._forward, host, channel)  # paramiko's thread must not wait
+                self._joined.begin(self._forward, host, channel)  # paramiko's thread must not wait
             except TransportError as error:
                 self._refused(host, error)
                 close_channel(channel)
 
         host, deadline = connection.host, time.monotonic() + _RENEW_TIMEOUT_SECONDS
         port = self._ports.get(host, 0)
-        while connection.is_alive and not self._closing.is_set():
+        while connection.is_alive and not self._joined.closing.is_set():
             try:
                 self._ports[host] = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
                 return
@@ -90,63 +85,43 @@ class Relay:
                 if not port:
                     why = "it forwards no ports (AllowTcpForwarding, PermitListen)"
                     why = why if isinstance(error, SSHException) else reason_of(error)
-                    self._say_once(f"{host}: its ssh server opens no port for its tasks: {why}")
+                    self._joined.say_once(f"{host}: its ssh server opens no port for its tasks: {why}")
                     return
             if time.monotonic() > deadline:
                 text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
-                self._say_once(f"{host}: {text}")
+                self._joined.say_once(f"{host}: {text}")
                 return
-            self._closing.wait(_RETRY_PAUSE_SECONDS)
+            self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
 
     def _forward(self, host: str, channel: Channel) -> None:
         """Serve one connection to the port."""
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with self._lock:
-            open_here = self._open.setdefault(host, set())
-            full = len(open_here) >= MAX_CONNECTIONS
-            if not full:
-                open_here.add(here)
         try:
-            if full:
+            if not self._joined.add(host, here):
                 text = f"more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
-                self._say_once(f"{host}: {text}")
+                self._joined.say_once(f"{host}: {text}")
             elif self._is_connected(here, host):
-                join_both("ssh relay", here, channel)
+                self._joined.join(here, channel)
         except OSError:  # the program here has closed the connection
             pass
         except TransportError as error:
             self._refused(host, error)
         finally:
-            with self._lock:
-                open_here.discard(here)
-            close_channel(channel)
-            close_socket(here)
+            self._joined.end(host, here, channel)
 
     def _is_connected(self, here: socket.socket, host: str) -> bool:
         try:
             connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
-            self._say_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
+            self._joined.say_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
             return False
         here.settimeout(None)
-        return not self._closing.is_set()
+        return not self._joined.closing.is_set()
 
     def _refused(self, host: str, why: TransportError) -> None:
         """Say that a connection to the port of a host was closed at once."""
-        self._say_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
-
-    def _say_once(self, text: str) -> None:
-        with self._lock:
-            is_new = text not in self._said and not self._closing.is_set()
-            self._said.add(text)
-        if is_new:
-            say(text)
+        self._joined.say_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
 
     def close(self) -> None:
         """End all connections; the ports go with the connections to the hosts."""
-        self._closing.set()
-        with self._lock:
-            open_here = [here for sockets in self._open.values() for here in sockets]
-        for here in open_here:
-            with suppress(OSError):  # not connected yet
-                here.shutdown(socket.SHUT_RDWR)
+        self._joined.close()

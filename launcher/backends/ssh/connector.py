@@ -1,0 +1,176 @@
+"""Makes authenticated connections, through a socket or a gateway, and opens what goes through them.
+
+`launcher.backends.ssh.connections` imports this module, and with it paramiko, while the first servers answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import cast
+
+from paramiko import Channel, ChannelException, SSHException, Transport
+from paramiko.ssh_exception import IncompatiblePeer
+
+from launcher.backends.programs import RemoteProgram
+from launcher.backends.ssh import SshOptions
+from launcher.backends.ssh.connection import PROHIBITED, ClosingSocket, Packets, SshConnection
+from launcher.backends.ssh.forward import ConnectionOf, Forward
+from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
+from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
+from launcher.backends.ssh.program import start_ssh_program
+from launcher.backends.ssh.relay import Relay
+from launcher.backends.ssh.sockets import ProxyCommand
+
+#: The key exchange that takes least CPU: a tenth of the next one, at both ends.
+_KEY_EXCHANGE = "curve25519-sha256@libssh.org"
+#: The cipher that takes least CPU: it encrypts and signs in one pass.
+_CIPHER = "aes128-gcm@openssh.com"
+#: The name of paramiko's log, which is not shown.
+_PARAMIKO_LOG = "launcher.ssh"
+logging.getLogger(_PARAMIKO_LOG).setLevel(logging.CRITICAL + 1)
+
+
+class SshConnector:
+    """Makes the connections of a launch; any thread may use it.
+
+    Args:
+        settings: of the connections.
+        closed: `close` sets it.
+    """
+
+    def __init__(self, settings: SshOptions, closed: threading.Event) -> None:
+        self._settings = settings
+        self._closed = closed
+        self.known = KnownHosts()
+        self._load_key = functools.cache(load_key)
+        self._lock = threading.Lock()
+        self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
+
+    def close(self) -> None:
+        """End all connections, also attempts to connect, without waiting."""
+        self._closed.set()
+        with self._lock:
+            socks = list(self._socks)
+        for sock in socks:
+            sock.close()
+
+    def connect(
+        self, options: HostOptions, way: SshConnection | ProxyCommand | socket.socket, seconds: float
+    ) -> SshConnection:
+        """Connect to a host, check its key and log in.
+
+        Args:
+            options: of the host.
+            way: the connection to its gateway, its ProxyCommand, or a connected TCP socket.
+            seconds: the limit for each step.
+
+        Raises:
+            SshError: the connection can't be made.
+        """
+        proxy, began = None, time.monotonic()
+        if isinstance(way, SshConnection):
+            sock = ClosingSocket(_gateway_channel(way, options.place, seconds))
+        elif isinstance(way, ProxyCommand):
+            proxy = way
+            sock = ClosingSocket(proxy.socket, proxy.close)
+        else:
+            sock = ClosingSocket(way)
+        try:
+            with self._lock:
+                self._socks.add(sock)
+            if self._closed.is_set():
+                sock.close()
+            transport = self._handshake(options, sock, seconds)
+            log_in(transport, options, self._load_key, seconds)
+        except BaseException as error:
+            sock.close()
+            if self._closed.is_set():
+                raise SshError("connecting was stopped") from error
+            if isinstance(error, SshError):
+                raise SshError(f"{error}{_route(options, proxy)}", error.may_pass) from error
+            raise
+        return SshConnection(options.name, transport, sock, time.monotonic() - began)
+
+    def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
+        """Exchange keys with the server, and check its host key."""
+        transport = Transport(cast("socket.socket", sock), packetizer_class=Packets)
+        transport.name = f"ssh {options.name}"
+        transport.set_log_channel(_PARAMIKO_LOG)
+        transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
+        algorithms = transport.get_security_options()
+        algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEY_EXCHANGE)
+        algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
+        algorithms.key_types = self.known.algorithms(options, tuple(algorithms.key_types))
+        place, began = options.place, time.monotonic()
+        try:
+            transport.start_client(timeout=seconds)
+            host_key = transport.get_remote_server_key()  # raises an exception after the timeout
+        except (SSHException, EOFError, OSError) as error:
+            answered = transport.remote_version
+            ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
+            late = not ended and time.monotonic() - began >= seconds
+            if isinstance(error, IncompatiblePeer):
+                common = "has no cipher or key exchange in common"
+                text = f"the ssh server at {place} {common}: {reason_of(error)}"
+            elif ended:
+                when = "during the key exchange" if answered else "before its ssh server sent anything"
+                advice = "is it too busy (MaxStartups), or does it refuse this machine?"
+                text = f"{place} closed the connection {when}; {advice}"
+            elif late and not answered:
+                silent = f"sent nothing for {seconds:g}s"
+                text = f"{place} accepted the connection and {silent}; is that an ssh server?"
+            elif late:
+                text = f"the ssh server at {place} stopped answering for {seconds:g}s"
+            elif not answered:
+                text = f"{place} is not an ssh server: {reason_of(error)}"
+            else:
+                text = f"the ssh server at {place} failed: {reason_of(error)}"
+            raise SshError(text, ended or late or isinstance(error, OSError)) from error
+        self.known.check(options, host_key, self._settings.accept_new)
+        return transport
+
+    def start_program(self, connection: SshConnection, python: str, startup: bytes) -> RemoteProgram:
+        """See `start_ssh_program`."""
+        return start_ssh_program(connection, python, startup)
+
+    def relay(self, path: str) -> Relay:
+        """Return the ports of hosts that are forwarded to a Unix socket here. None is open yet."""
+        return Relay(path)
+
+    def forward(self, connection: ConnectionOf, target: tuple[str, int], preferred: Sequence[int]) -> Forward:
+        """Return a port of this machine that is forwarded to a host, see `Forward`."""
+        return Forward(connection, target, preferred)
+
+
+def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
+    """The gateway or ProxyCommand of a host, for messages; empty: there is none."""
+    if options.gateways:
+        return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
+    if proxy is None:
+        return ""
+    printed = f"printed: {proxy.last_line}" if proxy.last_line else "printed no error"
+    return f"; it is reached through its ProxyCommand {options.proxy_command!r}, which {printed}"
+
+
+def _gateway_channel(gateway: SshConnection, place: SshAddress, seconds: float) -> Channel:
+    target = (place.address, place.port)
+    try:
+        return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
+    except (SSHException, EOFError, OSError) as error:
+        reason = reason_of(error)
+        if isinstance(error, ChannelException):
+            if error.code == PROHIBITED:
+                text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
+                raise SshError(text) from error
+            reason = error.text.lower()
+        raise SshError(
+            f"its gateway {gateway.host} can't connect to {place} ({reason}); is it up, and is that its "
+            "address as the gateway sees it?",
+            True,
+        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.common.events import StopAsked, now
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
 _STDOUT = 1
 _STDERR = 2
 _SIGPIPE = 13
-
-
-def tmux_session(run_name: str, interrupted: Callable[[], bool]) -> Tmux:
-    """A tmux session for a job: in this terminal if there is one, else for the user to attach to.
-
-    Args:
-        run_name: the job's id.
-        interrupted: whether a signal asks the launch to end.
-
-    Raises:
-        LaunchError: tmux is not installed.
-    """
-    from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
-
-    return Tmux(run_name, attach=all(map(os.isatty, (0, 1, 2))), is_interrupted=interrupted)
 
 
 class Display:

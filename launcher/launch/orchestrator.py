@@ -8,26 +8,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.backends.connections import Fleet
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
-from launcher.common.record import Record, replace
+from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
-from launcher.event_loop import EventLoop, TimerHandle
-from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
+from launcher.event_loop import TimerHandle
+from launcher.job import STOP_NOW_MARK, Host, Placement, Plan, RunPaths
 from launcher.launch.command_pipe import CommandPipe
 from launcher.launch.control import Control, EventFollowers
-from launcher.launch.display import Display
 from launcher.launch.host_connection import HostConnection, join_output
-from launcher.launch.host_hints import HostHints
-from launcher.launch.interrupts import Interrupts
 from launcher.launch.plan_output import plan_as_dict
-from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
-from launcher.messages import MessageQueue
-from launcher.output.renderers import DisplayEvent, RunInfo
+from launcher.launch.tensorboard import PREFERRED_PORTS, TASK
+from launcher.launch.wiring import Wiring
+from launcher.output.renderers import DisplayEvent
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
@@ -42,46 +38,6 @@ _REASON_WAIT_SECONDS = 2.0
 _POLL_SECONDS = 0.01
 #: Events that are not shown: `events.TaskMoved` has what they say.
 _EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
-
-
-class Recovery(Record):
-    """How the tasks of a lost host move to others, or to a new container in its place."""
-
-    #: The planned placement, with the standby hosts that can be used.
-    placement: Placement
-    #: Gives a placement the folders of this launch.
-    with_folders: Callable[[Placement], Placement]
-    #: Seconds from the loss of a host until its tasks have ended.
-    seconds_until_tasks_ended: float
-    #: Makes a lost host usable again; blocks. Raises TransportError: not now.
-    recover: Callable[[str], None]
-
-
-class Wiring(Record):
-    """What an orchestrator works with. It is always made by keywords."""
-
-    #: Drives the links.
-    loop: EventLoop
-    spec: JobSpec
-    #: Gives the link to the agent of a host.
-    fleet: Fleet
-    placement: Placement
-    display: Display
-    #: For the renderers of the display.
-    run_info: RunInfo
-    interrupts: Interrupts
-    #: What the user is told while the job runs.
-    messages: MessageQueue
-    #: How lost hosts are recovered. None if their tasks can't start again.
-    recovery: Recovery | None = None
-    #: Gives hints about other machines. None if there are none.
-    hints: HostHints | None = None
-    #: None if the job has no TensorBoard.
-    board: TensorBoardSidecar | None = None
-    #: Whether the hosts connect to each other before the tasks start.
-    check_network: bool = False
-    #: An inherited pipe from which `Orchestrator` reads commands. None if there is none.
-    commands_fd: int | None = None
 
 
 class Orchestrator:
@@ -211,9 +167,7 @@ class Orchestrator:
         """Let the agents keep the output while its reader is slow; events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
-        held = writer.should_hold(
-            is_ending=ending, has_failed=self._machine.state.failure is not None
-        )
+        held = writer.should_hold(is_ending=ending, has_failed=self._machine.state.failure is not None)
         if held is not self._held:
             self._held = held
             self._output_delayed()

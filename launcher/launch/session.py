@@ -38,6 +38,7 @@ from launcher.launch.reports import (
     write_run_report,
 )
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
+from launcher.launch.wiring import Recovery, Wiring
 from launcher.messages import MessageQueue, say
 from launcher.output.renderers import Background, RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
@@ -46,7 +47,7 @@ from launcher.scheduler.placement import place
 
 if TYPE_CHECKING:
     from launcher.launch.display import Display
-    from launcher.launch.orchestrator import Orchestrator, Recovery
+    from launcher.launch.orchestrator import Orchestrator
     from launcher.launch.staged_files import StagedFiles
     from launcher.output.tmux import Tmux
 
@@ -89,6 +90,8 @@ class Session:
     # connect
     loop: EventLoop
     fleet: Fleet
+    display_class: type[Display]
+    orchestrator_class: type[Orchestrator]
     # open_run_folder
     tmux: Tmux | None
     paths: RunPaths
@@ -220,7 +223,7 @@ class Session:
         if self.options.has_other_machines:
             name_idle_hosts(self.allocation.hosts, self.placement)
         self.fleet = self.job_stack.enter_context(self.allocation.fleet(self.placement, self.loop))
-        _import_the_rest()
+        self.display_class, self.orchestrator_class = _supervised_half()
         if self.files is not None:
             self.files.begin(self.fleet, self.run_name, self.interrupts, self.loop)
             self.job_stack.callback(self.files.remove)
@@ -232,12 +235,16 @@ class Session:
         Raises:
             JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
         """
-        from launcher.launch.display import tmux_session  # noqa: PLC0415 - while the agents start
-
         submitted = self.options.submitted
         self.tmux = None
         if self.settings[table.TMUX]:
-            self.tmux = tmux_session(self.run_name, lambda: bool(self.interrupts.read()))
+            from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
+
+            self.tmux = Tmux(
+                self.run_name,
+                attach=all(map(os.isatty, (0, 1, 2))),
+                is_interrupted=lambda: bool(self.interrupts.read()),
+            )
         batch_job = None if self.queue is None else self.queue.own()
         if submitted is not None:
             self.paths = adopt_run(submitted, self.fleet.local_agents, batch_job)
@@ -278,17 +285,13 @@ class Session:
 
     def open_display(self) -> Display:
         """Return what shows the job."""
-        from launcher.launch.display import Display  # noqa: PLC0415 - while the agents start
-
-        self.display = Display(
+        self.display = self.display_class(
             self.options, self.shown_tasks, self.paths, self.tmux, self.detached, self.messages
         )
         return self.display
 
     def supervise(self) -> Report:
         """Run the job to its end."""
-        from launcher.launch.orchestrator import Orchestrator, Wiring  # noqa: PLC0415 - while the agents start
-
         check_network = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         wiring = Wiring(
             loop=self.loop,
@@ -314,7 +317,7 @@ class Session:
         killed = _kill_leftovers(self.run_name)
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
-        self.orchestrator = Orchestrator(wiring)
+        self.orchestrator = self.orchestrator_class(wiring)
         # A signal after the end of the job, as at scancel, does not prevent the report.
         with self.interrupts.queued():
             self.orchestrator.begin()
@@ -341,8 +344,6 @@ class Session:
 
     def recovery(self) -> Recovery | None:
         """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
-        from launcher.launch.orchestrator import Recovery  # noqa: PLC0415 - while the agents start
-
         if not self.allocation.spec.policy.restarts:
             return None
         seconds = self.fleet.seconds_until_tasks_ended
@@ -475,13 +476,15 @@ def launch_request(
         named_hosts=options.hosts,
         purpose=Purpose.DRY_RUN if options.settings[table.DRY_RUN] else Purpose.RUN,
         ignore_signals=ignore_signals,
-        warm_up=_import_the_rest,
+        warm_up=_supervised_half,
     )
 
 
-def _import_the_rest() -> None:
-    """Import what the steps after `Session.connect` need."""
-    from launcher.launch import display, orchestrator  # noqa: F401, PLC0415 - while the agents start
+def _supervised_half() -> tuple[type[Display], type[Orchestrator]]:
+    """Return what runs and shows the job. The first call imports it, which takes time."""
+    from launcher.launch import display, orchestrator  # noqa: PLC0415 - while the agents start
+
+    return display.Display, orchestrator.Orchestrator
 
 
 def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | None:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from launcher.threads import new_pool
+
 if TYPE_CHECKING:  # with logging and queue: 15 ms
     from concurrent.futures import Future
 
@@ -134,9 +136,7 @@ class EventLoop:
     def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
-            from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
-
-            self._pool = Pool(_MAX_THREADS, "work")
+            self._pool = new_pool(_MAX_THREADS, "work")
         future = self._pool.begin(function)
         self._await_thread()
         future.add_done_callback(lambda _: self.call_soon(lambda: done(future)))

@@ -1,16 +1,14 @@
 """A pool of threads that goes on where the system has no thread left.
 
-`launcher.event_loop` and `launcher.backends.connections` use it. It is imported late: it brings logging and
-queue along.
+`launcher.threads.new_pool` imports this module late: it brings logging and queue along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.common.errors import TransportError
 from launcher.common.text import NO_THREAD_REASON
@@ -52,6 +50,10 @@ class Pool(ThreadPoolExecutor):
         if not self._threads:
             self._put(lambda: None)
         return bool(self._threads)
+
+    def wait(self, futures: Iterable[Future[Any]], seconds: float) -> Collection[Future[Any]]:
+        """Wait for results, for so long at most. Returns those that are not there yet."""
+        return wait(futures, seconds).not_done
 
     def _put(self, function: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # no thread is left: the function is in the queue all the same

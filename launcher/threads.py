@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from launcher.common.errors import TransportError
 from launcher.common.text import NO_THREAD_REASON
+
+if TYPE_CHECKING:
+    from launcher.thread_pool import Pool
 
 _T = TypeVar("_T")
 
@@ -29,6 +32,13 @@ def start(thread: threading.Thread) -> None:
         raise TransportError(NO_THREAD_REASON) from error
 
 
+def new_pool(most: int, name: str) -> Pool:
+    """Return a pool of threads, see `launcher.thread_pool.Pool`."""
+    from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
+
+    return Pool(most, name)
+
+
 def in_thread(function: Callable[[], _T]) -> _T:
     """Call a function in another thread: a signal, which this thread gets, does not interrupt it.
 
@@ -39,9 +49,7 @@ def in_thread(function: Callable[[], _T]) -> _T:
         TransportError: The system starts no more threads.
         Exception: What the function raises.
     """
-    from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
-
-    with Pool(1, "work") as pool:
+    with new_pool(1, "work") as pool:
         result = pool.begin(function)
         if not pool.can_work():
             raise TransportError(NO_THREAD_REASON)

@@ -87,8 +87,6 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 
 def _import_the_agent() -> None:
     """Import the modules of the agent while the launcher places the tasks."""
-    import ctypes  # noqa: F401, PLC0415 - imported while the node waits
-
     import launcher.agent.agent  # noqa: F401, PLC0415 - imported while the node waits
 
 

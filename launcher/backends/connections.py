@@ -22,7 +22,7 @@ from launcher.common.text import NO_THREAD_REASON, duration, join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.messages import say
-from launcher.threads import start
+from launcher.threads import new_pool, start
 
 if TYPE_CHECKING:  # a launch on this machine starts no remote program
     from launcher.backends.programs import RemoteProgram
@@ -309,24 +309,22 @@ def for_each(
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
     """
-    from launcher.thread_pool import Pool, wait  # noqa: PLC0415 - with logging and queue: 10 ms
-
     names = list(hosts)
-    pool = Pool(fanout or len(names) or 1, "host")
+    pool = new_pool(fanout or len(names) or 1, "host")
     try:
         futures = {name: pool.begin(partial(function, name)) for name in names}
         if not pool.can_work():
             return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
             # Otherwise the work of this thread would keep the others from beginning.
-            wait(futures.values(), _THREAD_START_SECONDS)
+            pool.wait(futures.values(), _THREAD_START_SECONDS)
             meanwhile()
         seconds, waited = _FIRST_NOTICE_SECONDS, 0.0
         left = set(futures.values())
         if loop is not None:
             for future in futures.values():
                 future.add_done_callback(lambda future: loop.call_soon(lambda: left.discard(future)))
-        while not loop.run_until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
+        while not loop.run_until(lambda: not left, seconds) if loop else pool.wait(left, seconds):
             # The same line a second time would read like a mistake.
             waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
             waiting = [name for name in names if not futures[name].done()]

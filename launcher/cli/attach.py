@@ -7,9 +7,9 @@ import signal
 import sys
 import time
 
-from launcher.cli.completion import unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.queued import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
+from launcher.cli.run_names import unfinished_runs
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.settings import Group, Setting, Settings

@@ -6,9 +6,11 @@ import os
 from argparse import ArgumentParser
 from collections.abc import Callable
 
+from argcomplete import autocomplete, completers, shell_integration
+
+from launcher.cli.export import FORMS
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import choice
-from launcher.runs.run import RunState, all_runs, tasks
 
 SUMMARY = "print the completion script of a shell"
 
@@ -28,8 +30,6 @@ GROUPS = (Group("positional arguments", (SHELL,)),)
 
 def run(settings: Settings) -> int:
     """Print the script."""
-    from argcomplete import shell_integration  # noqa: PLC0415 - other commands use this module for the names of runs
-
     print(shell_integration.shellcode(["launch"], shell=settings[SHELL]))
     return 0
 
@@ -41,10 +41,6 @@ def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str]) ->
         parser_of: gives the parser of a command.
         commands: all of them.
     """
-    from argcomplete import autocomplete, completers  # noqa: PLC0415 - other commands use this module for the names of runs
-
-    from launcher.cli.export import FORMS  # noqa: PLC0415 - the same
-
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
     if len(typed) > 1 and typed[1] in commands:
@@ -64,18 +60,3 @@ def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str]) ->
     program = next(action for action in parser._actions if action.dest == "program")
     program.completer = commands_and_files  # type: ignore[attr-defined]
     autocomplete(parser, always_complete_options=False)
-
-
-def unfinished_runs() -> list[str]:
-    """The names of runs that have no report."""
-    return [run.name for run in all_runs() if run.state is not RunState.ENDED]
-
-
-def runs_and_tasks() -> list[str]:
-    """The names of all runs, and of the tasks of the newest."""
-    return [*(run.name for run in all_runs()), *newest_tasks()]
-
-
-def newest_tasks() -> list[str]:
-    """The names of the tasks of the newest run."""
-    return [task for run in all_runs()[-1:] for task in tasks(run)]

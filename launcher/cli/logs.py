@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from launcher.cli.completion import runs_and_tasks
 from launcher.cli.follower import RunFollower
 from launcher.cli.queued import shown_there, states
+from launcher.cli.run_names import runs_and_tasks
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names

@@ -8,9 +8,9 @@ import signal
 import time
 from contextlib import suppress
 
-from launcher.cli.completion import unfinished_runs
 from launcher.cli.follower import RunFollower
 from launcher.cli.queued import going, relayed, shares_files, withdrawn
+from launcher.cli.run_names import unfinished_runs
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings, switch

@@ -112,8 +112,7 @@ class TFNodeContext:
             raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
         if not self.cluster_spec:
             raise ValueError("this node is not in a cluster, so no server can start")
-        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
-
+        tf = _tensorflow()
         cluster = tf.train.ClusterSpec(self.cluster_spec)
         job, index = self.job_name, self.task_index
         return cluster, tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc")
@@ -246,8 +245,7 @@ class TFNode:
         Raises:
             ValueError: the model is a session of TensorFlow 1.
         """
-        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
-
+        tf = _tensorflow()
         if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
             raise ValueError(
                 "a session can't be exported; expected a model (or use tf.compat.v1.saved_model)"
@@ -304,8 +302,7 @@ class compat:  # noqa: N801 - stands for a module of this name
         Args:
             options: a ``tf.data.Options``.
         """
-        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
-
+        tf = _tensorflow()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 
     @staticmethod
@@ -315,6 +312,11 @@ class compat:  # noqa: N801 - stands for a module of this name
         Returns:
             ``True``: there is one that the task may use.
         """
-        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
+        return bool(_tensorflow().config.list_physical_devices("GPU"))
 
-        return bool(tf.config.list_physical_devices("GPU"))
+
+def _tensorflow() -> Any:
+    """Return the TensorFlow of the task. Tasks without it can use a node, too."""
+    import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
+
+    return tf

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Callable
 
 from launcher.common import arguments
@@ -433,7 +434,7 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     """
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
-    batched = tf.nest.map_structure(_batched, output_signature)
+    batched = tf.nest.map_structure(partial(_batched, tf), output_signature)
 
     def batches() -> Iterator[Any]:
         while not feed.should_stop():
@@ -443,9 +444,8 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     return tf.data.Dataset.from_generator(batches, output_signature=batched)
 
 
-def _batched(spec: Any) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
-
+def _batched(tf: Any, spec: Any) -> Any:
+    """Return the specification of a batch of values with a specification of TensorFlow."""
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
         raise codec.refused(
             f"output_signature has {spec!r}", "tf.TensorSpec, of known rank, for each value of a row"

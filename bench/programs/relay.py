@@ -154,8 +154,8 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
-    from launcher.backends.ssh import SshOptions
     from launcher.backends.ssh.connections import SshConnections
+    from launcher.backends.ssh.rows import SshOptions
     from launcher.job import Host
 
     with SshConnections([Host(host)], SshOptions()) as fleet:

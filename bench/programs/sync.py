@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.rows import SshOptions
 from launcher.event_loop import EventLoop
 from launcher.files.requests import parse_syncs
 from launcher.files.transfer import FileTransfer, finish, sync

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from launcher.backends.fleet import AgentFleet
 from launcher.common.errors import Fault, Note
 from launcher.common.record import Record, replace
 from launcher.config.settings import FileSection, Group, Need, Setting, Settings
@@ -218,8 +219,6 @@ class Allocation(AbstractContextManager["Allocation"]):
         Raises:
             TransportError: On entering: hosts can't be reached.
         """
-        from launcher.backends.fleet import AgentFleet  # noqa: PLC0415 - it has Allocation's type
-
         return AgentFleet(self, placement, loop)
 
     def address(self, host: Host) -> str | None:

@@ -105,8 +105,8 @@ def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
 def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
-    from launcher.backends.ssh import SshOptions
     from launcher.backends.ssh.connections import SshConnections
+    from launcher.backends.ssh.rows import SshOptions
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.rows import SshOptions
 from launcher.job import Host
 from tests.conftest import Launch
 from tests.ssh.connecting import Home

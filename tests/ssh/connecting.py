@@ -10,9 +10,9 @@ import pytest
 
 from launcher.backends import bootstrap
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.program import start_ssh_program
+from launcher.backends.ssh.rows import SshOptions
 from launcher.job import Host
 from tests.ssh.lab import Lab
 from tests.told import Told

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.rows import SshOptions
 from launcher.common.errors import TransportError
 from launcher.common.events import Tell
 from launcher.common.record import replace

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.link import open_link
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.rows import SshOptions
 from launcher.common import events
 from launcher.common.record import replace
 from launcher.event_loop import EventLoop

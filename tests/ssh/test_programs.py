@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.rows import SshOptions
 from launcher.common.errors import TransportError
 from launcher.job import Host
 from tests.ssh.connecting import receive, send, start

@@ -30,24 +30,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP
-from launcher.common.record import Record
+from launcher.backends.ssh.allocation import SshAllocation
+from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP, SshOptions
 from launcher.config.settings import Settings
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.job import JobSpec
-
-
-class SshOptions(Record):
-    """Options for connections over SSH; times in seconds."""
-
-    #: The limit for each step of connecting: TCP, the handshake, each key of the login.
-    connect_timeout: float = 10.0
-    #: Attempts per host; a permanent failure is not tried again.
-    attempts: int = 3
-    #: Number of hosts that are connected to at the same time.
-    fanout: int = 32
-    #: Whether the key of an unknown host is added to known_hosts.
-    accept_new: bool = False
 
 
 class SshBackend(Backend[SshOptions]):
@@ -65,8 +52,6 @@ class SshBackend(Backend[SshOptions]):
 
     def allocate(self, options: SshOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """See `Backend.allocate`."""
-        from launcher.backends.ssh.allocation import SshAllocation  # noqa: PLC0415 - the live half
-
         return SshAllocation(options, request)
 
 

@@ -10,7 +10,7 @@ from launcher.backends.backend import Allocation, LaunchRequest, with_default_py
 from launcher.backends.connections import Connections
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
-from launcher.backends.ssh import SshOptions
+from launcher.backends.ssh.rows import SshOptions
 from launcher.job import Host
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connections, for_each
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.options import (
     Hop,
     HostOptions,
@@ -24,6 +23,7 @@ from launcher.backends.ssh.options import (
     parse_hop,
     unexpected,
 )
+from launcher.backends.ssh.rows import SshOptions
 from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
 from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.common.record import replace

@@ -18,13 +18,13 @@ from paramiko import Channel, ChannelException, SSHException, Transport
 from paramiko.ssh_exception import IncompatiblePeer
 
 from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh import SshOptions
 from launcher.backends.ssh.connection import PROHIBITED, ClosingSocket, Packets, SshConnection
 from launcher.backends.ssh.forward import ConnectionOf, Forward
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
 from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
 from launcher.backends.ssh.program import start_ssh_program
 from launcher.backends.ssh.relay import Relay
+from launcher.backends.ssh.rows import SshOptions
 from launcher.backends.ssh.sockets import ProxyCommand
 
 #: The key exchange that takes least CPU: a tenth of the next one, at both ends.

@@ -59,6 +59,13 @@ def find_executable(name: str, folder: str, path: str) -> str:
     raise ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
 
 
+def is_command(name: str) -> bool:
+    """Return whether there is a program of this name along the PATH of this process."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    files = [os.path.join(folder, name) for folder in folders]
+    return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
+
+
 def find_script(name: str, folder: str) -> None:
     """Look for a program that Python reads.
 
@@ -81,12 +88,10 @@ def find_script(name: str, folder: str) -> None:
 
 def _not_there(name: str, folder: str) -> ProgramError:
     """Return the error for a path without a file."""
-    import shutil  # noqa: PLC0415 - 4 ms, only for a fault
-
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
     first = path.split(" ")[0]
-    if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):
+    if first != path and (os.path.exists(os.path.join(folder, first)) or is_command(first)):
         return ProgramError(f"program not found: {name!r}{_QUOTES_ADVICE}")
     guess = os.path.basename(similar_file(os.path.join(folder, path)))
     meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""

@@ -96,11 +96,16 @@ def run(settings: Settings) -> int:
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], is_cropped=True)
+        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], columns=_columns())
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         say(f"nothing is running{hint}")
     return 0
+
+
+def _columns() -> int:
+    """Return the width of the terminal on stdout. Lines for a file or a pipe are never cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _goes_on(state: RunState, queued: BatchJobStatus | None) -> bool:
@@ -168,7 +173,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
     if as_json:
         print(json.dumps(records, indent=2))
     else:
-        print_table(_TASK_HEADERS, map(_task_row, records), is_cropped=True)
+        print_table(_TASK_HEADERS, map(_task_row, records), columns=_columns())
         if len(records) < len(now.report.tasks):
             print(f"... and {len(now.report.tasks) - len(records)} more")
         if now.report.tensorboard:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from launcher import backends
+from launcher.agent.lookup import is_command
 from launcher.common.errors import Fault
 from launcher.common.text import join_names
 from launcher.common.trusted_io import open_regular
@@ -127,10 +128,10 @@ def value_as_program_faults(
     if is_marked or len(command) < 2 or command[0][:1] in ("", "-"):
         return
     name, following = command[:2]
-    if name.endswith(".py") or os.path.isfile(name) or _is_command(name):
+    if name.endswith(".py") or os.path.isfile(name) or is_command(name):
         return
     begins = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
-    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not _is_command(following):
+    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not is_command(following):
         return
     problem = f"{name!r} would be the program, and {following!r} its argument"
     if lacks_folder:
@@ -140,18 +141,12 @@ def value_as_program_faults(
         yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")
 
 
-def _is_command(name: str) -> bool:
-    import shutil  # noqa: PLC0415 - 4 ms, only for a command line that may be wrong
-
-    return shutil.which(name) is not None
-
-
 def job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
     """Yield the fault that the program is a job file whose name does not say so."""
     name = command[0] if command else ""
     if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
         return
-    if "/" not in name and _is_command(name):
+    if "/" not in name and is_command(name):
         return
     try:
         with open_regular(name) as file:

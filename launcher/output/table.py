@@ -156,23 +156,20 @@ _NUMBER_HEADERS = frozenset(
 )
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, is_cropped: bool = False) -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, columns: int = sys.maxsize) -> None:
     """Print rows under their headers, without columns that are empty in every row.
 
     Args:
         headers: The name of each column.
         rows: The cells of each row.
-        is_cropped: Whether to cut lines at the width of the terminal.
+        columns: The width at which to cut lines.
     """
-    import shutil  # noqa: PLC0415 - 4 ms, for tables of commands only
-
     cells = [[escape_controls(cell) for cell in row] for row in rows]
     widths = {
         n: max(len(header), *(len(row[n]) for row in cells))
         for n, header in enumerate(headers)
         if any(row[n] for row in cells)
     }
-    columns = shutil.get_terminal_size().columns if is_cropped and sys.stdout.isatty() else sys.maxsize
     for line in (headers, *cells):
         padded = (
             line[n].rjust(w) if headers[n] in _NUMBER_HEADERS else line[n].ljust(w) for n, w in widths.items()

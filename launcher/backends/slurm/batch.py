@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,8 +204,10 @@ def clean(request: CleanRequest) -> Iterator[str]:
     Batch jobs are left alone: they end with their launchers.
 
     Yields:
-        A line for each.
+        A line for each. None if hosts are named, or this machine has no commands of Slurm.
     """
+    if request.named_hosts or not shutil.which("squeue"):
+        return
     try:
         shown = ask("squeue", "--noheader", "--me", "--format=%A|%j|%T")
     except TransportError as error:

@@ -80,7 +80,7 @@ def _queue(address: str, batch: int, pause: float) -> int:
         queue = manager.queue(place)  # type: ignore[attr-defined]
         rows = 0
         while True:
-            taken = []
+            taken: list[object] = []
             while len(taken) < batch:
                 item = queue.get(True)
                 queue.task_done()

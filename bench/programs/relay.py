@@ -115,8 +115,7 @@ def talk(direction: str, where: str, streams: int, size: int) -> float:
     ways = [_connected(where) for _ in range(streams)]
     done: list[float] = []
     threads = [
-        threading.Thread(target=lambda way=way: done.append(_say(way, direction, size)))  # type: ignore[misc]
-        for way in ways
+        threading.Thread(target=lambda way=way: done.append(_say(way, direction, size))) for way in ways
     ]
     began = time.monotonic()
     for thread in threads:

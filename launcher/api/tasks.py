@@ -50,7 +50,6 @@ from launcher.config.settings import FileContent, merge
 from launcher.config.table import HOSTS, ON_FAILURE
 from launcher.feed.listener import MAX_FOLDER_BYTES, FeedPeer, Listener
 from launcher.feed.remote import code, connect
-from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
 from launcher.messages import say
 from launcher.output.logs import last_lines
@@ -426,7 +425,7 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
         InputError: one of them can't be pickled.
     """
     pickles = []
-    with by_value():
+    with code.by_value():
         for name, value in values.items():
             try:
                 pickles.append(code.dumps(value, sources=True))

@@ -11,7 +11,7 @@ standard library only).
 `feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
 `feed.remote.connect`               `DriverRoutes`, `ConnectError`, `read_exactly`: a task's connection
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`
-`feed.remote.codec`                 `by_value`: pickle the program's own modules as code
+`feed.remote.code`                  `by_value`: pickle the program's own modules as code
 ==================================  ==========================================================================
 
 `feed.state` decides, `feed.feeder` does: threads of each connection tell the state what has happened, and do

@@ -11,13 +11,20 @@ import functools
 import io
 import linecache
 import pickle
+import sys
+import threading
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any, Callable, Iterator
 
 import cloudpickle
 
+from launcher.feed.remote.own_modules import is_own
+
 #: Characters of a source file; the source of a longer one does not travel.
 _MAX_SOURCE_CHARACTERS = 1 << 20
+#: cloudpickle has one list of modules that travel as code for the whole process; held while it is changed.
+_REGISTRY = threading.RLock()
 
 
 def dumps(
@@ -39,6 +46,21 @@ def dumps(
     with io.BytesIO() as file:
         _SourcePickler(file, protocol, keep, sources).dump(value)
         return file.getvalue()
+
+
+@contextmanager
+def by_value() -> Iterator[None]:
+    """Let cloudpickle carry the program's own modules as code within this context, one thread at a time."""
+    with _REGISTRY:
+        known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        own = [it for name, it in list(sys.modules.items()) if name not in known and is_own(name)]
+        for module in own:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in own:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

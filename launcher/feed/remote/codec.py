@@ -13,20 +13,17 @@ functions of the program's own modules, which are not installed where tasks run:
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import sys
-import sysconfig
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
-from pathlib import Path
 from types import FunctionType
 from typing import Any, Callable, Union
 
 from launcher.common.errors import Fault, FeedError, InputError
+from launcher.feed.remote.own_modules import is_own
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any
@@ -43,8 +40,6 @@ _UNREADABLE_ROWS = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
     "define them in a module that the tasks can import, or feed tuples, lists, dicts or arrays"
 )
-#: cloudpickle has one list of modules that travel as code for the whole process; held while it is changed.
-_REGISTRY = threading.RLock()
 
 
 class _OwnCodeError(Exception):
@@ -248,29 +243,12 @@ def encode_code(content: Any, *, by_name: bool = False, on_array: OnBuffer | Non
     from launcher.feed.remote import code  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
 
     try:
-        with nullcontext() if by_name else by_value():
+        with nullcontext() if by_name else code.by_value():
             data: bytes = code.dumps(content, _PICKLE_PROTOCOL, on_array)
     except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
         raise FeedError(f"{shown} can't be sent to a task: {error}") from error
     return data
-
-
-@contextmanager
-def by_value() -> Iterator[None]:
-    """Let cloudpickle carry the program's own modules as code within this context, one thread at a time."""
-    import cloudpickle  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
-
-    with _REGISTRY:
-        known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
-        own = [it for name, it in list(sys.modules.items()) if name not in known and is_own(name)]
-        for module in own:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in own:
-                cloudpickle.unregister_pickle_by_value(module)
 
 
 class _PlainPickler(pickle.Pickler):
@@ -340,30 +318,3 @@ def _is_plain(row: Any, deep: int) -> bool:
         and type(row) in (tuple, list)
         and all(_is_plain(item, deep - 1) for item in row[:_MAX_ITEMS])
     )
-
-
-# The program's own modules.
-
-
-@functools.lru_cache(maxsize=None)
-def is_own(name: str) -> bool:
-    """Return whether a module is ``__main__``, or from a file of neither Python nor an installed package."""
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
-    if name == "__main__":
-        return True
-    if name.partition(".")[0] in ("launcher", "cloudpickle") or getattr(module, "__name__", None) != name:
-        return False
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return False
-    path = Path(file).resolve()
-    python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
-    if python & {*path.parents} or {"site-packages", "dist-packages"} & {*path.parts}:
-        return False
-    return not any(map(_has_metadata, path.parents))
-
-
-@functools.lru_cache(maxsize=None)
-def _has_metadata(folder: Path) -> bool:
-    """Return whether ``pip install --target`` has filled this folder."""
-    return any(folder.glob("*.dist-info"))

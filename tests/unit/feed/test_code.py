@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from launcher.feed.remote import code
-from launcher.feed.remote.codec import by_value
 
 MODULE = """
 import threading
@@ -55,7 +54,7 @@ def test_names_that_only_annotations_use(tmp_path: Path, future: str, monkeypatc
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     module: Any = importlib.import_module(name)
-    with by_value():
+    with code.by_value():
         loaded = pickle.loads(code.dumps(module.outer))
     assert {"Row", "Fraction", "List", "threading", "Any"} <= loaded.__globals__.keys()
     assert not {"Held", "Unused", "Decimal"} & loaded.__globals__.keys()

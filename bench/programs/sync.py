@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from launcher.backends.link import ReconnectingLink, open_link
+from launcher.backends.connections import AgentArguments
+from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.rows import SshOptions
@@ -41,7 +42,7 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
         SshConnections([Host(name) for name in hosts], SshOptions()) as connections,
     ):
         connections.connect()
-        links = {name: open_link(loop, name, connections) for name in hosts}
+        links = {name: ReconnectingLink(loop, connections, AgentArguments.new(name)) for name in hosts}
         yield Agents(links), loop
         for link in links.values():
             link.shut_down()

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from launcher.agent.processes import new_agent_id
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
 from launcher.common.errors import TransportError
 from launcher.common.events import AgentCommand
@@ -117,6 +118,12 @@ class AgentArguments(Record):
     lease: float
     #: The run whose files are brought to the host. Empty: none are.
     run_name: str = ""
+
+    @classmethod
+    def new(cls, host: str, lease: float = 60.0, run_name: str = "") -> AgentArguments:
+        """Return the arguments of an agent that is to be started on a host."""
+        agent_id, token = new_agent_id(), os.urandom(16).hex()
+        return cls(host, agent_id=agent_id, token=token, lease=lease, run_name=run_name)
 
     def as_json(self) -> dict[str, Any]:
         """Return the arguments of `launcher.agent.main.start` and ``connect``."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.backends.connections import (
+    AgentArguments,
     AgentLink,
     Connections,
     Forwarding,
@@ -191,17 +192,15 @@ class AgentFleet:
                 self._open_link(host.name)
 
     def _open_link(self, host: str) -> None:
-        from launcher.backends.link import open_link  # noqa: PLC0415 - not for tasks on this machine
+        from launcher.backends.link import ReconnectingLink  # noqa: PLC0415 - not for tasks on this machine
 
-        request, connections = self._request, self.programs.connections
-        self._links[host] = self._reconnecting[host] = open_link(
+        request = self._request
+        run_name = request.run_name if request.copies_files else ""
+        self._links[host] = self._reconnecting[host] = ReconnectingLink(
             self._loop,
-            host,
-            connections,
-            self._lease,
-            request.run_name if request.copies_files else "",
-            request.runs_programs or not self._runs_tasks,
-            connections.login_seconds.get(host, 0.0),
+            self.programs.connections,
+            AgentArguments.new(host, self._lease, run_name),
+            stays=request.runs_programs or not self._runs_tasks,
             # Other links to the same hosts (to containers) report a lost connection, too.
             quiet=not self._runs_tasks,
         )

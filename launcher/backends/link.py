@@ -8,14 +8,12 @@ host connected to again, and gives up when the lease is over. A connection is a 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from launcher.agent.processes import new_agent_id
 from launcher.backends.connections import AgentArguments, Connections, lease_there
 from launcher.backends.link_pipe import LinkPipe
 from launcher.backends.programs import RemoteProgram
@@ -81,13 +79,11 @@ class ReconnectingLink:
     """See `launcher.backends.connections.AgentLink`.
 
     Args:
-        loop: drives it.
-        host: its name.
-        connections: reach the host.
-        arguments: of its agent.
-        stays: see `AgentLink`.
-        login_seconds: how long the connection took to make over which the first program runs; 0: the program
-            makes it.
+        loop: Drives it.
+        connections: Reach the host.
+        arguments: Those of its agent, which is started now. The link never waits for the host: it reports
+            success or failure.
+        stays: See `AgentLink`.
         quiet: Whether the user is not told when the connection is lost, and when it is back.
     """
 
@@ -96,15 +92,14 @@ class ReconnectingLink:
     def __init__(
         self,
         loop: EventLoop,
-        host: str,
         connections: Connections,
         arguments: AgentArguments,
-        stays: bool = False,
-        login_seconds: float = 0.0,
         *,
+        stays: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.loop, self.host, self._connections, self._quiet = loop, host, connections, quiet
+        self.loop, self._connections, self._quiet = loop, connections, quiet
+        self.host = host = arguments.host
         self._lease = arguments.lease
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
@@ -128,7 +123,7 @@ class ReconnectingLink:
         self._timer: TimerHandle | None = None
         self._received_at = self._tried_at = time.monotonic()
         #: When the making of the present connection began (monotonic), as if it included the first login.
-        self._began = self._received_at - login_seconds
+        self._began = self._received_at - connections.login_seconds.get(host, 0.0)
         self._attempts = 0
         self._why_not = "the network to it or the host itself is down, or launch was suspended"
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
@@ -526,27 +521,3 @@ class ReconnectingLink:
     def _bare(self, error: object) -> str:
         """An error of this host, without its name."""
         return str(error).removeprefix(f"{self.host}: ")
-
-
-def open_link(
-    loop: EventLoop,
-    host: str,
-    connections: Connections,
-    lease: float = 60.0,
-    run_name: str = "",
-    stays: bool = False,
-    login_seconds: float = 0.0,
-    *,
-    quiet: bool = False,
-) -> ReconnectingLink:
-    """Start an agent on another machine. It never waits for the host: the link reports success or failure.
-
-    Args:
-        loop, host, connections, stays, login_seconds, quiet: see `ReconnectingLink`.
-        lease: seconds that the tasks of the host outlive a lost connection.
-        run_name: the run whose files are brought to the host; empty: none are.
-    """
-    arguments = AgentArguments(
-        host, agent_id=new_agent_id(), token=os.urandom(16).hex(), lease=lease, run_name=run_name
-    )
-    return ReconnectingLink(loop, host, connections, arguments, stays, login_seconds, quiet=quiet)

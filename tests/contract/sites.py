@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from launcher.backends.connections import AgentLink, Connections
+from launcher.backends.connections import AgentArguments, AgentLink, Connections
 from launcher.backends.local import fork_agent
 from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
@@ -91,9 +91,9 @@ class SshSite:
 
     def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
-        from launcher.backends.link import open_link  # not on the path of the other transports
+        from launcher.backends.link import ReconnectingLink  # not on the path of the other backends
 
-        return open_link(loop, self.host.name, self._hosts)
+        return ReconnectingLink(loop, self._hosts, AgentArguments.new(self.host.name))
 
 
 @contextmanager
@@ -156,9 +156,9 @@ class RoomSite(LocalSite):
 
     def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
-        from launcher.backends.link import open_link
+        from launcher.backends.link import ReconnectingLink
 
-        return open_link(loop, self.host.name, self._hosts)
+        return ReconnectingLink(loop, self._hosts, AgentArguments.new(self.host.name))
 
 
 @contextmanager

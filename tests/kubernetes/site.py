@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from launcher.backends.backend import LaunchRequest
-from launcher.backends.connections import AgentLink, Connections
+from launcher.backends.connections import AgentArguments, AgentLink, Connections
 from launcher.backends.kubernetes import BACKEND, pods
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.link import open_link
+from launcher.backends.link import ReconnectingLink
 from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
@@ -41,7 +41,7 @@ class KubernetesSite(DockerSite):
         if self._is_open:
             pytest.skip("a pod is a machine of its own, and has one agent")
         self._is_open = True
-        return open_link(loop, self.host.name, self._hosts)
+        return ReconnectingLink(loop, self._hosts, AgentArguments.new(self.host.name))
 
 
 @contextmanager

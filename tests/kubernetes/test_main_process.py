@@ -13,7 +13,7 @@ import pytest
 
 from launcher.backends import bootstrap
 from launcher.backends.connections import AgentArguments, Connections
-from launcher.backends.link import open_link
+from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram, start_program
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
@@ -120,7 +120,7 @@ def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp
     saved = tmp_path / "saved"
     script = f"trap 'sleep 2; : > {saved}; exit' TERM; echo up; while :; do sleep 0.1; done"
     with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60, "/")) as main, EventLoop() as loop:
-        link = open_link(loop, "node1", _Pod(name), 30.0)
+        link = ReconnectingLink(loop, _Pod(name), AgentArguments.new("node1", 30.0))
         agent = Driver(link, "node1", {}, loop)
         agent.start("worker/0", ["sh", "-c", script])
         agent.until(lambda: agent.output("worker/0") == b"up\n")

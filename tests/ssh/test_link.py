@@ -20,7 +20,8 @@ from launcher.agent.connection import LauncherConnection, Patience
 from launcher.agent.passed_streams import listen
 from launcher.backends import connections
 from launcher.backends import link as links
-from launcher.backends.link import open_link
+from launcher.backends.connections import AgentArguments
+from launcher.backends.link import ReconnectingLink
 from launcher.common import events
 from launcher.common.errors import TransportError
 from launcher.common.protocol import GRACE_SECONDS, Decoder, MessageChannel
@@ -48,7 +49,7 @@ class Reach:
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
         self.told = Told().__enter__()
         self.fleet, self.loop = fleet, EventLoop()
-        self.link = open_link(self.loop, "node1", self.fleet, lease)
+        self.link = ReconnectingLink(self.loop, self.fleet, AgentArguments.new("node1", lease))
         self.agent = Driver(self.link, "node1", {MARK: mark}, self.loop)
 
     def keepers(self) -> list[int]:
@@ -253,7 +254,7 @@ def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
 def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, int]:
     """How a link ends whose agent never answers, and the number of notices."""
     with Told() as told, EventLoop() as loop:
-        link = open_link(loop, "node1", fleet, lease)
+        link = ReconnectingLink(loop, fleet, AgentArguments.new("node1", lease))
         loop.run_until(lambda: link.is_over, TIME_LIMIT)
     fleet.close()
     return link.reason, len(told.lines)

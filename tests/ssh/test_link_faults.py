@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.link import open_link
+from launcher.backends.connections import AgentArguments
+from launcher.backends.link import ReconnectingLink
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.rows import SshOptions
 from launcher.common import events
@@ -31,7 +32,7 @@ class Reach:
         self.fleet = SshConnections([record], SshOptions(connect_timeout=3.0))
         self.fleet.connect()
         self.loop = EventLoop()
-        link = open_link(self.loop, record.name, self.fleet, lease)
+        link = ReconnectingLink(self.loop, self.fleet, AgentArguments.new(record.name, lease))
         self.agent = Driver(link, record.name, {}, self.loop)
         self.agent.ready()
 
@@ -91,7 +92,7 @@ def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts
     with Told() as told, EventLoop() as loop, SshConnections([record], SshOptions()) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
-        link = open_link(loop, record.name, fleet)
+        link = ReconnectingLink(loop, fleet, AgentArguments.new(record.name))
         agent = Driver(link, record.name, {}, loop)
         agent.ready()
         assert agent.close() == ""

@@ -348,7 +348,7 @@ class ContainerFleet:
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
-        return ReconnectingLink(self._loop, host.name, container, container.arguments)
+        return ReconnectingLink(self._loop, container, container.arguments)
 
 
 def _absolute(home: str, path: str) -> str:
@@ -379,9 +379,7 @@ class _Elsewhere(Connections):
     ) -> None:
         self._engine, self._programs, self._container, self._name = engine, programs, container, name
         #: Of the link to its agent.
-        self.arguments = AgentArguments(
-            container.host, agent_id=new_agent_id(), token=os.urandom(16).hex(), lease=lease
-        )
+        self.arguments = AgentArguments.new(container.host, lease)
         served = replace(self.arguments, lease=lease_there(lease))
         program = bootstrap.program(_SERVE_ENTRY, served.as_json())
         #: The first connection to its agent, and whether the link has it.

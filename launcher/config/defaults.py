@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 from launcher.common.errors import Fault, JobError
 from launcher.common.trusted_io import is_ours
+from launcher.config.documents import FaultList, parse_toml, read_text, shown_path
 from launcher.config.jobfile import read_defaults
-from launcher.config.schema import FaultList, parse_toml, read_text, shown_path
 from launcher.config.settings import FileContent, FileSection
 
 #: The files, and the keys that lead to their tables of defaults.

@@ -1,18 +1,48 @@
-"""Finds the one document of a YAML file that launch reads: a job file, a TFJob or a hostfile.
+"""Files of the user -> values with their lines: YAML, TOML, and the one document that launch reads of a file.
 
-All files of the user that may be Kubernetes' are read here: they have several documents, or lists of objects
-(``kubectl get -o yaml``), of many kinds.
+A `ConfigNode` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code,
+and each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded,
+they could be gigabytes.
+
+A job file, a TFJob or a hostfile may be among the objects of Kubernetes, so a file may have several
+documents, or lists of objects (``kubectl get -o yaml``), of many kinds.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from launcher.common.record import Record
-from launcher.common.text import join_names
-from launcher.config.schema import ConfigNode, FaultList, parse_yaml, quoted
+from launcher.common.errors import Fault, InputError
+from launcher.common.record import Record, replace
+from launcher.common.text import escape_controls, join_names
+from launcher.common.trusted_io import read_most, read_regular, similar_file
+from launcher.package_data import load_toml
 
+T = TypeVar("T")
+
+#: Paths of descriptors that the caller has opened.
+_DESCRIPTOR_PATHS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+#: Largest number of faults that are shown: a binary file has thousands.
+MAX_FAULTS = 100
+#: Largest number of characters of an offending text that are shown.
+MAX_QUOTED_CHARACTERS = 80
+#: Characters of a large YAML file.
+_LARGE_FILE_CHARACTERS = 100_000
+#: The tags of YAML's own types.
+_CORE_TAG_PREFIX = "tag:yaml.org,2002:"
+#: Characters that can't be in arguments or environments of programs.
+_UNFIT_CHARACTERS = "[\x00\ud800-\udfff]"
+#: Two escapes of JSON that are one character.
+_SURROGATE_PAIR = "[\ud800-\udbff][\udc00-\udfff]"
+#: A line of TOML that begins a table, or has a key.
+_TOML_TABLE = r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"
+_TOML_KEY = r"""([\w.'" \t-]+)="""
+#: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
+_MAX_DOTTED_KEYS = 10
 #: The kind of object that is a job.
 TFJOB = "TFJob"
 #: Kinds of objects that contain a TFJob, and where.
@@ -22,6 +52,323 @@ _KATIB_PLACEHOLDER = r"\$\{trialParameters\.[^}\n]*\}"
 _HELM_PLACEHOLDER = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
 #: Any placeholder of a template. YAML may contain it, so it is looked for only in a file that is not YAML.
 _TEMPLATE_PLACEHOLDER = r"\{\{-[^}\n]*\}\}"
+
+
+class ConfigNode(Record):
+    """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
+
+    value: Any
+    #: The line of the value and of its key, from 1; 0: they are not from a file.
+    line: int = 0
+    key_line: int = 0
+    #: The type that YAML or TOML gives the text: ``str``, ``int``, ``float``, ``bool`` ...
+    kind: str = "str"
+
+
+def plain(node: ConfigNode) -> Any:
+    """The value with the types that YAML or TOML gives its texts, as JSON has it."""
+    if isinstance(node.value, dict):
+        return {name: plain(value) for name, value in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(value) for value in node.value]
+    if node.value is None or node.kind not in ("int", "float", "bool"):
+        return node.value
+    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
+
+    return yaml.safe_load(node.value)
+
+
+def quoted(text: str) -> str:
+    """``text`` in double quotes, with escapes for control characters, shortened."""
+    shown = text if len(text) <= MAX_QUOTED_CHARACTERS else text[: MAX_QUOTED_CHARACTERS - 3] + "..."
+    return f'"{escape_controls(shown)}"'
+
+
+class FaultList:
+    """The faults of one input, by line.
+
+    Args:
+        source: the name of the file or of the option.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        #: The faults by line; of later ones only the number is known.
+        self._found: dict[Fault, int] = {}
+        self._count = self._more = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def where(self, line: int) -> str:
+        """``file:line``; for line 0 only the source, as the input has no lines."""
+        return f"{self.source}:{line}" if line else self.source
+
+    def add(self, line: int, problem: str, expected: str = "") -> None:
+        """Add a fault: the problem, with the text quoted, and ``expected ...``."""
+        self._count += 1
+        if len(self._found) < MAX_FAULTS:
+            self._found[Fault(self.where(line), problem, expected)] = line
+        else:
+            self._more += 1
+
+    def add_kind(self, node: ConfigNode, label: str, expected: str) -> None:
+        """Add the fault that a node is a text, a list, a mapping or empty, and should not be."""
+        value = node.value
+        kind = "is a mapping" if isinstance(value, dict) else "is a list"
+        if value is None or isinstance(value, str):
+            kind = "has no value" if value is None else f"is {quoted(value)}"
+        if isinstance(value, str) and re.fullmatch(r"[\w-]+:\S+", value) and "mapping" in expected:
+            expected = 'expected a space after the ":"'
+        self.add(node.line, f"{label} {kind}", expected)
+
+    def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
+        """Return ``read(text)``; if that raises ``ValueError``, add a fault and return ``None``.
+
+        Args:
+            line: of the text.
+            label: the name of the value, as in ``slots``.
+            read: raises ``ValueError("expected ...")``.
+        """
+        try:
+            return read(text)
+        except ValueError as error:
+            self.add(line, f"{label} is {quoted(text)}", str(error))
+            return None
+
+    def all(self) -> tuple[Fault, ...]:
+        """Each fault once, in the order of the lines; at most `MAX_FAULTS`."""
+        faults = sorted(self._found, key=lambda fault: self._found[fault])
+        more = [Fault(self.source, f"and {self._more} more faults")] if self._more else []
+        return (*faults, *more)
+
+    def raise_any(self, error: type[InputError]) -> None:
+        """Raise ``error`` with all faults, if there are any."""
+        if self._found:
+            raise error(self.all())
+
+
+# ---------------------------------------------------------------------- files, YAML, TOML
+
+
+def read_text(path: str, kind: str, error: type[InputError]) -> str:
+    """The text of a regular file, or of a descriptor (``<(...)`` of a shell), up to a limit.
+
+    Args:
+        path: the file.
+        kind: of file, for messages: ``hostfile``.
+        error: the class to raise.
+
+    Raises:
+        InputError: of class ``error``: the file can't be read, is too large, or is not text.
+    """
+    shown, data = shown_path(path), b""
+    try:
+        if path.startswith(_DESCRIPTOR_PATHS):
+            with open(path, "rb") as file:
+                data = read_most(file)
+        else:
+            data = read_regular(path)
+        return data.decode("utf-8-sig")
+    except OSError as cause:
+        meant = similar_file(path) if isinstance(cause, FileNotFoundError) else ""
+        expected = f"did you mean {shown_path(meant)}?" if meant else ""
+        fault = Fault(shown, f"can't read the {kind}: {cause.strerror}", expected)
+    except UnicodeDecodeError as cause:
+        problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
+        fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
+    raise error([fault])
+
+
+def shown_path(path: str) -> str:
+    """A path for a message, on one line."""
+    return path if path.isprintable() else repr(path)
+
+
+def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
+    """Return the documents in ``text`` that are not empty.
+
+    Returns:
+        No documents if there are faults, which were added.
+    """
+    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
+
+    before = len(faults)
+    try:
+        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
+        roots = yaml.compose_all(
+            _without_tabs(text), Loader=yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
+        )
+        nodes = [_node(root, 0, faults, set()) for root in roots]
+        return [node for node in nodes if node.value is not None] if len(faults) == before else []
+    except RecursionError:
+        faults.add(0, "nested too deep", "expected a few levels")
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
+        _add_syntax_fault(text, error, faults)
+    return []
+
+
+def _without_tabs(text: str) -> str:
+    """Replace the tabs by which JSON is indented, because YAML can't have them. Other texts stay."""
+    if "\t" not in text or not text.lstrip().startswith("{"):
+        return text
+    try:
+        json.loads(text)
+    except ValueError:
+        return text
+    return text.replace("\t", " ")  # strings of JSON have none
+
+
+def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> ConfigNode:
+    line = int(node.start_mark.line) + 1
+    made = ConfigNode(None, line, key_line or line)
+    if id(node) in seen:
+        faults.add(line, "aliases (*NAME) are not supported", "write the value at each place")
+        return made
+    seen.add(id(node))
+    if not node.tag.startswith(_CORE_TAG_PREFIX):
+        faults.add(line, f"tag {quoted(node.tag)}", "expected a value without a tag")
+    if node.id == "sequence":
+        return replace(made, value=[_node(item, 0, faults, seen) for item in node.value])
+    if node.id == "scalar":
+        text = _with_joined_surrogates(str(node.value))
+        _check_fit(text, line, faults)
+        if node.tag == f"{_CORE_TAG_PREFIX}null":
+            return made
+        return replace(made, value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
+    found: dict[str, ConfigNode] = {}
+    for key, value in node.value:
+        at = int(key.start_mark.line) + 1
+        if key.id != "scalar":
+            faults.add(at, "a key is a list or a mapping", "expected a word")
+            continue
+        name = _with_joined_surrogates(str(key.value))
+        if name in found:
+            problem = f"key {quoted(name)} was already written at line {found[name].key_line}"
+            faults.add(at, problem, "expected each key once")
+        else:
+            found[name] = _node(value, at, faults, seen)
+    return replace(made, value=found)
+
+
+def _with_joined_surrogates(text: str) -> str:
+    """Return a text of JSON with one character in place of the two escapes for a character beyond 0xFFFF."""
+    return re.sub(
+        _SURROGATE_PAIR, lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text
+    )
+
+
+def _check_fit(text: str, line: int, faults: FaultList) -> None:
+    if re.search(_UNFIT_CHARACTERS, text):
+        faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
+
+
+def _add_syntax_fault(text: str, error: Exception, faults: FaultList) -> None:
+    """Add the fault of a text that is not YAML, at the line where the faulty part begins."""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
+    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
+        mark = context
+    before = text.count("\n", 0, getattr(error, "position", 0))  # of a character that YAML can't have
+    lines = text.splitlines() or [""]
+    line = min(1 + (int(mark.line) if mark else before), len(lines))
+    shown = lines[line - 1].strip(" ")
+    hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
+    if "\t" in problem or "\\t" in problem:
+        problem, hint = "it begins with a tab", "expected spaces"
+    elif "<block" in problem and not hint:
+        problem, hint = "its indentation differs from the lines before it", "expected as many spaces"
+    faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
+
+
+def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode | None:
+    """A table of a TOML document; ``None``: it has no such table, or has faults, which were added.
+
+    Args:
+        text: the document.
+        table: the keys that lead to the table; empty: the whole document.
+    """
+    try:
+        return _toml_table(load_toml(text), table, _toml_lines(text), faults)
+    except (RecursionError, MemoryError):
+        faults.add(0, "nested too deep", "expected a few levels")
+    except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError
+        problem, _, position = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", position)
+        faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
+    return None
+
+
+def _toml_table(
+    value: Any, table: Sequence[str], lines: Mapping[tuple[str, ...], int], faults: FaultList
+) -> ConfigNode | None:
+    """See `parse_toml`."""
+    for number, key in enumerate(table, 1):
+        value = value.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            line = lines.get(tuple(table[:number]), 0)
+            faults.add(
+                line, f"{quoted('.'.join(table[:number]))} is not a table", "expected KEY = VALUE lines"
+            )
+            return None
+    return node_of(value, faults, lines, tuple(table))
+
+
+def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each key and table, found by its look: tomllib gives no lines.
+
+    A key is a path of at most `_MAX_DOTTED_KEYS` names.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        header, key = re.match(_TOML_TABLE, line), re.match(_TOML_KEY, line.strip())
+        if header:
+            table = path = _toml_path(header[1])
+        elif key:
+            path = (*table, *_toml_path(key[1]))
+        else:
+            continue
+        for length in range(1, min(len(path), _MAX_DOTTED_KEYS) + 1):
+            found.setdefault(path[:length], number)
+    return found
+
+
+def _toml_path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def node_of(
+    value: Any,
+    faults: FaultList,
+    lines: Mapping[tuple[str, ...], int] = {},
+    path: tuple[str, ...] = (),
+    line: int = 0,
+) -> ConfigNode:
+    """A JSON or TOML value as a node.
+
+    Args:
+        value: the value.
+        faults: new faults are added.
+        lines: path -> line; without its line a value has that of the value it is in.
+        path: the keys that lead to the value.
+        line: of the value it is in.
+    """
+    line = lines.get(path, line)
+    if isinstance(value, dict):
+        items = value.items()
+        found = {str(key): node_of(each, faults, lines, (*path, str(key)), line) for key, each in items}
+        return ConfigNode(found, line, line)
+    if isinstance(value, list):
+        return ConfigNode([node_of(each, faults, lines, path, line) for each in value], line, line)
+    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    _check_fit(text or "", line, faults)
+    return ConfigNode(text, line=line, key_line=line, kind=type(value).__name__)
+
+
+# ---------------------------------------------------------------------- the one document
 
 
 class Target(Record):
@@ -107,7 +454,7 @@ def _only(documents: Sequence[_Document], expected: str, faults: FaultList) -> C
     if objects:
         kind = objects[0].kind
         inside = f"; {kind} has a {TFJOB} at {_KINDS_WITH_TFJOB[kind]}" if kind in _KINDS_WITH_TFJOB else ""
-        kinds = join_names([*dict.fromkeys(each.kind for each in objects)])
+        kinds = ", ".join(dict.fromkeys(each.kind for each in objects))
         faults.add(objects[0].line, f"this is a file of Kubernetes ({kinds})", f"{expected}{inside}")
         return None
     if len(documents) > 1:

@@ -30,18 +30,8 @@ from launcher.common.errors import Fault, HostfileError
 from launcher.common.record import replace
 from launcher.common.trusted_io import similar_file
 from launcher.config import schema, values
-from launcher.config.documents import host_document
-from launcher.config.schema import (
-    ConfigNode,
-    FaultList,
-    KeySpec,
-    MappingValues,
-    quoted,
-    several,
-    single,
-    table,
-    text_of,
-)
+from launcher.config.documents import ConfigNode, FaultList, host_document, quoted, read_text, shown_path
+from launcher.config.schema import KeySpec, MappingValues, several, single, table, text_of
 from launcher.config.values import comma_separated
 from launcher.job import Host
 
@@ -303,21 +293,19 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):
-        problem, meant = f"{schema.shown_path(text)}: no such hostfile", similar_file(text)
-        expected = (
-            f"did you mean {schema.shown_path(meant)}?" if meant else "expected a file, or host[:slots],..."
-        )
+        problem, meant = f"{shown_path(text)}: no such hostfile", similar_file(text)
+        expected = f"did you mean {shown_path(meant)}?" if meant else "expected a file, or host[:slots],..."
         raise HostfileError([Fault(source, problem, expected)])
     if text.endswith(".py"):
-        problem = f"{schema.shown_path(text)} is a program, not a hostfile"
-        raise HostfileError([Fault(source, problem, f"expected --hosts X {schema.shown_path(text)}")])
-    content = schema.read_text(text, "hostfile", HostfileError)
+        problem = f"{shown_path(text)} is a program, not a hostfile"
+        raise HostfileError([Fault(source, problem, f"expected --hosts X {shown_path(text)}")])
+    content = read_text(text, "hostfile", HostfileError)
     try:
         return parse_hostfile(content, text)
     except HostfileError:
         if not re.search(r"(?m)^(roles[ \t]*:|kind[ \t]*:[ \t]*TFJob)", content):
             raise
-    shown = schema.shown_path(text)
+    shown = shown_path(text)
     raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
 
 

@@ -12,19 +12,20 @@ from launcher.common.errors import JobError
 from launcher.common.record import replace
 from launcher.common.text import closest_match
 from launcher.config import hostfile, schema, table, values
-from launcher.config.documents import NO_TARGET, Target, is_tfjob, job_document
-from launcher.config.hostfile import ENV, LABELS, WORKDIR
-from launcher.config.levels import file_level, keys_of
-from launcher.config.schema import (
+from launcher.config.documents import (
+    NO_TARGET,
     ConfigNode,
     FaultList,
-    KeySpec,
-    MappingValues,
-    mapping,
+    Target,
+    is_tfjob,
+    job_document,
+    node_of,
     quoted,
-    several,
-    single,
+    read_text,
 )
+from launcher.config.hostfile import ENV, LABELS, WORKDIR
+from launcher.config.levels import file_level, keys_of
+from launcher.config.schema import KeySpec, MappingValues, mapping, several, single
 from launcher.config.schema import table as keys_by_name
 from launcher.config.settings import FileContent, FileSection, SourceKind
 from launcher.job import (
@@ -111,7 +112,7 @@ def read_job_file(
         JobError: the file can't be read.
     """
     folder = os.path.dirname(os.path.abspath(path))
-    return parse_job(schema.read_text(path, "job file", JobError), path, roles, sections, folder, target)
+    return parse_job(read_text(path, "job file", JobError), path, roles, sections, folder, target)
 
 
 def parse_job(
@@ -363,6 +364,6 @@ def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> 
         keys = role if isinstance(role, dict) else {"count": role}
         before = _role_mapping(merged.get(name, ConfigNode({})))
         if isinstance(before.value, dict):
-            before = replace(before, value={**before.value, **schema.node_of(keys, faults).value})
+            before = replace(before, value={**before.value, **node_of(keys, faults).value})
         merged[name] = before
     return replace(node, value={**node.value, "roles": replace(old, value=merged)})

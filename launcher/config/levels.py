@@ -8,8 +8,8 @@ from typing import Any
 from launcher.common.record import replace
 from launcher.common.text import did_you_mean
 from launcher.config import values
+from launcher.config.documents import ConfigNode
 from launcher.config.schema import (
-    ConfigNode,
     Keys,
     KeySpec,
     MappingValues,

@@ -9,18 +9,8 @@ from typing import Any
 from launcher.common.cluster import literal
 from launcher.common.record import Record, replace
 from launcher.config import values
-from launcher.config.documents import Target
-from launcher.config.schema import (
-    ConfigNode,
-    FaultList,
-    KeySpec,
-    MappingValues,
-    quoted,
-    read_mapping,
-    single,
-    table,
-    text_of,
-)
+from launcher.config.documents import ConfigNode, FaultList, Target, quoted
+from launcher.config.schema import KeySpec, MappingValues, read_mapping, single, table, text_of
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 
 #: The container that runs the program.

@@ -11,8 +11,9 @@ import shlex
 from typing import Any
 
 from launcher.config import values
+from launcher.config.documents import ConfigNode, FaultList
 from launcher.config.hostfile import names_file, read_host_list
-from launcher.config.schema import ConfigNode, FaultList, as_written, named, several, text_of
+from launcher.config.schema import as_written, named, several, text_of
 from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,

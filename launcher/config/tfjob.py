@@ -10,19 +10,9 @@ from collections.abc import Mapping
 from launcher.common.record import replace
 from launcher.common.text import did_you_mean
 from launcher.config import values
-from launcher.config.documents import Target
+from launcher.config.documents import ConfigNode, FaultList, Target, quoted
 from launcher.config.pod_template import PodTemplate, any_keys, mapping_of, read_template
-from launcher.config.schema import (
-    ConfigNode,
-    FaultList,
-    KeySpec,
-    MappingValues,
-    mapping,
-    quoted,
-    read_mapping,
-    single,
-    table,
-)
+from launcher.config.schema import KeySpec, MappingValues, mapping, read_mapping, single, table
 from launcher.job import CHIEF_ROLES, MAX_TASKS
 
 #: The versions whose TFJobs have the form of the last one.

@@ -32,7 +32,7 @@ from launcher.common.errors import Fault, InputError, LaunchError, TransportErro
 from launcher.common.record import Record
 from launcher.common.text import join_names, plural
 from launcher.common.trusted_io import read_regular
-from launcher.config.schema import read_text, shown_path
+from launcher.config.documents import read_text, shown_path
 from launcher.job import Host
 from launcher.messages import say
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from launcher.backends.containers import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
 from launcher.config import values
-from launcher.config.schema import ConfigNode, FaultList, quoted, several
+from launcher.config.documents import ConfigNode, FaultList, quoted
+from launcher.config.schema import several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.backends.containers import CONTAINER_ROWS, keep_image
 from launcher.config import values
-from launcher.config.schema import ConfigNode, FaultList, plain
+from launcher.config.documents import ConfigNode, FaultList, plain
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
 

@@ -15,21 +15,10 @@ from launcher.backends import sections
 from launcher.backends.docker.rows import SECTION
 from launcher.common.errors import JobError
 from launcher.config import table
+from launcher.config.documents import MAX_FAULTS, ConfigNode, FaultList, parse_yaml, quoted
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import ROLE
-from launcher.config.schema import (
-    MAX_FAULTS,
-    ConfigNode,
-    FaultList,
-    KeySpec,
-    by_role,
-    named,
-    parse_yaml,
-    quoted,
-    read_mapping,
-    several,
-    single,
-)
+from launcher.config.schema import KeySpec, by_role, named, read_mapping, several, single
 from launcher.config.schema import table as keys_by_name
 from launcher.config.settings import SourceKind
 

@@ -146,8 +146,7 @@ class FunctionJob:
         on_failure = options.get("on_failure") or settings[ON_FAILURE]
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts = options.get("hosts")
-        given = settings[HOSTS] if hosts is None else os.fspath(hosts)
-        found = read_hosts(given) if isinstance(given, str) else given or ()
+        found = read_hosts(settings[HOSTS] if hosts is None else os.fspath(hosts))
         #: Tasks may run on other machines.
         self._elsewhere = not all(
             is_loopback(host.name) and host.user is None and host.port is None for host in found

@@ -102,7 +102,7 @@ def run(settings: Settings) -> int:
     check_current_folder()
     text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
     with (
-        allocate(settings, () if text is None else read_hosts(text)) as allocation,
+        allocate(settings, read_hosts(text)) as allocation,
         HostPrograms(allocation, allocation.hosts) as programs,
         HostChecks(allocation, programs, settings) as checks,
     ):

@@ -53,8 +53,7 @@ def run(settings: Settings) -> int:
         LaunchError: a host or an engine can't be reached, or does not remove them; a run of
             ``--foreign`` has left nothing.
     """
-    cleaning, text = Cleaning(settings[FOREIGN]), settings[HOSTS]
-    hosts = () if text is None else read_hosts(text)
+    cleaning, hosts = Cleaning(settings[FOREIGN]), read_hosts(settings[HOSTS])
     found, faults = False, list[str]()
     backends.find_installed()
     check_current_folder()

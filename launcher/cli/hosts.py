@@ -42,8 +42,7 @@ def run(settings: Settings) -> int:
         TransportError: the hosts of the allocation are not known.
         HostfileError: with all faults.
     """
-    text = settings[HOSTS]
-    with allocate(settings, () if text is None else read_hosts(text)) as allocation:
+    with allocate(settings, read_hosts(settings[HOSTS])) as allocation:
         hosts = allocation.hosts
     if settings[JSON]:
         print(json.dumps([_record(host) for host in hosts], indent=2))

@@ -85,7 +85,7 @@ def run(settings: Settings) -> int:
         InputError: all faults of the hosts or of the packages.
     """
     text, cleans = settings[HOSTS], settings[CLEAN]
-    named = () if text is None else read_hosts(text)
+    named = read_hosts(text)
     if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)

@@ -45,14 +45,14 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
         LaunchError: the job could not be started.
     """
     line = parse_launch(words, namespace)
-    submitted = line.level.get(SUBMITTED.name)
+    submitted = line.settings[SUBMITTED]
     if submitted is not None:
         from launcher.launch.detach import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
-        return run_submitted(submitted.value)
-    descriptor = line.level.get(UNTIL_EOF_FD.name)
+        return run_submitted(submitted)
+    descriptor = line.settings[UNTIL_EOF_FD]
     if descriptor is not None:
-        stop_at_end_of_file(descriptor.value)
+        stop_at_end_of_file(descriptor)
     check_current_folder()
     options = build_options(line)
     if not options.settings[DETACH] or options.settings[DRY_RUN]:

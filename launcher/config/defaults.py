@@ -22,8 +22,8 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
         script: the path of a ``.py`` program on this machine; empty: it is another program.
         sections: those of the backends.
 
-    Raises:
-        JobError: a file can't be read, or is another user's; both files of a folder have defaults.
+    Returns:
+        It has a fault if a file can't be read, or is another user's, or both files of a folder have defaults.
     """
     # The owner of the program may as well choose its hosts: in a container root runs the user's files.
     users = {os.stat(script).st_uid} if script else set()
@@ -34,7 +34,7 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
         if len(found) > 1 and not faulty:
             names = " and ".join(_TABLES_BY_FILE)
             problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
-            raise JobError([Fault("", problem, "expected one of them")])
+            return FileContent(faults=(Fault("", problem, "expected one of them"),))
         if found:
             return (faulty or found)[0]
     return FileContent()
@@ -44,7 +44,10 @@ def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) ->
     """The defaults of one file, which these users may have written, too; ``None``: there are none."""
     table, shown = _TABLES_BY_FILE[os.path.basename(path)], shown_path(path)
     folder = os.path.dirname(os.path.abspath(path))
-    text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)
+    try:
+        text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)
+    except JobError as error:
+        return FileContent(faults=error.faults)
     if table and table[-1] not in text:  # faults of other programs' tables do not matter
         return None
     node = parse_toml(text, table, faults)
@@ -53,5 +56,5 @@ def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) ->
     owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
     if not all(is_ours(owner) or owner in users for owner in owners):
         problem = "these defaults belong to another user"
-        raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
+        return FileContent(faults=(Fault(shown, problem, "expected --no-defaults, or a file of your own"),))
     return read_defaults(node, faults, sections, folder)

@@ -277,19 +277,22 @@ HOSTFILE = table(
 # ---------------------------------------------------------------------- files and lists
 
 
-def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
+def read_hosts(given: str | Sequence[Host] | None, source: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile or of an inline list.
 
     The path of a file is a hostfile. So is a text with a slash or with the suffix of a hostfile, even if the
     file does not exist: a misspelt path must not start a job on a host of that name.
 
     Args:
-        text: a path or a list.
+        given: a path or a list; or hosts that were read before; or ``None``: no host is named.
         source: the option, or ``file:line``, for messages.
 
     Raises:
         HostfileError: it can't be read, or has faults: all of them at once.
     """
+    if not isinstance(given, str):
+        return tuple(given or ())
+    text = given
     if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):

@@ -106,13 +106,12 @@ def read_job_file(
     sections: Sequence[FileSection] = (),
     target: Target = NO_TARGET,
 ) -> FileContent:
-    """Read a job file; its paths become absolute. See `parse_job`.
-
-    Raises:
-        JobError: the file can't be read.
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    return parse_job(read_text(path, "job file", JobError), path, roles, sections, folder, target)
+    """Read a job file; its paths become absolute. See `parse_job`."""
+    try:
+        text = read_text(path, "job file", JobError)
+    except JobError as error:
+        return FileContent(faults=error.faults)
+    return parse_job(text, path, roles, sections, os.path.dirname(os.path.abspath(path)), target)
 
 
 def parse_job(

@@ -23,12 +23,11 @@ from launcher.config.defaults import find_defaults
 from launcher.config.documents import Target
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
-from launcher.config.settings import FileContent, Given, Settings, SourceKind, merge
-from launcher.job import Host
+from launcher.config.settings import FileContent, Given, SourceKind, merge
 from launcher.launch import option_faults
-from launcher.launch.job_spec import adapted, counts_of, roles_of, spec_of, variables_of, with_tensorboard
+from launcher.launch.job_spec import counts_of, roles_of, spec_of, variables_of, with_end, with_tensorboard
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
-from launcher.scheduler.plan import check_descriptors, check_placeholders
+from launcher.scheduler.plan import check_texts
 
 
 def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Given] = {}) -> LaunchOptions:
@@ -42,24 +41,24 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     Raises:
         InputError: Options are wrong; all faults at once.
     """
-    command_line = merge([words.level], backends.rows())[0]
-    has_roles = bool(words.job_file) or command_line.is_given(table.ROLES_FD)
-    file = _job_file(words, command_line, engine) if has_roles else FileContent()
-    project = FileContent() if words.job_file else _project_file(words, command_line, file)
+    file, project = _read_files(words, engine)
     settings, excluded = merge([implied, project.level, file.level, words.level], backends.rows())
     found: list[Fault | Note] = [*words.faults, *file.faults, *project.faults, *excluded]
     found += map(Note, file.notes)
+    try:
+        hosts = read_hosts(settings[table.HOSTS], settings.source(table.HOSTS))
+    except InputError as error:
+        hosts = ()
+        found += error.faults
 
     roles = file.roles
-    if not has_roles:
+    if not words.has_roles:
         roles, faults = roles_of(settings, words.command)
         found += () if words.faults else faults  # the program may be the value of a wrong option
-    spec, more = spec_of(settings, [adapted(role, settings) for role in roles])
-    hosts, host_faults = _named_hosts(settings)
-    found += [*more, *option_faults.done_when_faults(settings, roles), *host_faults]
-    found += check_placeholders(spec, hosts, settings.source(table.ENV))
-    found += check_descriptors(spec, hosts, settings.source(table.ENV))
-    found += _program_faults(settings, words, has_roles=has_roles)
+    spec, more = spec_of(settings, roles)
+    found += [*more, *option_faults.program_faults(settings, words)]
+    spec, more = with_end(spec, settings)
+    found += [*more, *check_texts(spec, hosts, settings.source(table.ENV))]
 
     request = LaunchRequest("", spec=spec, settings=settings, named_hosts=hosts)
     choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
@@ -88,79 +87,38 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     )
 
 
-# ---------------------------------------------------------------------- files
+def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileContent]:
+    """Read the job file, and without one the project file.
 
-
-def _job_file(words: LaunchWords, command_line: Settings, engine: str) -> FileContent:
-    """Read the job file, with the roles of the command line; without one only those of ``--roles-fd``."""
-    roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(command_line).items()}
-    descriptor = command_line[table.ROLES_FD]
+    Roles of the command line, and those of ``--roles-fd``, replace those of the job file. The project file is
+    beside a ``.py`` program on this machine, or in the current folder.
+    """
+    options, file, project = words.settings, FileContent(), FileContent()
+    roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(options).items()}
+    descriptor = options[table.ROLES_FD]
     if descriptor is not None:
         with open(descriptor, encoding="utf-8") as stream:
             roles.update(json.load(stream))
-    # What the command line says about a TFJob.
-    asked = next((row for row in (KUBERNETES, DOCKER) if command_line.is_given(row)), None)
-    engine = asked.name if asked else engine
-    has_images = bool(engine) and not (asked and command_line[asked])
-    variables, _, _ = variables_of(command_line[table.VARIABLES], os.environ)
-    target = Target(tuple(words.program), engine=engine, images=has_images, variables=frozenset(variables))
-
-    def read() -> FileContent:
-        if not words.job_file:
-            return parse_job("", ON_COMMAND_LINE, roles, backends.sections())
-        return read_job_file(words.job_file, roles, backends.sections(), target)
-
-    try:
-        file = read()
+    if words.job_file:
+        # What the command line says about a TFJob.
+        asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
+        engine = asked.name if asked else engine
+        has_images = bool(engine) and not (asked and options[asked])
+        names = frozenset(variables_of(options[table.VARIABLES], os.environ)[0])
+        target = Target(tuple(words.program), engine=engine, images=has_images, variables=names)
+        file = read_job_file(words.job_file, roles, backends.sections(), target)
         unknown = any(fault.problem.startswith("unknown key") for fault in file.faults)
-        return read() if unknown and backends.find_installed() else file
-    except InputError as error:
-        return FileContent(faults=error.faults)
-
-
-def _project_file(words: LaunchWords, command_line: Settings, file: FileContent) -> FileContent:
-    """Read the project file beside a ``.py`` program on this machine, or that of the current folder."""
-    if command_line[table.NO_DEFAULTS]:
-        return FileContent()
-    program = file.roles[0].program.name if file.roles else "".join(words.command[:1])
-    folder = os.path.expanduser(command_line[table.WORKDIR] or ".")
-    script = os.path.normpath(os.path.join(folder, program))
-    is_script = script.endswith(".py") and os.path.isfile(script)
-    try:
-        return find_defaults(script if is_script else "", backends.sections())
-    except InputError as error:
-        return FileContent(faults=error.faults)
-
-
-# ---------------------------------------------------------------------- hosts and program
-
-
-def _named_hosts(settings: Settings) -> tuple[tuple[Host, ...], Sequence[Fault]]:
-    """Return the hosts that the user names."""
-    given = settings[table.HOSTS]
-    if not isinstance(given, str):
-        return given or (), ()
-    try:
-        return read_hosts(given, settings.source(table.HOSTS)), ()
-    except InputError as error:
-        return (), error.faults
-
-
-def _program_faults(settings: Settings, words: LaunchWords, *, has_roles: bool) -> Iterator[Fault | Note]:
-    """Yield what is wrong with the words of a command line together, though each option is right."""
-    program = words.program if words.job_file else words.command
-    if not has_roles:
-        notes = option_faults.misplaced_options(settings, words.command, is_marked=words.is_marked)
-        yield from map(Note, notes)
-    yield from option_faults.path_faults(settings)
-    yield from option_faults.api_faults(settings, words.command)
-    yield from option_faults.value_as_program_faults(settings, program, is_marked=words.is_marked)
-    if not has_roles:
-        yield from option_faults.job_file_as_program_faults(words.command)
-    yield from option_faults.conflict_faults(settings)
-
-
-# ---------------------------------------------------------------------- backend
+        if unknown and backends.find_installed():
+            file = read_job_file(words.job_file, roles, backends.sections(), target)
+    elif words.has_roles:
+        file = parse_job("", ON_COMMAND_LINE, roles, backends.sections())
+    if not words.job_file and not options[table.NO_DEFAULTS]:
+        program = file.roles[0].program.name if file.roles else "".join(words.command[:1])
+        folder = os.path.expanduser(options[table.WORKDIR] or ".")
+        script = os.path.normpath(os.path.join(folder, program))
+        is_script = script.endswith(".py") and os.path.isfile(script)
+        project = find_defaults(script if is_script else "", backends.sections())
+    return file, project
 
 
 def _check_backends(

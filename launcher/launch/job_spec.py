@@ -76,7 +76,7 @@ def roles_of(settings: Settings, command: Sequence[str]) -> tuple[tuple[Role, ..
     return tuple(roles), []
 
 
-def adapted(role: Role, settings: Settings) -> Role:
+def _adapted(role: Role, settings: Settings) -> Role:
     """Return a role with the number of GPUs and the working folder of the settings."""
     gpus, workdir = settings[table.GPUS], settings[table.WORKDIR]
     if gpus is not None and role.name != "ps" and not role.sidecar:
@@ -95,39 +95,6 @@ def _seen_from(folder: str, program: Program) -> Program:
         return program
     name = os.path.relpath(program.name, os.path.expanduser(folder))
     return replace(program, name=name if is_script else os.path.join(".", name))
-
-
-def with_drain(
-    roles: Sequence[Role], times_of_roles: Sequence[tuple[str, float]], done_when: str
-) -> tuple[tuple[Role, ...], list[Fault | Note]]:
-    """Return the roles with the times of ``--drain``.
-
-    Args:
-        roles: Those of the job. Empty: they have faults.
-        times_of_roles: The values of the option: a role and seconds. An empty role stands for every role.
-        done_when: See `launcher.job.deciding_roles`.
-    """
-    deciding = deciding_roles(roles, done_when)
-    waited = {role.name for role in roles if deciding.get(role.name) == role.count}
-    fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
-    names = sorted({role.name for role in roles} - fixed)
-    # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
-    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
-    of_files = {role.name for role in roles if role.drain is not None}
-    found: list[Fault | Note] = []
-    times: dict[str, float] = {}
-    for name, seconds in times_of_roles:
-        if name in names or not (name and roles):
-            times[name] = seconds
-        else:
-            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
-            problem = f"{name!r} can't run on after the job is done"
-            found.append(Fault(f"--drain {name}=", problem, expected))
-    if "" in times:
-        times = {**dict.fromkeys(may_end - of_files, times[""]), **times}
-    if not any(role.name in times and (role.service or role.name not in waited) for role in roles):
-        found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))
-    return tuple(replace(role, drain=times.get(role.name, role.drain)) for role in roles), found
 
 
 # ---------------------------------------------------------------------- variables
@@ -184,12 +151,9 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
     taken += [RELAY_VARIABLE] if settings[table.RELAY] else []
     variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, taken)
     found += _restart_notes(settings, roles)
-    if settings[table.DRAIN]:
-        roles, more = with_drain(roles, settings[table.DRAIN], settings[table.DONE_WHEN])
-        found += more
     hosts, python, venv = settings[table.HOSTS] or "localhost", settings[table.PYTHON], settings[table.VENV]
     spec = JobSpec(
-        tuple(roles),
+        tuple(_adapted(role, settings) for role in roles),
         flags=settings[table.FLAGS],
         env=settings[table.ENV],
         option_env=tuple(variables.items()),
@@ -235,6 +199,44 @@ def _restart_notes(settings: Settings, roles: Sequence[Role]) -> Iterator[Note]:
     without_effect += [f"retryable: of {role.name}" for role in roles if role.retryable is not None]
     for option in without_effect:
         yield Note(f"{option} has no effect without --restarts N")
+
+
+def with_end(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | Note]]:
+    """Check ``--done-when``, and return the job with the times of ``--drain``.
+
+    Args:
+        spec: The job. If it has no roles, they have faults.
+        settings: Those of the launch.
+    """
+    roles, done_when = spec.roles, settings[table.DONE_WHEN]
+    found: list[Fault | Note] = []
+    deciding = deciding_roles(roles, done_when)
+    if roles and not deciding:
+        problem = f"there is no role {done_when!r}, so no task decides when the job is done"
+        known = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
+        found.append(Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(known)}"))
+    if not settings[table.DRAIN]:
+        return spec, found
+    waited = {role.name for role in roles if deciding.get(role.name) == role.count}
+    fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
+    names = sorted({role.name for role in roles} - fixed)
+    # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
+    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
+    of_files = {role.name for role in roles if role.drain is not None}
+    times: dict[str, float] = {}
+    for name, seconds in settings[table.DRAIN]:
+        if name in names or not (name and roles):
+            times[name] = seconds
+        else:
+            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
+            problem = f"{name!r} can't run on after the job is done"
+            found.append(Fault(f"--drain {name}=", problem, expected))
+    if "" in times:
+        times = {**dict.fromkeys(may_end - of_files, times[""]), **times}
+    if not any(role.name in times and (role.service or role.name not in waited) for role in roles):
+        found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))
+    drained = (replace(role, drain=times.get(role.name, role.drain)) for role in roles)
+    return replace(spec, roles=tuple(drained)), found
 
 
 def with_tensorboard(

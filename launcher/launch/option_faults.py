@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 
 from launcher import backends
 from launcher.agent.lookup import is_command
-from launcher.common.errors import Fault
+from launcher.common.errors import Fault, Note
 from launcher.common.text import join_names
 from launcher.common.trusted_io import open_regular
 from launcher.config import table
 from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
 from launcher.config.values import JOB_FILE_ENDINGS
-from launcher.job import JobSpec, Role, deciding_roles
-from launcher.launch.options import ON_COMMAND_LINE
+from launcher.job import JobSpec
+from launcher.launch.options import ON_COMMAND_LINE, LaunchWords
 
 #: Options that few programs have: a note warns if they come after the program.
 _LAUNCH_OPTIONS = (
@@ -56,15 +56,21 @@ def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) ->
         yield Fault(settings.source(table.VENV), problem, "expected an image with its packages")
 
 
-def done_when_faults(settings: Settings, roles: Sequence[Role]) -> Iterator[Fault]:
-    done_when = settings[table.DONE_WHEN]
-    if roles and not deciding_roles(roles, done_when):
-        problem = f"there is no role {done_when!r}, so no task decides when the job is done"
-        names = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
-        yield Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(names)}")
+def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | Note]:
+    """Yield what is wrong with the words of a command line together, though each option is right."""
+    command, is_marked = words.command, words.is_marked
+    if not words.has_roles:
+        yield from map(Note, _misplaced_options(settings, command, is_marked=is_marked))
+    yield from _path_faults(settings)
+    yield from _api_faults(settings, command)
+    program = words.program if words.job_file else command
+    yield from _value_as_program_faults(settings, program, is_marked=is_marked)
+    yield from _conflict_faults(settings)
+    if not words.has_roles:
+        yield from _job_file_as_program_faults(command)
 
 
-def misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
+def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
     """Yield notes on an empty program, and on its arguments that look like options of launch.
 
     ``--`` before the program prevents them: the program may have options of the same names.
@@ -83,7 +89,7 @@ def misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: 
             yield f"{option} is an argument of {program}: the options of launch come before the program"
 
 
-def path_faults(settings: Settings) -> Iterator[Fault]:
+def _path_faults(settings: Settings) -> Iterator[Fault]:
     """Yield faults of the paths of ``--relay`` and ``--report``, before the job starts."""
     relay, report = settings[table.RELAY], settings[table.REPORT]
     if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
@@ -97,7 +103,7 @@ def path_faults(settings: Settings) -> Iterator[Fault]:
         yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")
 
 
-def api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
+def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
     """Yield the fault that ``options=`` of the Python API contain a program, which would run instead.
 
     The API gives its own options after those of the user. So they are words of that program.
@@ -112,7 +118,7 @@ def api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
         yield Fault("options", f"{word!r} ends the options", expected)
 
 
-def value_as_program_faults(
+def _value_as_program_faults(
     settings: Settings, command: Sequence[str], *, is_marked: bool
 ) -> Iterator[Fault]:
     """Yield the fault that a value is the program: ``--tensorboard logs train.py``, ``--hosts a b train.py``.
@@ -141,7 +147,7 @@ def value_as_program_faults(
         yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")
 
 
-def job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
+def _job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
     """Yield the fault that the program is a job file whose name does not say so."""
     name = command[0] if command else ""
     if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
@@ -160,7 +166,7 @@ def job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
         yield Fault(name, "this is a job file", expected)
 
 
-def conflict_faults(settings: Settings) -> Iterator[Fault]:
+def _conflict_faults(settings: Settings) -> Iterator[Fault]:
     """Yield faults of options that contradict each other."""
     for row, others, why in _CONFLICTS:
         if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):

@@ -8,7 +8,7 @@ from launcher.backends.backend import Backend
 from launcher.common.errors import Fault
 from launcher.common.record import Record
 from launcher.config.settings import Level, Settings, SourceKind
-from launcher.config.table import HOSTS
+from launcher.config.table import HOSTS, ROLES_FD
 from launcher.job import Host, JobSpec
 
 if TYPE_CHECKING:
@@ -32,6 +32,16 @@ class LaunchWords(Record):
     program: Sequence[str] = ()
     #: Whether ``--`` is before the program, which may then have any name.
     is_marked: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """The options of the command line alone, without what files say."""
+        return Settings({name: [given] for name, given in self.level.items()})
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether a file has the roles of the job: a job file, or that of ``--roles-fd``."""
+        return bool(self.job_file) or self.settings.is_given(ROLES_FD)
 
 
 class LaunchOptions(Record):

@@ -51,7 +51,7 @@ def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) 
     """Return the plan of a job.
 
     Args:
-        spec: The job. `check_placeholders` must have found no fault.
+        spec: The job. `check_texts` must have found no fault.
         placement: Its placement.
         ports: The port that each task's host holds for it.
 
@@ -155,39 +155,31 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
     return {name: value for name, value in every.items() if name not in templates}, templates
 
 
-def check_placeholders(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
-    """Yield a fault for each name in braces that is similar to a placeholder, before anything is started.
+def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
+    """Yield the faults of arguments and variables of tasks, before anything is started.
+
+    A name in braces may be a misspelt placeholder. ``<(...)`` of the user's shell makes the path of a
+    descriptor, and tasks have those of stdin, stdout and stderr only.
 
     Args:
-        spec: The job. Arguments of its roles and variables of the user are checked.
+        spec: The job. Its programs are checked, too.
         hosts: The hosts of the launch, whose variables are checked, too.
         env_source: Where the user wrote ``spec.env``.
     """
+    written = _written(spec, hosts, env_source)
     roles, found = [role.name for role in spec.roles], set()
-    for where, label, text in _written(spec, hosts, env_source):
+    for where, label, text in written:
         for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
             problem = f"{label}: there is no placeholder {{{name}}}"
             if (where, problem) not in found:
                 found.add((where, problem))
                 expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
                 yield Fault(where, problem, expected)
-
-
-def check_descriptors(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
-    """Yield a fault for each path of a descriptor, as ``<(...)`` of the user's shell makes it.
-
-    Tasks have the descriptors of stdin, stdout and stderr only.
-
-    Args:
-        spec: The job. Its programs are checked, too.
-        hosts: See `check_placeholders`.
-        env_source: See `check_placeholders`.
-    """
     programs = [
         (role.program_source or role.source, f"program {role.program.name!r}", role.program.name)
         for role in spec.roles
     ]
-    for where, label, text in dict.fromkeys([*programs, *_written(spec, hosts, env_source)]):
+    for where, label, text in dict.fromkeys([*programs, *written]):
         descriptor = re.fullmatch(_DESCRIPTOR_PATTERN, text) if "/fd/" in text else None
         if descriptor and int(descriptor[1]) > 2:
             problem = f"{label} is a descriptor of this shell, as of <(...), which tasks do not have"

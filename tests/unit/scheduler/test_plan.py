@@ -18,8 +18,7 @@ from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import (
     MAX_ARGUMENT_BYTES,
-    check_descriptors,
-    check_placeholders,
+    check_texts,
     completed,
     make_plan,
 )
@@ -208,14 +207,14 @@ def test_a_misspelt_placeholder_is_a_fault(written: str, meant: str):
     expected = (
         f"there is no placeholder {name}; did you mean {{{meant}}}? ({{{name}}} becomes the text {name})"
     )
-    faults = [*check_placeholders(job(written, "{ranks}"), (), "")]
+    faults = [*check_texts(job(written, "{ranks}"), (), "")]
     assert str(faults[0]) == f"j:3: argument {written!r}: {expected}"
     assert len(faults) == (1 if written == "{ranks}" else 2)
     env = (("A", written), ("B", "{rank}"))
     every = JobSpec((Role("data-reader", 1, PROGRAM, env=env, source="j:3"),), env=env, option_env=env)
-    found = [str(fault) for fault in check_placeholders(every, (Host("n1", env=env, source="h:1"),), "j:1")]
+    found = [str(fault) for fault in check_texts(every, (Host("n1", env=env, source="h:1"),), "j:1")]
     assert found == [f"{where}: variable A: {expected}" for where in ("j:1", "-x", "j:3", "h:1")]
-    assert not [*check_placeholders(JobSpec((), option_env=env, copied=frozenset("A")), (), "")]
+    assert not [*check_texts(JobSpec((), option_env=env, copied=frozenset("A")), (), "")]
 
 
 def test_descriptors_that_tasks_have():
@@ -229,7 +228,7 @@ def test_descriptors_that_tasks_have():
         "/dev/fd/63/x",
         "x/dev/fd/9",
     ]
-    assert not [*check_descriptors(job(*words), (), "")]
+    assert not [*check_texts(job(*words), (), "")]
 
 
 def test_variables_that_are_too_long_for_the_kernel():

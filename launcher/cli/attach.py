@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 
+from launcher.backends.queued_runs import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
 from launcher.cli.logs import follow, logs_of, report_of
-from launcher.cli.queued import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
 from launcher.cli.run_names import unfinished_runs
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration

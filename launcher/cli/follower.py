@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import OVER, PENDING
-from launcher.cli.queued import states
+from launcher.backends.queued_runs import states
 from launcher.common.errors import LaunchError
 from launcher.common.text import escape_controls
 from launcher.messages import say

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
+from launcher.backends.queued_runs import shown_there, states
 from launcher.cli.follower import RunFollower
-from launcher.cli.queued import shown_there, states
 from launcher.cli.run_names import runs_and_tasks
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
+from launcher.backends.queued_runs import going, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
-from launcher.cli.queued import going, relayed, states
 from launcher.cli.run_names import unfinished_runs
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.backends.queued_runs import relayed
 from launcher.cli.ps import described
-from launcher.cli.queued import relayed
 from launcher.cli.run_names import newest_tasks, unfinished_runs
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError

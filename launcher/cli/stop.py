@@ -8,8 +8,8 @@ import signal
 import time
 from contextlib import suppress
 
+from launcher.backends.queued_runs import going, relayed, shares_files, withdrawn
 from launcher.cli.follower import RunFollower
-from launcher.cli.queued import going, relayed, shares_files, withdrawn
 from launcher.cli.run_names import unfinished_runs
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names

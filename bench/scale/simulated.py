@@ -93,6 +93,7 @@ SIMULATED: Setting[str | None] = Setting(
 class Simulated(Backend[list[str]]):
     """The backend; its options are the sockets."""
 
+    name = "simulated"
     group = Group("simulation", (SIMULATED,))
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> list[str] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from launcher.backends.fleet import AgentFleet
 from launcher.common.errors import Fault, Note
@@ -82,6 +82,8 @@ class Backend(Generic[OptionsT]):
     ``BACKEND`` is the object. Launches import the modules of the table at their start, to read the options.
     """
 
+    #: As in `launcher.backends.BACKENDS`, or in the entry point.
+    name: ClassVar[str]
     #: Its options, as the help shows them, and its section of files.
     group: Group | None = None
     section: FileSection | None = None

@@ -57,7 +57,7 @@ def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Alloca
     """
     request = _request(settings, named_hosts)
     choice = backends.choose(settings, request.spec, hosts_named=bool(named_hosts))
-    options = choice.options[choice.names[0]]
+    options = choice.options[choice.name]
     found = [*choice.faults(), *choice.backend.check(options, request, choice.backend)]
     if faults := [each for each in found if isinstance(each, Fault)]:
         raise JobError(faults)

@@ -117,7 +117,7 @@ def _asked(options: LaunchOptions, *names: str) -> Any:
     Raises:
         JobError: It is none of these.
     """
-    if options.backend_name not in names:
+    if options.backend.name not in names:
         wanted = " or ".join(f"--{name} IMAGE" for name in names)
         raise JobError(
             [Fault(ON_COMMAND_LINE, "no image is named", f"expected {wanted}, or image: of roles")]

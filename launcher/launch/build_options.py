@@ -81,7 +81,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         settings,
         spec=spec,
         hosts=hosts,
-        backend_name=choice.name,
+        backend=choice.backend,
         backend_options=choice.options[choice.name],
         notes=notes,
     )

@@ -168,7 +168,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
     if options.backend.shares_files:
         check_programs_here(options)
     parcel = _parcel(options)
-    paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend_name))
+    paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend.name))
     run = load(paths.root)
     assert run is not None
     try:

@@ -160,7 +160,7 @@ def _place(options: LaunchOptions) -> TaskPlace:
         *(role.env for role in spec.roles),
         *(host.env for host in options.hosts),
     ]
-    over_ssh = options.backend_name == "ssh" and options.has_other_machines
+    over_ssh = backend.name == "ssh" and options.has_other_machines
     return TaskPlace(
         other_machines=options.has_other_machines,
         over_ssh=over_ssh and not backend.runs_in_containers,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends import backends
 from launcher.backends.backend import Backend
 from launcher.common.errors import Fault
 from launcher.common.record import Record
@@ -52,18 +51,13 @@ class LaunchOptions(Record):
     spec: JobSpec
     #: The hosts that the user names.
     hosts: tuple[Host, ...]
-    #: The name of the backend that gets the hosts, and its options.
-    backend_name: str
+    #: The backend that gets the hosts, and its options.
+    backend: Backend[Any]
     backend_options: Any
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
     #: The run that a cluster's queue has started by this process; ``None``: none has.
     submitted: "Run | None" = None
-
-    @property
-    def backend(self) -> Backend[Any]:
-        """The backend that gets the hosts."""
-        return backends()[self.backend_name]
 
     @property
     def hosts_named(self) -> bool:

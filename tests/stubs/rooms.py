@@ -42,6 +42,7 @@ class RoomOptions(Record):
 class Rooms(Backend[RoomOptions]):
     """See above."""
 
+    name = "rooms"
     provides_hosts = True
 
     group = Group("rooms", (ROOMS, SHARED))

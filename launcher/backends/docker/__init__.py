@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class DockerBackend(Backend[docker.DockerOptions]):
     """Each task in a container of its own at the engine of this machine; or a container on each host."""
 
+    name = "docker"
     runs_in_containers = True
     missing_file_hint = "a container sees only the folder that the tasks run in; --mount adds others"
 

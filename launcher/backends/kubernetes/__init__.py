@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
     """See above."""
 
+    name = "kubernetes"
     runs_in_containers = provides_hosts = True
     missing_file_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 

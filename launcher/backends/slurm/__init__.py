@@ -111,6 +111,7 @@ def is_in_script(environ: Mapping[str, str]) -> bool:
 class SlurmBackend(Backend[SlurmOptions]):
     """See above."""
 
+    name = "slurm"
     provides_hosts = shares_files = True
 
     group, section = GROUP, SECTION

@@ -40,6 +40,7 @@ from launcher.job import JobSpec
 class SshBackend(Backend[SshOptions]):
     """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
 
+    name = "ssh"
     group = GROUP
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SshOptions:

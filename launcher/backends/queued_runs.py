@@ -9,7 +9,7 @@ from launcher.backends.batch_queue import OVER, RUNNING, BatchJobStatus, BatchQu
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
 from launcher.messages import say
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find
 
 #: The exit code of ``launch attach`` that leaves a run.
 LEFT_EXIT_CODE = 130
@@ -51,6 +51,11 @@ def going() -> list[Run]:
         for run in runs
         if run.state is RunState.RUNNING or (run.name in known and known[run.name].state != OVER)
     ]
+
+
+def find_or_newest(name: str | None) -> Run:
+    """The run of this name; without a name the newest that goes on, else the newest."""
+    return find(name) if name else (going() or [find()])[-1]
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:

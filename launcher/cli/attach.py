@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from launcher.backends.queued_runs import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
+from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdrawn
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.run_names import unfinished_runs
 from launcher.cli.stop import launcher_of
@@ -18,7 +18,7 @@ from launcher.messages import say
 from launcher.output.failure import failure_report
 from launcher.output.logs import GrowingLog
 from launcher.output.table import result_table
-from launcher.runs.run import Run, RunState, find, send_sigterm
+from launcher.runs.run import Run, RunState, send_sigterm
 
 SUMMARY = "show the output of a run in the background, and how it ends"
 
@@ -57,7 +57,7 @@ def run(settings: Settings) -> int:
         InputError: there is no such run.
         LaunchError: a log or the report can't be read, or the job can't be stopped from here.
     """
-    found = find(settings[RUN]) if settings[RUN] else (going() or [find()])[-1]
+    found = find_or_newest(settings[RUN])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = shown_there(found, "attach", "--lines", str(settings[LINES]), found.paths.root, follow=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
-from launcher.backends.queued_runs import going, relayed, states
+from launcher.backends.queued_runs import find_or_newest, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import unfinished_runs
 from launcher.common.report import TaskState
@@ -27,7 +27,7 @@ from launcher.output.table import print_table, result_table
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.folder import kill_leftovers
-from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
+from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, tasks_of
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -80,7 +80,7 @@ def run(settings: Settings) -> int:
         LaunchError: the launcher of the run can't be asked.
     """
     if settings[WATCH] or settings[RUN]:
-        found = find(settings[RUN]) if settings[RUN] else (going() or [find()])[-1]
+        found = find_or_newest(settings[RUN])
         words = [name for name, given in (("--watch", settings[WATCH]), ("--json", settings[JSON])) if given]
         if (code := relayed(found, "ps", *words, found.paths.root)) is not None:
             return code

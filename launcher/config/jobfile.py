@@ -28,6 +28,7 @@ from launcher.config.levels import file_level, keys_of
 from launcher.config.schema import KeySpec, MappingValues, mapping, several, single
 from launcher.config.schema import table as keys_by_name
 from launcher.config.settings import FileContent, FileSection, SourceKind
+from launcher.config.values import GPU_RESOURCE, QUANTITIES
 from launcher.job import (
     MAX_TASKS,
     ROLE_RESTART_CHOICES,
@@ -49,22 +50,13 @@ _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"
 
 
 _FLAG = single(values.flag)
-_WHOLE_GPUS = single(values.whole(0, values.MAX_GPUS))
-_GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
-_GPU_RESOURCE = "nvidia.com/gpu"
+_GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", single(QUANTITIES[GPU_RESOURCE]))
 _QUANTITIES = mapping(
-    keys_by_name(
-        KeySpec("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
-        KeySpec("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
-        KeySpec(_GPU_RESOURCE, "GPUs.", _WHOLE_GPUS),
-    ),
-    f"expected a mapping with cpu:, memory: or {_GPU_RESOURCE}:",
+    keys_by_name(*(KeySpec(name, "", single(read)) for name, read in QUANTITIES.items())),
+    f"expected a mapping with cpu:, memory: or {GPU_RESOURCE}:",
 )
 _RESOURCES = mapping(
-    keys_by_name(
-        KeySpec("limits", "What a task may use.", _QUANTITIES),
-        KeySpec("requests", "What a task needs.", _QUANTITIES),
-    ),
+    keys_by_name(KeySpec("limits", "", _QUANTITIES), KeySpec("requests", "", _QUANTITIES)),
     "expected limits:, or requests:, as in Kubernetes",
 )
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
@@ -303,19 +295,14 @@ class _JobFileReader:
         limits, requests = (keys.get("resources", {}).get(part, {}) for part in ("limits", "requests"))
         for key, least in requests.items():
             most = limits.get(key)
-            if (least != most) if key == _GPU_RESOURCE else (most is not None and least > most):
+            if (least != most) if key == GPU_RESOURCE else (most is not None and least > most):
                 expected = "expected at most the limit; as many GPUs as in limits:"
                 keys.add("resources", f"{key} of {name}: requests: and limits: do not fit", expected)
-        if requests.keys() - {_GPU_RESOURCE}:
+        if requests.keys() - {GPU_RESOURCE}:
             why = f"requests: of {name}: launch reserves no CPUs and no memory; limits: and slots limit tasks"
             self.notes.append(f"{self.faults.where(keys.line_of('resources'))}: {why}")
-        if (
-            _GPU_RESOURCE in limits
-            and keys.setdefault("gpus", limits[_GPU_RESOURCE]) != limits[_GPU_RESOURCE]
-        ):
-            keys.add(
-                "gpus", f"gpus of {name} differs from {_GPU_RESOURCE} in limits:", "expected one of them"
-            )
+        if GPU_RESOURCE in limits and keys.setdefault("gpus", limits[GPU_RESOURCE]) != limits[GPU_RESOURCE]:
+            keys.add("gpus", f"gpus of {name} differs from {GPU_RESOURCE} in limits:", "expected one of them")
         return {field: limits[key] for key, field in (("cpu", "cpus"), ("memory", "memory")) if key in limits}
 
     def _note_name(self, name: str, line: int) -> None:

@@ -11,16 +11,11 @@ from launcher.common.record import Record, replace
 from launcher.config import values
 from launcher.config.documents import ConfigNode, FaultList, Target, quoted
 from launcher.config.schema import KeySpec, MappingValues, read_mapping, single, table, text_of
+from launcher.config.values import GPU_RESOURCE, QUANTITIES
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 
 #: The container that runs the program.
 _CONTAINER_NAME = "tensorflow"
-_GPU_RESOURCE = "nvidia.com/gpu"
-_QUANTITIES: Mapping[str, Callable[[str], object]] = {
-    "cpu": values.cpu_quantity,
-    "memory": values.memory_quantity,
-    _GPU_RESOURCE: values.whole(0, values.MAX_GPUS),
-}
 #: When an image is pulled, in the words of Docker's option.
 _PULL_POLICIES = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
 #: Keys of templates: those that launch uses; those without which the program would do something else; those
@@ -62,9 +57,9 @@ def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dic
     for part, quantities in mapping_of(node, label, faults).items():
         found[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
         for name, quantity in found[part].items():
-            text = text_of(quantity, name, faults) if name in _QUANTITIES else None
+            text = text_of(quantity, name, faults) if name in QUANTITIES else None
             if text is not None:
-                faults.check(quantity.line, f"{name} in {part}", text, _QUANTITIES[name])
+                faults.check(quantity.line, f"{name} in {part}", text, QUANTITIES[name])
     return found
 
 
@@ -221,9 +216,9 @@ class _ContainerReader:
         left: dict[str, dict[str, ConfigNode]] = {}
         for part, quantities in container.get("resources", {}).items():
             for name, quantity in quantities.items():
-                if name == _GPU_RESOURCE:
+                if name == GPU_RESOURCE:
                     role["gpus"] = quantity
-                elif part == "limits" and self._target.engine and name in _QUANTITIES:
+                elif part == "limits" and self._target.engine and name in QUANTITIES:
                     limits[name] = quantity
                 elif self._in_pods:
                     left.setdefault(part, {})[name] = quantity

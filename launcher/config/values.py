@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
 from launcher.job import RESERVED_VARIABLES
@@ -196,6 +196,16 @@ def memory_quantity(text: str) -> int:
     unit = match[2] or " "
     power = " KMGT".index(unit[0].upper())
     return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
+
+
+#: The resource of Kubernetes that is a number of GPUs.
+GPU_RESOURCE = "nvidia.com/gpu"
+#: The resources in the form of Kubernetes that launch knows.
+QUANTITIES: Mapping[str, Callable[[str], float]] = {
+    "cpu": cpu_quantity,
+    "memory": memory_quantity,
+    GPU_RESOURCE: whole(0, MAX_GPUS),
+}
 
 
 def exit_codes(text: str) -> range:

@@ -58,16 +58,12 @@ def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) ->
 
 def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | Note]:
     """Yield what is wrong with the words of a command line together, though each option is right."""
-    command, is_marked = words.command, words.is_marked
     if not words.has_roles:
-        yield from map(Note, _misplaced_options(settings, command, is_marked=is_marked))
+        yield from map(Note, _misplaced_options(settings, words.command, is_marked=words.is_marked))
     yield from _path_faults(settings)
-    yield from _api_faults(settings, command)
-    program = words.program if words.job_file else command
-    yield from _value_as_program_faults(settings, program, is_marked=is_marked)
+    yield from _api_faults(settings, words.command)
     yield from _conflict_faults(settings)
-    if not words.has_roles:
-        yield from _job_file_as_program_faults(command)
+    yield from _no_program_faults(settings, words)
 
 
 def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
@@ -118,54 +114,6 @@ def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
         yield Fault("options", f"{word!r} ends the options", expected)
 
 
-def _value_as_program_faults(
-    settings: Settings, command: Sequence[str], *, is_marked: bool
-) -> Iterator[Fault]:
-    """Yield the fault that a value is the program: ``--tensorboard logs train.py``, ``--hosts a b train.py``.
-
-    ``--`` before the program prevents it: the program may be in an image, or on other machines.
-    """
-    lacks_folder = (
-        settings[table.TENSORBOARD] == "" and settings.source_kind(table.TENSORBOARD) == COMMAND_LINE
-    )
-    names_hosts = settings.source_kind(table.HOSTS) == COMMAND_LINE
-    if not lacks_folder and not names_hosts:
-        return
-    if is_marked or len(command) < 2 or command[0][:1] in ("", "-"):
-        return
-    name, following = command[:2]
-    if name.endswith(".py") or os.path.isfile(name) or is_command(name):
-        return
-    begins = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
-    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not is_command(following):
-        return
-    problem = f"{name!r} would be the program, and {following!r} its argument"
-    if lacks_folder:
-        expected = f"use --tensorboard={name} for a folder, or -- before a program"
-        yield Fault("--tensorboard", problem, expected)
-    elif re.fullmatch(r"[\w.:@\[\]-]+", name):
-        yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")
-
-
-def _job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
-    """Yield the fault that the program is a job file whose name does not say so."""
-    name = command[0] if command else ""
-    if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
-        return
-    if "/" not in name and is_command(name):
-        return
-    try:
-        with open_regular(name) as file:
-            start = file.read(_START_OF_FILE)
-    except OSError:
-        return
-    is_json = start.lstrip().startswith(b"{")
-    pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
-    if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
-        expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
-        yield Fault(name, "this is a job file", expected)
-
-
 def _conflict_faults(settings: Settings) -> Iterator[Fault]:
     """Yield faults of options that contradict each other."""
     for row, others, why in _CONFLICTS:
@@ -174,3 +122,37 @@ def _conflict_faults(settings: Settings) -> Iterator[Fault]:
         for other in filter(settings.is_given, others):
             problem = f"{row.flag} and {other.flag} both"
             yield Fault(ON_COMMAND_LINE, problem, f"expected one of them: {why}")
+
+
+def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault]:
+    """Yield the fault that the word in place of the program is a job file or the value of an option.
+
+    It is a value in ``--tensorboard logs train.py`` and ``--hosts a b train.py``. ``--`` before the program
+    prevents this: the program may be in an image, or on other machines.
+    """
+    name, following = [*(words.program if words.job_file else words.command), "", ""][:2]
+    if name[:1] in ("", "-") or name.endswith(".py") or ("/" not in name and is_command(name)):
+        return
+    if os.path.isfile(name):
+        try:
+            with open_regular(name) as file:
+                start = file.read(_START_OF_FILE)
+        except OSError:
+            return
+        is_json = start.lstrip().startswith(b"{")
+        pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
+        is_job_file = re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!")
+        if is_job_file and not words.has_roles:
+            expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
+            yield Fault(name, "this is a job file", expected)
+        return
+    is_option = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
+    is_program = following.endswith((".py", *JOB_FILE_ENDINGS)) or is_command(following)
+    if words.is_marked or not (is_option or is_program):
+        return
+    problem = f"{name!r} would be the program, and {following!r} its argument"
+    if settings[table.TENSORBOARD] == "" and settings.source_kind(table.TENSORBOARD) == COMMAND_LINE:
+        expected = f"use --tensorboard={name} for a folder, or -- before a program"
+        yield Fault("--tensorboard", problem, expected)
+    elif settings.source_kind(table.HOSTS) == COMMAND_LINE and re.fullmatch(r"[\w.:@\[\]-]+", name):
+        yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")

@@ -53,12 +53,14 @@ def find_installed() -> dict[str, Backend[Any]]:
         try:
             module = entry.load()
             found[entry.name] = module.BACKEND
+            if module.BACKEND.name != entry.name:
+                raise _not_loaded(entry.name, entry.value, f"its name is {module.BACKEND.name!r}")
         except ImportError as error:
             raise _not_loaded(entry.name, entry.value, str(error)) from error
         except AttributeError as error:
             is_old = "it has TRANSPORT, as for earlier versions of launch"
             why = is_old if hasattr(module, "TRANSPORT") else str(error)
-            advice = "it must have BACKEND, see docs/extending.md"
+            advice = "it must have BACKEND with a name, see docs/extending.md"
             raise _not_loaded(entry.name, entry.value, f"{why}; {advice}") from error
         BACKENDS[entry.name] = entry.value
     return found

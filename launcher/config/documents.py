@@ -474,11 +474,7 @@ def _documents(text: str, faults: FaultList) -> list[_Document] | None:
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
     is_yaml = not len(attempt)
     if not is_yaml or any(each.kind == TFJOB for each in documents):
-        patterns = (
-            (_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER)
-            if is_yaml
-            else (_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, _TEMPLATE_PLACEHOLDER)
-        )
+        patterns = [_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, *([] if is_yaml else [_TEMPLATE_PLACEHOLDER])]
         unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
         if unfilled:
             line = text.count("\n", 0, unfilled.start(1)) + 1

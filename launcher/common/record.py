@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     def as_dict(record: Record) -> Dict[str, Any]:
         """See below."""
 
-    def from_attributes(kind: Type[_RecordT], source: object, /, **values: Any) -> _RecordT:
+    def from_attributes(kind: Type[_RecordT], /, *sources: object, **values: Any) -> _RecordT:
         """See below."""
 
 else:
@@ -105,9 +105,13 @@ else:
         """Return the values of a record by the names of its fields."""
         return dict(zip(record._fields, record))
 
-    def from_attributes(kind, source, /, **values):
-        """Return a record of this class whose other values are the attributes of an object."""
-        return kind(*[values[name] if name in values else getattr(source, name) for name in kind._fields])
+    def from_attributes(kind, /, *sources, **values):
+        """Return a record of this class whose other values are the attributes of objects, the first first."""
+        for name in kind._fields:
+            if name not in values:
+                owner = next((source for source in sources if hasattr(source, name)), sources[0])
+                values[name] = getattr(owner, name)
+        return kind(**values)
 
     def replace(record, /, **changes):
         """Return a copy of a record with other values for these fields."""

@@ -1,12 +1,13 @@
 """What the user reads about tasks, hosts, restarts and the end of the job.
 
 Each function puts into words what another module has decided, and changes nothing. It returns a text, or the
-`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks.
+`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks. A text of one line
+is where the user is told it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
@@ -15,13 +16,7 @@ from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, si
 from launcher.job import is_loopback
 from launcher.supervisor.commands import TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, HostRecord, HostState, Restart, TaskRecord
-from launcher.supervisor.state import (
-    CLOSE_TIMEOUT_SECONDS,
-    READY_TIMEOUT_SECONDS,
-    START_TIMEOUT_SECONDS,
-    JobState,
-    Phase,
-)
+from launcher.supervisor.state import TIMER_SECONDS, JobState, Phase
 
 #: How long, at most, TensorFlow's collectives take to fail after a peer has ended.
 _COLLECTIVE_FAILURE_SECONDS = 60.0
@@ -101,14 +96,15 @@ def _wait_for_tasks(state: JobState, tasks: Collection[TaskId], to_do: str) -> s
 
 def late_host(state: JobState, kind: TimerKind) -> str:
     """Return why a host is lost that did not answer before this timer ran out."""
+    limit = time_limit(TIMER_SECONDS.get(kind, state.answer_seconds))
     reasons = {
-        TimerKind.READY: f"no answer from its agent in {time_limit(READY_TIMEOUT_SECONDS)}",
+        TimerKind.READY: f"no answer from its agent in {limit}",
         TimerKind.OTHER_HOSTS: "it had not answered yet when another host failed",
-        TimerKind.START: f"its agent could not start a task in {time_limit(START_TIMEOUT_SECONDS)}",
-        TimerKind.ANSWER: f"its agent did not answer in {time_limit(state.answer_seconds)}",
+        TimerKind.START: f"its agent could not start a task in {limit}",
+        TimerKind.ANSWER: f"its agent did not answer in {limit}",
         TimerKind.RESTART: "its agent did not stop the tasks",
         TimerKind.END: "its agent did not stop the tasks",
-        TimerKind.CLOSE: f"its agent did not close in {time_limit(CLOSE_TIMEOUT_SECONDS)}",
+        TimerKind.CLOSE: f"its agent did not close in {limit}",
     }
     return reasons[kind]
 
@@ -124,15 +120,17 @@ def start_failure(state: JobState, record: TaskRecord, event: events.TaskNotStar
 
 def exit_failure(state: JobState, record: TaskRecord, event: events.TaskExited) -> Failure:
     """Return the failure of a task that has exited."""
-    after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
+    started_at = record.current.started_at
+    after = "" if started_at is None else f" after {duration(event.at - started_at)}"
     attempt = f" (attempt {record.attempt})" if record.attempt > 1 else ""
-    text = f"{record.task} failed{on_host(state, record.host)}{after}{attempt}: {record.detail}"
+    text = f"{record.task} failed{on_host(state, record.host)}{after}{attempt}: {record.current.detail}"
     return _task_failure(record, event.at, text, _exit_hint(record, event))
 
 
 def _task_failure(record: TaskRecord, at: float, text: str, hint: str = "") -> Failure:
-    assert record.reason is not None
-    return Failure(reason=record.reason, task=record.task, host=record.host, at=at, text=text, hint=hint)
+    reason = record.current.reason
+    assert reason is not None
+    return Failure(reason=reason, task=record.task, host=record.host, at=at, text=text, hint=hint)
 
 
 def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
@@ -157,26 +155,17 @@ def peers_hint(state: JobState, failure: Failure) -> str:
     if record is None or record.service or not record.runs_python or not failed_by_itself:
         return ""
     recent = {
-        peer.task: peer.ended_at
+        peer.task: at
         for peer in state.tasks.values()
-        if not peer.service and peer.outcome is TaskState.SUCCEEDED and peer.ended_at is not None
-        if failure.at - _COLLECTIVE_FAILURE_SECONDS <= peer.ended_at <= failure.at
+        if not peer.service and peer.current.outcome is TaskState.SUCCEEDED
+        if (at := peer.current.ended_at) is not None
+        if failure.at - _COLLECTIVE_FAILURE_SECONDS <= at <= failure.at
     }
     if not recent:
         return ""
     earlier = duration(failure.at - max(recent.values()))
     before = f"{join_names([*recent])} had exited with code 0, {earlier} earlier"
     return f"{before}: tasks that communicate collectively must finish together"
-
-
-def sidecar_failure(failure: Failure) -> str:
-    """Return that a sidecar has failed, which has no effect on the job."""
-    return f"{failure.text}; it is a sidecar: the job does not depend on it"
-
-
-def service_finished(record: TaskRecord) -> str:
-    """Return that a service has exited with 0 before the job is done."""
-    return f"{record.task} finished (exit code 0); the job goes on"
 
 
 def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) -> str:
@@ -188,29 +177,19 @@ def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) ->
         names_task: Whether the line is about this task, and not about all further ones.
     """
     subject = str(record.task) if names_task else "more tasks"
-    if record.status.known:
+    if record.current.status.known:
         subject = f"a process that {subject} left behind"
     text = f"{subject} ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
-    could_drain = not (state.failure or record.service or record.status.known or record.drain)
+    could_drain = not (state.failure or record.service or record.current.status.known or record.drain)
     if state.was_done and could_drain:
         text += "; the job was done: `--drain 60s` gives it time to finish"
     return text
-
-
-def left_processes(event: events.TaskGone) -> str:
-    """Return that a task left processes behind."""
-    return f"{event.task} left {plural(event.leftovers, 'process', 'processes')} behind, which launch stopped"
 
 
 def unkillable_processes(state: JobState, event: events.TaskGone) -> str:
     """Return that SIGKILL did not end processes of a task."""
     pids = join_names([str(pid) for pid in event.unkillable], most=_MAX_NAMED_PIDS)
     return f"{event.task}: SIGKILL did not stop pid {pids}{on_host(state, event.host)}"
-
-
-def failure_after_stop(text: str) -> str:
-    """Return that a failure became known late, and is the cause of the job's end."""
-    return f"{text}; this is the first failure"
 
 
 def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
@@ -242,19 +221,9 @@ def host_stopped_outside(state: JobState, host_name: str) -> str:
     return f"host {host_with_node(state, host_name)} is lost: {STOPPED_OUTSIDE}"
 
 
-def no_ports(event: events.PortsRefused) -> str:
-    """Return that a host has too few free ports."""
-    return f"{event.host} does not have a port for each of its tasks: {event.why}"
-
-
 def unreachable(host_name: str, address: str, why: str) -> str:
     """Return that a host cannot connect to another one."""
     return f"{host_name} can't reach {address}: {why} ({ADDRESS_ADVICE})"
-
-
-def check_skipped(late: Sequence[str]) -> str:
-    """Return that the job starts without the whole check of the network."""
-    return f"continuing without the check of the network on {join_names(late)}: no answer"
 
 
 def missing_environments(state: JobState) -> tuple[str, str]:
@@ -271,11 +240,6 @@ def missing_environments(state: JobState) -> tuple[str, str]:
     names = dict.fromkeys(hosts[0].host.venv for hosts in found.values())
     commands = [f"`{state.spec.prepare} --name {name}`" for name in names if name and "/" not in name]
     return "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
-
-
-def host_is_back(host: HostRecord) -> str:
-    """Return that a lost host can be used again."""
-    return f"host {host.name} is back: it can take the tasks of a host that is lost"
 
 
 # ---------------------------------------------------------------------- restarts
@@ -306,7 +270,7 @@ def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterabl
     if state.replaces_hosts:
         return f"a new one takes its place, all tasks start again ({details})"
     where = ", too" if new_hosts is None else f" to {join_names([*new_hosts])}"
-    moves = f"{_names(state, tasks)} {'moves' if len(tasks) == 1 else 'move'}{where}"
+    moves = f"{state.tasks.names_of(tasks)} {'moves' if len(tasks) == 1 else 'move'}{where}"
     return f"{moves}, all tasks start again in {duration(restart.pause_seconds)} ({details})"
 
 
@@ -318,7 +282,7 @@ def _restart_number(state: JobState, restart: Restart) -> str:
 
 def no_room_for(state: JobState, tasks: Iterable[TaskRecord]) -> str:
     """Return that the tasks of a lost host cannot move."""
-    return f"no other host has room for {_names(state, tasks)}"
+    return f"no other host has room for {state.tasks.names_of(tasks)}"
 
 
 def no_room(state: JobState, restart: Restart) -> Failure:
@@ -337,18 +301,13 @@ def cannot_restart(record: TaskRecord, at: float) -> Failure:
     return Failure(reason=Reason.LAUNCHER, task=None, host=record.host, at=at, text=text)
 
 
-def restart_asked(state: JobState, tasks: Iterable[TaskId]) -> str:
-    """Return that tasks start again because the user wants it."""
-    return f"starting {state.tasks.names(tasks)} again, as asked"
-
-
 # ---------------------------------------------------------------------- ends of jobs
 
 
 def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
     """Return that the end of the chief stops workers that were at work."""
     return (
-        f"the chief is done, and {_names(state, at_work)} still printed: stopped; `--done-when workers`"
+        f"the chief is done, and {state.tasks.names_of(at_work)} still printed: stopped; `--done-when workers`"
         " waits for workers, `--drain 60s` gives them time to finish"
     )
 
@@ -391,26 +350,6 @@ def stop_continues(state: JobState, event: events.StopAsked) -> str:
     return f"{event.who}: waiting for {tasks} to end; {_how_to_kill(state, event)}"
 
 
-def abandoned_agents(who: str, agents: Sequence[str]) -> str:
-    """Return that the launcher does not wait for agents."""
-    return f"{who}: not waiting for the agent on {join_names(agents)} to close"
-
-
-def kill(state: JobState, who: str) -> str:
-    """Return that all tasks are killed."""
-    return f"{who}: killing what is left of {plural(len(state.tasks.open), 'task')} at once"
-
-
-def killed_before(state: JobState, who: str) -> str:
-    """Return what the job waits for, though its tasks were killed."""
-    return f"{who}: the tasks were killed; {wait(state)}"
-
-
-def stopped_by_request(event: events.StopAsked, reason: Reason) -> Failure:
-    """Return the failure of a job that a request stops."""
-    return Failure(reason=reason, task=None, host=None, at=event.at, text=f"stopped by {event.who}")
-
-
 def job_time_limit(state: JobState) -> str:
     """Return the time limit of the job as the user wrote it."""
     return time_limit(state.policy.timeout or 0.0, state.policy.timeout_text)
@@ -420,15 +359,11 @@ def timeout(state: JobState, at: float, hint: str) -> Failure:
     """Return the failure of a job that took longer than its time limit."""
     limit = job_time_limit(state)
     ended = [
-        f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
+        f"{record.task} ended after {duration(record.current.ended_at - record.current.started_at)}"
         for record in state.tasks.values()
         if not record.service and record.task not in state.tasks.restarting
-        if record.started_at is not None and record.ended_at is not None
+        if record.current.started_at is not None and record.current.ended_at is not None
     ]
     went_on = f"; {join_names(ended)}, {state.tasks.names(state.tasks.deciding)} went on" if ended else ""
     text = f"the job took longer than its time limit of {limit}{went_on}"
     return Failure(reason=Reason.TIMEOUT, task=None, host=None, at=at, text=text, hint=hint, limit=limit)
-
-
-def _names(state: JobState, records: Iterable[TaskRecord]) -> str:
-    return state.tasks.names(record.task for record in records)

@@ -69,20 +69,20 @@ def hint_at_timeout(state: JobState) -> str:
     if not silent:
         return ""
     hang = "hangs" if len(silent) == 1 else "hang"
-    see = f"to see where {_names(state, silent)} {hang}, {_FAULTHANDLER_ADVICE}"
+    see = f"to see where {state.tasks.names_of(silent)} {hang}, {_FAULTHANDLER_ADVICE}"
     return _advice(state, silent, otherwise=see)
 
 
 def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
     where = on_host(state, silent[0].host) if len(silent) == 1 else ""
-    only_waited = all(record.waiting_pieces for record in silent)
+    only_waited = all(record.current.waiting_pieces for record in silent)
     what = "nothing but waiting notices" if only_waited else "nothing"
-    return f"{_names(state, silent)}{where} printed {what} for {limit}"
+    return f"{state.tasks.names_of(silent)}{where} printed {what} for {limit}"
 
 
 def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) -> str:
     """Return the likely cause of a silence and what to do; ``otherwise`` if no cause is known."""
-    if not any(record.runs_python or record.awaited_task for record in silent):
+    if not any(record.runs_python or record.current.awaited_task for record in silent):
         return otherwise
     cause = _awaited(state, silent) or _ended_before(state) or _started_again_alone(state, silent)
     if not cause and _may_lack_chief(state, silent):
@@ -92,7 +92,7 @@ def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) ->
 
 def _awaited(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return for which tasks sessions of TensorFlow 1 wait, and what to do, or nothing."""
-    awaited = {record.awaited_task for record in silent if record.awaited_task}
+    awaited = {record.current.awaited_task for record in silent if record.current.awaited_task}
     if not awaited:
         return ""
     ended = [task for task in awaited if has_ended(state, task)]
@@ -116,18 +116,19 @@ def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
     others = [record for record in silent if not record.earlier]
     if not again or not others:
         return ""
-    since = max(record.start_tick for record in again)
-    if any((record.output_tick or 0) > since for record in others):
+    since = max(record.current.start_tick for record in again)
+    if any((record.current.output_tick or 0) > since for record in others):
         return ""
     advice = "if the others wait for what is lost, `--restart job` starts all again"
-    return f"{_names(state, again)} started again alone: {advice}"
+    return f"{state.tasks.names_of(again)} started again alone: {advice}"
 
 
 def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
     """Return whether all workers are silent since their start, beside a ps and without a chief."""
     roles = {task.role for task in state.tasks}
     workers = [record for record in state.tasks.values() if record.role.name == "worker"]
-    at_start = all((record.output_tick or 0) - record.start_tick <= TICKS_IN_LIMIT for record in silent)
+    attempts = [record.current for record in silent]
+    at_start = all((each.output_tick or 0) - each.start_tick <= TICKS_IN_LIMIT for each in attempts)
     lacks_chief = "ps" in roles and not roles.intersection(CHIEF_ROLES)
     return lacks_chief and at_start and [*silent] == workers
 
@@ -135,7 +136,3 @@ def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
 def _done_when_chief(state: JobState, ended: Sequence[TaskId]) -> str:
     """Return advice for a job that waits for workers though worker 0, its chief, has ended, or nothing."""
     return _DONE_WHEN_CHIEF_ADVICE if TaskId("worker/0") in ended and not state.policy.done_when else ""
-
-
-def _names(state: JobState, records: Sequence[TaskRecord]) -> str:
-    return state.tasks.names([record.task for record in records])

@@ -16,14 +16,7 @@ from launcher.job import CHIEF_ROLES
 from launcher.supervisor import describe
 from launcher.supervisor.commands import Finish, Timer, TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, TaskRecord
-from launcher.supervisor.state import (
-    CLOSE_TIMEOUT_SECONDS,
-    NOTICE_AFTER_SECONDS,
-    NOTICE_REPEAT_SECONDS,
-    JobState,
-    Phase,
-    longest_stop,
-)
+from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, JobState, Phase, longest_stop
 
 #: Timers that have no use once the job is stopped.
 _TIMERS_BEFORE_STOP = (
@@ -73,7 +66,7 @@ def _end_successfully(state: JobState) -> None:
         return
     state.phase = Phase.DRAINING
     state.cancel_restarts(state.tasks)
-    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.set_timer(TimerKind.NOTICE)
     _drain(state, seconds)
 
 
@@ -91,8 +84,8 @@ def _tell_of_workers_at_work(state: JobState) -> None:
 def _is_worker_at_work(state: JobState, record: TaskRecord) -> bool:
     if record.role.name != "worker" or record.state is not TaskState.RUNNING or record.drain:
         return False
-    prints_now = (record.output_tick or 0) >= state.stalls.ticks - 1
-    return prints_now and record.ticks_with_output >= _MIN_TICKS_AT_WORK
+    prints_now = (record.current.output_tick or 0) >= state.stalls.ticks - 1
+    return prints_now and record.current.ticks_with_output >= _MIN_TICKS_AT_WORK
 
 
 # ---------------------------------------------------------------------- draining
@@ -143,7 +136,7 @@ def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
     is_first = state.fail(failure, exit_code)
     if state.phase not in _ACTIVE_PHASES:
         if is_first:
-            state.tell(describe.failure_after_stop(failure.text))
+            state.tell(f"{failure.text}; this is the first failure")
     elif state.tasks.alive:  # else the failure report follows
         goes_on = _continues(state) or _will_drain(state)
         state.tell(describe.failure_beside_others(state, failure.text, goes_on=goes_on))
@@ -164,10 +157,10 @@ def stop(state: JobState) -> None:
     for record in state.tasks.values():
         if record.state is TaskState.PENDING:
             record.transition_to(TaskState.CANCELLED, "the job was over")
-            record.reason = Reason.NEVER_STARTED
+            record.current.reason = Reason.NEVER_STARTED
             state.tasks.task_gone(record.task)
     if state.tasks.open:
-        state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+        state.set_timer(TimerKind.NOTICE)
         state.set_timer(TimerKind.END, longest_stop(state.stop_sequence))
     stop_tasks(state, state.tasks.in_order(state.tasks.open))
     _close_if_empty(state)
@@ -193,8 +186,8 @@ def stop_tasks(
             continue
         if record.state is not TaskState.STOPPING:
             record.transition_to(TaskState.STOPPING, cause)
-        if not record.was_told_to_stop:
-            record.was_told_to_stop = True
+        if not record.current.was_told_to_stop:
+            record.current.was_told_to_stop = True
             stopped.append(record)
     send_stops(state, stopped, sequence or state.stop_sequence)
 
@@ -214,8 +207,8 @@ def _close_if_empty(state: JobState) -> None:
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
     if agents := state.hosts.names(*ACTIVE_STATES):
-        state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
-        state.set_timer(TimerKind.CLOSE, CLOSE_TIMEOUT_SECONDS)
+        state.set_timer(TimerKind.NOTICE)
+        state.set_timer(TimerKind.CLOSE)
         state.emit(*map(events.CloseAgent, agents))
     finish_if_closed(state)
 

@@ -12,14 +12,13 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, TaskState
+from launcher.common.text import join_names
 from launcher.supervisor import describe, restarting
 from launcher.supervisor.commands import CheckNetwork, CloseLink, MakePlan, Timer, TimerKind
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.records import ACTIVE_STATES, HostRecord, HostState, Restart, TaskRecord
 from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, START_REASONS, JobState, Phase
 
-_OTHER_HOSTS_TIMEOUT_SECONDS = 10.0
-_CHECK_TIMEOUT_SECONDS = 12.0
 #: Each host connects to the next one and the one after it in the list.
 _PEER_DISTANCES = (1, 2)
 
@@ -77,12 +76,13 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
     if host.state is HostState.HOLDING:
         host.transition_to(HostState.READY, event)
     if reason is None:
-        _refuse(state, event, describe.no_ports(event))
+        text = f"{event.host} does not have a port for each of its tasks: {event.why}"
+        _refuse(state, event, text)
     elif state.phase is Phase.STARTUP and host.tasks:
         host.environment_error = event.why
         failure = Failure(reason=reason, task=None, host=host.name, at=event.at, text=event.why)
         if state.fail(failure, event.code):
-            state.set_timer(TimerKind.OTHER_HOSTS, _OTHER_HOSTS_TIMEOUT_SECONDS)
+            state.set_timer(TimerKind.OTHER_HOSTS)
     _stop_if_failed(state)
 
 
@@ -97,7 +97,7 @@ def _check_network_or_plan(state: JobState) -> None:
     if not state.checks_network or len(hosts) == 1:
         _make_plan(state)
         return
-    state.set_timer(TimerKind.CHECK, _CHECK_TIMEOUT_SECONDS)
+    state.set_timer(TimerKind.CHECK)
     for host in hosts:
         host.transition_to(HostState.TRYING, "all hosts hold their ports")
     state.emit(CheckNetwork({host.name: _ports_to_try(hosts, index) for index, host in enumerate(hosts)}))
@@ -130,7 +130,7 @@ def handle_check_timer(state: JobState, timer: Timer, at: float) -> None:
     for host in late:
         state.hosts[host].stop_waiting()
     if state.can_plan():
-        state.tell(describe.check_skipped(late))
+        state.tell(f"continuing without the check of the network on {join_names(late)}: no answer")
         _make_plan(state)
     _stop_if_failed(state)
 
@@ -155,7 +155,7 @@ def _fail_host(state: JobState, host: HostRecord, reason: Reason, at: float, tex
     """Record the fault of a host as the job's failure. At startup the other hosts may still answer."""
     failure = Failure(reason=reason, task=None, host=host.name, at=at, text=text)
     if state.fail(failure, HOST_FAULT_EXIT_CODE) and state.phase is Phase.STARTUP:
-        state.set_timer(TimerKind.OTHER_HOSTS, _OTHER_HOSTS_TIMEOUT_SECONDS)
+        state.set_timer(TimerKind.OTHER_HOSTS)
 
 
 def _stop_if_failed(state: JobState) -> None:
@@ -236,12 +236,13 @@ def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[Ta
 
 
 def _lose_task(state: JobState, record: TaskRecord, event: events.AgentLost, detail: str) -> None:
+    attempt = record.current
     if record.state is TaskState.ENDED:  # its exit is known: only its leftover processes are lost
-        record.transition_to(record.outcome, event)
+        record.transition_to(attempt.outcome, event)
     else:
         record.transition_to(TaskState.LOST, event)
-        record.reason, record.detail = Reason.HOST_LOST, detail
-        record.ended_at = None if record.started_at is None else event.at
+        attempt.reason, attempt.detail = Reason.HOST_LOST, detail
+        attempt.ended_at = None if attempt.started_at is None else event.at
     state.tasks.process_ended(record.task, event.at)
     state.tasks.task_gone(record.task)
 

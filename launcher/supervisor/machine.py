@@ -30,13 +30,7 @@ from launcher.job import Plan
 from launcher.supervisor import describe, ending, host_events, requests, restarting, stalls, task_events
 from launcher.supervisor.commands import Command, Timer, TimerKind
 from launcher.supervisor.records import HostRecord, HostState, TaskRecord
-from launcher.supervisor.state import (
-    NOTICE_AFTER_SECONDS,
-    READY_TIMEOUT_SECONDS,
-    START_TIMEOUT_SECONDS,
-    JobState,
-    Phase,
-)
+from launcher.supervisor.state import JobState, Phase
 
 #: How many lines for the user an agent may send between the starts of two tasks.
 _MAX_NOTICES = 100
@@ -99,8 +93,8 @@ class Machine:
         """Return the first commands. The launcher starts the agents meanwhile."""
         state = self.state
         if state.hosts:
-            state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
-            state.set_timer(TimerKind.READY, READY_TIMEOUT_SECONDS)
+            state.set_timer(TimerKind.NOTICE)
+            state.set_timer(TimerKind.READY)
             if state.policy.timeout is not None:
                 state.set_timer(TimerKind.JOB, state.policy.timeout)
         ending.finish_if_closed(state)
@@ -163,7 +157,7 @@ class Machine:
             record.transition_to(TaskState.STARTING, "the plan")
             state.start(record)
         state.phase = Phase.RUNNING
-        state.set_timer(TimerKind.START, START_TIMEOUT_SECONDS)
+        state.set_timer(TimerKind.START)
         stalls.set_tick_timer(state)
         return state.drain_commands()
 
@@ -202,8 +196,8 @@ def _can_happen_to(record: TaskRecord, event: events.AgentEvent) -> bool:
     if record.host != event.host or getattr(event, "attempt", record.attempt) != record.attempt:
         return False
     if isinstance(event, (events.TaskStarted, events.TaskNotStarted)):
-        return record.pid is None and record.state in (TaskState.STARTING, TaskState.STOPPING)
-    if record.pid is None:
+        return record.current.pid is None and record.state in (TaskState.STARTING, TaskState.STOPPING)
+    if record.current.pid is None:
         return False
     if isinstance(event, events.TaskExited):
         return record.state in _PROCESS_STATES

@@ -106,18 +106,13 @@ ACTIVE_STATES = (
     HostState.TRYING,
     HostState.ENDING,
 )
+_OVER = (HostState.LOST, HostState.CLOSED)
 _HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
-    HostState.STARTING: (HostState.HOLDING, HostState.READY, HostState.LOST, HostState.CLOSED),
-    HostState.HOLDING: (HostState.READY, HostState.STARTING, HostState.LOST, HostState.CLOSED),
-    HostState.READY: (
-        HostState.HOLDING,
-        HostState.TRYING,
-        HostState.ENDING,
-        HostState.LOST,
-        HostState.CLOSED,
-    ),
-    HostState.TRYING: (HostState.READY, HostState.LOST, HostState.CLOSED),
-    HostState.ENDING: (HostState.LOST, HostState.CLOSED),
+    HostState.STARTING: (HostState.HOLDING, HostState.READY, *_OVER),
+    HostState.HOLDING: (HostState.READY, HostState.STARTING, *_OVER),
+    HostState.READY: (HostState.HOLDING, HostState.TRYING, HostState.ENDING, *_OVER),
+    HostState.TRYING: (HostState.READY, *_OVER),
+    HostState.ENDING: _OVER,
     HostState.LOST: (HostState.RETURNING,),
     HostState.RETURNING: (HostState.READY, HostState.LOST),
 }
@@ -183,38 +178,10 @@ class Restart:
 # ---------------------------------------------------------------------- tasks
 
 
-class TaskRecord(StateRecord):
-    """What the launcher knows about one task.
+class TaskAttempt:
+    """What the launcher knows about one attempt of a task."""
 
-    Args:
-        placed: The task and its host.
-        number: The place of the task in the table.
-        changed: The tasks about which an `events.TaskMoved` is due. The record adds itself.
-    """
-
-    state: TaskState
-
-    def __init__(self, placed: PlacedTask, number: int, changed: dict[TaskId, TaskRecord]) -> None:
-        super().__init__(placed.task, TaskState.PENDING, _TASK_TRANSITIONS)
-        self._changed = changed
-        self.task, self.number = placed.task, number
-        #: The host of this attempt, and that of the next one.
-        self.host = self.next_host = placed.host.name
-        self.role = placed.role
-        self.runs_python = placed.role.program.runs_python
-        self.sidecar = placed.role.sidecar
-        self.service = placed.role.service or self.sidecar
-        #: Seconds that it may still run after the job is done.
-        self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
-        self.attempt = 1
-        #: How the attempts before this one ended.
-        self.earlier: tuple[Attempt, ...] = ()
-        self.address = self.node = ""
-        self.port: int | None = None
-        self._reset_attempt()
-
-    def _reset_attempt(self) -> None:
-        """Forget what is known about the last attempt only."""
+    def __init__(self) -> None:
         #: The state that it gets when all its processes are gone. It is set when its own process ends.
         self.outcome = TaskState.STOPPED
         self.reason: Reason | None = None
@@ -247,6 +214,37 @@ class TaskRecord(StateRecord):
         """Keep the end of what it has printed."""
         self.tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self.tail + data)[-_TAIL_BYTES:]
 
+
+class TaskRecord(StateRecord):
+    """What the launcher knows about one task.
+
+    Args:
+        placed: The task and its host.
+        number: The place of the task in the table.
+        changed: The tasks about which an `events.TaskMoved` is due. The record adds itself.
+    """
+
+    state: TaskState
+
+    def __init__(self, placed: PlacedTask, number: int, changed: dict[TaskId, TaskRecord]) -> None:
+        super().__init__(placed.task, TaskState.PENDING, _TASK_TRANSITIONS)
+        self._changed = changed
+        self.task, self.number = placed.task, number
+        #: The host of this attempt, and that of the next one.
+        self.host = self.next_host = placed.host.name
+        self.role = placed.role
+        self.runs_python = placed.role.program.runs_python
+        self.sidecar = placed.role.sidecar
+        self.service = placed.role.service or self.sidecar
+        #: Seconds that it may still run after the job is done.
+        self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
+        self.attempt = 1
+        #: What is known about this attempt, and how those before it ended.
+        self.current = TaskAttempt()
+        self.earlier: tuple[Attempt, ...] = ()
+        self.address = self.node = ""
+        self.port: int | None = None
+
     def move_to(self, host: Host) -> None:
         """Let the next attempt run on this host."""
         if host.name != self.next_host:
@@ -267,20 +265,20 @@ class TaskRecord(StateRecord):
         Raises:
             InvalidTransitionError: The last attempt is not over.
         """
-        last = from_attributes(Attempt, self)
+        last = from_attributes(Attempt, self, self.current)
         self.transition_to(TaskState.STARTING, "the next attempt")
         self.earlier = (*self.earlier, last)[-_MAX_EARLIER_ATTEMPTS:]
         self.attempt += 1
         self.host = self.next_host
-        self._reset_attempt()
+        self.current = TaskAttempt()
 
     def report(self) -> TaskReport:
         """Return the task's part of the report."""
-        return from_attributes(TaskReport, self)
+        return from_attributes(TaskReport, self, self.current)
 
     def as_moved(self, at: float, *, restarting: bool) -> events.TaskMoved:
         """Return the event that tells all that is known about the task now."""
-        return from_attributes(events.TaskMoved, self, at=at, restarting=restarting)
+        return from_attributes(events.TaskMoved, self, self.current, at=at, restarting=restarting)
 
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
@@ -372,6 +370,10 @@ class TaskTable(dict[TaskId, TaskRecord]):
     def names(self, tasks: Iterable[TaskId]) -> str:
         """Return the names of these tasks in the order of the table, for a message."""
         return join_names([record.task for record in self.in_order(tasks)])
+
+    def names_of(self, records: Iterable[TaskRecord]) -> str:
+        """Return the names of the tasks of these records in the order of the table."""
+        return self.names(record.task for record in records)
 
     def begin_attempt(self, record: TaskRecord) -> None:
         """Begin the next attempt of a task that was to start again."""

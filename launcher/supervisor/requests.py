@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.common import events
-from launcher.common.report import Reason
+from launcher.common.report import Failure, Reason
+from launcher.common.text import join_names, plural
 from launcher.stop_requests import LIMIT_NOTICES, StopRequest
 from launcher.supervisor import describe, describe_stalls
 from launcher.supervisor.commands import CloseLink, Timer, TimerKind
@@ -45,10 +46,11 @@ def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
 
 
 def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
+    reason, exit_code = Reason.INTERRUPTED, 128 + event.signal
     if event.signal in LIMIT_NOTICES:
-        state.fail(describe.stopped_by_request(event, Reason.TIMEOUT), TIMED_OUT_EXIT_CODE)
-    else:
-        state.fail(describe.stopped_by_request(event, Reason.INTERRUPTED), 128 + event.signal)
+        reason, exit_code = Reason.TIMEOUT, TIMED_OUT_EXIT_CODE
+    text = f"stopped by {event.who}"
+    state.fail(Failure(reason=reason, task=None, host=None, at=event.at, text=text), exit_code)
 
 
 def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repeated: bool) -> None:
@@ -100,10 +102,11 @@ def _expect_answers(state: JobState, seconds: float) -> None:
 def _kill(state: JobState, who: str) -> None:
     """Kill the tasks that are left. A further request only names them."""
     if state.is_immediate:
-        state.tell(describe.killed_before(state, who))
+        state.tell(f"{who}: the tasks were killed; {describe.wait(state)}")
         return
     state.is_immediate = True
-    state.tell(describe.kill(state, who))
+    tasks = plural(len(state.tasks.open), "task")
+    state.tell(f"{who}: killing what is left of {tasks} at once")
     state.set_timer(TimerKind.END, longest_stop(IMMEDIATE_STOP_SEQUENCE))
     _expect_answers(state, _KILL_ANSWER_SECONDS)
     send_stops(state, state.tasks.in_order(state.tasks.open), IMMEDIATE_STOP_SEQUENCE)
@@ -113,7 +116,7 @@ def _abandon_agents(state: JobState, event: events.StopAsked, who: str) -> None:
     """No longer wait for agents that close."""
     state.is_immediate = True
     agents = state.hosts.names(*ACTIVE_STATES)
-    state.tell(describe.abandoned_agents(who, agents))
+    state.tell(f"{who}: not waiting for the agent on {join_names(agents)} to close")
     for host in agents:
         state.hosts[host].transition_to(HostState.LOST, event)
         state.emit(CloseLink(host))

@@ -143,10 +143,11 @@ class RestartPolicy:
             record: The task.
             counts: Whether the restart counts.
         """
-        ended_by_itself = not record.has_stalled and record.status.signal is None
-        if record.attempt == 1 and ended_by_itself and record.runs_python and cannot_import(record.tail):
+        attempt = record.current
+        ended_by_itself = not attempt.has_stalled and attempt.status.signal is None
+        if record.attempt == 1 and ended_by_itself and record.runs_python and cannot_import(attempt.tail):
             return "an import failed"
-        if not counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE_SIGNALS:
+        if not counts or attempt.reason is Reason.SIGNAL and attempt.status.signal in OUTSIDE_SIGNALS:
             return ""
         self._note_progress()
         cause = _failure_cause(record)
@@ -235,9 +236,10 @@ class RestartPolicy:
 
 def _failure_cause(record: TaskRecord) -> str:
     """Return what is alike in failures with one cause: reason, status, and exception without its numbers."""
-    found = re.findall(_EXCEPTION, record.tail)
+    attempt = record.current
+    found = re.findall(_EXCEPTION, attempt.tail)
     exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
-    return f"{record.reason} {record.status} {exception}"
+    return f"{attempt.reason} {attempt.status} {exception}"
 
 
 def cannot_import(tail: bytes) -> bool:

@@ -21,16 +21,7 @@ from launcher.supervisor.commands import CancelTimer, MoveTasks, SetTimer, Timer
 from launcher.supervisor.ending import continue_or_stop, fail_task, stop_tasks
 from launcher.supervisor.records import HostRecord, HostState, Restart, Stage, TaskRecord
 from launcher.supervisor.restart_policy import FIRST_PAUSE_SECONDS, OUTSIDE_SIGNALS, PREEMPTED_EXIT_CODE
-from launcher.supervisor.state import (
-    HOST_FAULT_EXIT_CODE,
-    NOTICE_AFTER_SECONDS,
-    READY_TIMEOUT_SECONDS,
-    START_TIMEOUT_SECONDS,
-    JobState,
-    Phase,
-    longest_stop,
-    quick_stop_sequence,
-)
+from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, JobState, Phase, longest_stop, quick_stop_sequence
 
 #: How long all tasks of a preempted job may take to save a checkpoint and to exit.
 _SAVE_TIMEOUT_SECONDS = 30.0
@@ -38,8 +29,6 @@ _SAVE_TIMEOUT_SECONDS = 30.0
 _DEPENDENT_FAILURE_SECONDS = 60.0
 #: What TensorFlow writes in an exception before the task that the error came from.
 _ERROR_FROM_PATTERN = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
-#: Hosts that are lost by one cause are lost within about this time. Then hosts for all tasks are looked for.
-_PLACE_SECONDS = 1.0
 _RECOVERY_PAUSE_SECONDS = 30.0
 
 
@@ -66,12 +55,12 @@ def restart_after_failure(
         return True
     lost_ps = _lost_ps(state, record, failure.at)
     suspects = set() if lost_ps else _suspects(state, record, failure.at)
-    is_own = not (lost_ps or suspects)
+    is_own, attempt = not (lost_ps or suspects), record.current
     policy = state.restart_policy
-    if is_own and not record.has_stalled and policy.is_permanent(record.task, record.status):
+    if is_own and not attempt.has_stalled and policy.is_permanent(record.task, attempt.status):
         return False
     ran = _seconds_of_work(state, record, failure.at)
-    restart = policy.after(record.task, record.status, ran, others, counted=is_own)
+    restart = policy.after(record.task, attempt.status, ran, others, counted=is_own)
     if restart is None:
         return False
     restart.suspects, restart.caused_by = suspects, lost_ps
@@ -80,23 +69,24 @@ def restart_after_failure(
     restart.tasks = {task for task in restart.tasks if _can_take_part(state, restart, task)}
     _begin(state, restart, failure)
     restart.unshown_notice = describe.restart(state, restart, record, failure)
-    if record.has_stalled:
+    if attempt.has_stalled:
         _show_notice(state, restart)
     return True
 
 
 def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> float:
     """Return how long a task ran before its failure, without the silence for which it was stopped."""
-    if record.started_at is None:
+    attempt = record.current
+    if attempt.started_at is None:
         return 0.0
-    silence = (state.policy.stall or 0.0) if record.has_stalled else 0.0
-    return max(0.0, failed_at - record.started_at - silence)
+    silence = (state.policy.stall or 0.0) if attempt.has_stalled else 0.0
+    return max(0.0, failed_at - attempt.started_at - silence)
 
 
 def _can_take_part(state: JobState, restart: Restart, task: TaskId) -> bool:
     if task in state.tasks.failed or not _has_host(state, task):
         return False
-    return restart.includes_succeeded or state.tasks[task].outcome is not TaskState.SUCCEEDED
+    return restart.includes_succeeded or state.tasks[task].current.outcome is not TaskState.SUCCEEDED
 
 
 def _has_host(state: JobState, task: TaskId) -> bool:
@@ -105,11 +95,12 @@ def _has_host(state: JobState, task: TaskId) -> bool:
 
 def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
     """Return the ps that failed so shortly before that a task failed because of it, or nothing."""
-    if record.task.role == "ps" or record.has_stalled or record.status.signal in OUTSIDE_SIGNALS:
+    attempt = record.current
+    if record.task.role == "ps" or attempt.has_stalled or attempt.status.signal in OUTSIDE_SIGNALS:
         return ""
     for peer in state.tasks.ps:
-        ends = [(attempt.state, attempt.ended_at) for attempt in peer.earlier[-1:]]
-        ends.append((peer.outcome, peer.ended_at))
+        ends = [(earlier.state, earlier.ended_at) for earlier in peer.earlier[-1:]]
+        ends.append((peer.current.outcome, peer.current.ended_at))
         failures = [at for outcome, at in ends if outcome is TaskState.FAILED and at is not None]
         if any(0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS for at in failures):
             return str(peer.task)
@@ -122,8 +113,9 @@ def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[Task
     Its output tells, all of which is here only when the task is gone. Only failures that count are causes, so
     two tasks that fail because of each other do not start again for ever.
     """
-    is_external = record.status.signal in OUTSIDE_SIGNALS or record.status.code == PREEMPTED_EXIT_CODE
-    if record.has_stalled or is_external or not state.restart_policy.restarts_alone(record.task):
+    attempt = record.current
+    is_external = attempt.status.signal in OUTSIDE_SIGNALS or attempt.status.code == PREEMPTED_EXIT_CODE
+    if attempt.has_stalled or is_external or not state.restart_policy.restarts_alone(record.task):
         return set()
     return {
         task
@@ -139,11 +131,11 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
         Why the task does not start again, because the failure is one of its own; empty if it does.
     """
     suspects, restart.suspects = restart.suspects, set()
-    found = re.findall(_ERROR_FROM_PATTERN, record.tail)
+    found = re.findall(_ERROR_FROM_PATTERN, record.current.tail)
     culprits = {TaskId(b"/".join(groups).decode()) for groups in found} & suspects
     if culprits:
         restart.caused_by = state.tasks.names(culprits)
-    elif refusal := state.restart_policy.refusal(record.task, record.status):
+    elif refusal := state.restart_policy.refusal(record.task, record.current.status):
         return refusal
     else:
         restart.number = state.restart_policy.count(record.task)
@@ -161,7 +153,7 @@ def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
     if state.phase is not Phase.RUNNING or not tasks:
         state.tell("cannot restart: the job is not running")
         return
-    state.tell(describe.restart_asked(state, tasks))
+    state.tell(f"starting {state.tasks.names(tasks)} again, as asked")
     _begin(state, Restart(tasks, includes_succeeded=True))
 
 
@@ -220,7 +212,7 @@ def _stop_tasks(state: JobState, restart: Restart) -> None:
 
 def _begin_pause(state: JobState, restart: Restart) -> None:
     restart.stage = Stage.WAITING
-    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.set_timer(TimerKind.NOTICE)
     state.emit(SetTimer(restart.timer, restart.pause_seconds))
 
 
@@ -238,7 +230,7 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
     restart = state.tasks.restarting.get(record.task)
     if restart is None:
         return
-    if record.unkillable:
+    if record.current.unkillable:
         _give_up(state, restart, describe.cannot_restart(record, at), HOST_FAULT_EXIT_CODE)
         return
     cause = restart.cause
@@ -246,7 +238,8 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
         _show_notice(state, restart)
     elif cause.task == record.task:
         if refusal := _late_refusal(state, restart, record, cause):
-            _give_up(state, restart, replace(cause, text=f"{cause.text}; {refusal}"), record.status.shell)
+            failure = replace(cause, text=f"{cause.text}; {refusal}")
+            _give_up(state, restart, failure, record.current.status.shell)
             return
         _show_notice(state, restart)
     if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.open):
@@ -292,7 +285,7 @@ def advance(state: JobState, key: str) -> list[str]:
         _stop_tasks(state, restart)
         return []
     restart.stage = Stage.DUE
-    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.set_timer(TimerKind.NOTICE)
     state.emit(SetTimer(restart.timer, longest_stop(state.stop_sequence)))
     if state.moving is not None and state.replaces_hosts:
         for host_name in state.hosts.names_of(state.tasks[task] for task in restart.tasks):
@@ -320,8 +313,8 @@ def start_if_due(state: JobState, restart: Restart) -> None:
         state.tasks.begin_attempt(record)
         state.start(record)
     state.end_restart(restart)
-    state.set_timer(TimerKind.START, START_TIMEOUT_SECONDS)
-    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.set_timer(TimerKind.START)
+    state.set_timer(TimerKind.NOTICE)
 
 
 # ---------------------------------------------------------------------- lost hosts
@@ -352,7 +345,7 @@ def restart_after_loss(
         why: The reason, for the user.
     """
     if moving is not None and not host.main_tasks:  # tasks may have been about to move there
-        state.set_timer(TimerKind.PLACE, _PLACE_SECONDS)
+        state.set_timer(TimerKind.PLACE)
     if not _can_restart_after_loss(state, host):
         return LossOutcome(starts_again=False)
     if moving is not None and host.name not in moving.lost_hosts:
@@ -386,7 +379,7 @@ def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
     state.stop_placing()
     _add_tasks(state, moving, {record.task for record in host.tasks if _takes_part_in_move(record)})
     _begin_pause(state, moving)
-    state.set_timer(TimerKind.PLACE, _PLACE_SECONDS)
+    state.set_timer(TimerKind.PLACE)
 
 
 def _restart_of_all(
@@ -394,8 +387,8 @@ def _restart_of_all(
 ) -> Restart | None:
     """Return the restart of all tasks after the loss of the host of these; None if no restart is left."""
     first, *others = lost_tasks
-    was_running = first.ended_at == event.at
-    ran = max(0.0, event.at - (first.started_at or event.at)) if was_running else 0.0
+    was_running = first.current.ended_at == event.at
+    ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
     also_failed = [record.task for record in others]
     policy = state.restart_policy
     restart = policy.after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
@@ -442,7 +435,7 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
         state.tasks[placed.task].move_to(placed.host)
     state.hosts.assign(state.tasks.values())
     state.emit(MoveTasks(placement))
-    state.set_timer(TimerKind.READY, READY_TIMEOUT_SECONDS)
+    state.set_timer(TimerKind.READY)
     for host in state.hosts.values():
         if host.is_active and host.tasks:  # one without an agent is that of a lost sidecar
             host.transition_to(HostState.HOLDING, "tasks move")
@@ -486,7 +479,7 @@ def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> No
     if not host.tasks and host.host not in state.placement.standby:
         state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
     if state.moves_tasks:
-        state.tell(describe.host_is_back(host))
+        state.tell(f"host {host.name} is back: it can take the tasks of a host that is lost")
 
 
 def try_again_later(state: JobState, host: HostRecord, event: events.AgentLost) -> None:

@@ -47,7 +47,7 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     if serving.issuperset(record.task.role for record in others):
         return silent
     last = state.stalls.ticks - 1
-    printing = {record.task.role for record in others if record.output_tick == last} - serving
+    printing = {record.task.role for record in others if record.current.output_tick == last} - serving
     return [
         record
         for record in silent
@@ -61,7 +61,7 @@ def _is_silent(state: JobState, record: TaskRecord, limit: int) -> bool:
 
 def last_tick(state: JobState, record: TaskRecord) -> int:
     """Return the tick from which the silence of a task counts."""
-    return max(record.start_tick, record.output_tick or 0, state.stalls.since)
+    return max(record.current.start_tick, record.current.output_tick or 0, state.stalls.since)
 
 
 def has_ended(state: JobState, task: TaskId) -> bool:

@@ -65,13 +65,14 @@ def _restart_count(state: JobState) -> None:
 
 def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
     """Note that a task has printed something, and whether that says only that TensorFlow waits."""
+    attempt = record.current
     if _only_waits(data):
-        record.waiting_pieces += 1
+        attempt.waiting_pieces += 1
         _observe_awaited_task(state, record, data)
         return
-    record.ticks_with_output += record.output_tick != state.stalls.ticks
-    record.output_tick = state.stalls.ticks
-    record.waiting_pieces, record.awaited_task = 0, None
+    attempt.ticks_with_output += attempt.output_tick != state.stalls.ticks
+    attempt.output_tick = state.stalls.ticks
+    attempt.waiting_pieces, attempt.awaited_task = 0, None
 
 
 def _only_waits(data: bytes) -> bool:
@@ -86,8 +87,8 @@ def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> N
     awaited = TaskId(b"/".join(found.groups()).decode()) if found else None
     if awaited is None or awaited not in state.tasks:
         return
-    record.awaited_task = awaited
-    waits_long = has_ended(state, awaited) or record.waiting_pieces >= _MIN_WAITING_PIECES
+    record.current.awaited_task = awaited
+    waits_long = has_ended(state, awaited) or record.current.waiting_pieces >= _MIN_WAITING_PIECES
     if waits_long and not state.stalls.has_advised_filters:
         state.stalls.has_advised_filters = True
         state.tell(describe_stalls.waits_for_task(state, record, awaited), urgent=True)
@@ -117,14 +118,14 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
 def _stop_silent(state: JobState, silent: Sequence[TaskRecord], at: float) -> None:
     """Stop silent tasks, which are one failure together, and start them again or let the job fail."""
     for record in silent:
-        record.has_stalled = True
+        record.current.has_stalled = True
         state.tasks.alive.discard(record.task)
     stop_tasks(state, silent, _STACKS_STOP_SEQUENCE, "it is silent")
     failure = describe_stalls.stall_failure(state, silent, at)
     first, *others = silent
     if restarting.restart_after_failure(state, first, failure, [record.task for record in others]):
         return
-    if refusal := state.restart_policy.refusal(first.task, first.status):
+    if refusal := state.restart_policy.refusal(first.task, first.current.status):
         failure = replace(failure, text=f"{failure.text}; {refusal}")
     state.tasks.failed.update(record.task for record in silent)
     fail_task(state, failure, TIMED_OUT_EXIT_CODE)

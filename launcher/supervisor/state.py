@@ -24,11 +24,17 @@ HOST_FAULT_EXIT_CODE = 125
 #: Why a task cannot be started, by the exit code that its agent gives. Of others the host is at fault.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
-NOTICE_AFTER_SECONDS = 2.0
+#: How long the timers run that always run equally long.
+TIMER_SECONDS = {
+    TimerKind.NOTICE: 2.0,
+    TimerKind.READY: 60.0,
+    TimerKind.OTHER_HOSTS: 10.0,
+    TimerKind.CHECK: 12.0,
+    TimerKind.START: 60.0,
+    TimerKind.PLACE: 1.0,  # hosts that are lost by one cause are lost within about this time
+    TimerKind.CLOSE: 15.0,
+}
 NOTICE_REPEAT_SECONDS = 10.0
-READY_TIMEOUT_SECONDS = 60.0
-START_TIMEOUT_SECONDS = 60.0
-CLOSE_TIMEOUT_SECONDS = 15.0
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGABRT = 6
@@ -149,9 +155,15 @@ class JobState:
         """Tell the user something; with ``urgent`` also a user who wants no messages."""
         self.emit(events.Tell(text, urgent))
 
-    def set_timer(self, kind: TimerKind, seconds: float, key: str = "") -> None:
-        """Let a timer run out after these seconds. It replaces one of the same kind and key."""
-        self.emit(SetTimer(Timer(kind, key), seconds))
+    def set_timer(self, kind: TimerKind, seconds: float | None = None, key: str = "") -> None:
+        """Let a timer run out after these seconds. It replaces one of the same kind and key.
+
+        Args:
+            kind: What the timer is for.
+            seconds: None if `TIMER_SECONDS` has the seconds.
+            key: Tells timers of one kind apart.
+        """
+        self.emit(SetTimer(Timer(kind, key), TIMER_SECONDS[kind] if seconds is None else seconds))
 
     def cancel_timers(self, *kinds: TimerKind) -> None:
         """Cancel the timers of these kinds, which have no keys."""

@@ -6,6 +6,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
+from launcher.common.text import plural
 from launcher.supervisor import describe, restarting, stalls
 from launcher.supervisor.commands import TimerKind
 from launcher.supervisor.ending import continue_or_stop, fail_task, may_finish
@@ -21,8 +22,9 @@ def handle_started(state: JobState, event: events.TaskStarted) -> None:
     """Note that the process of a task exists."""
     state.hosts[event.host].notice_count = 0
     record = state.tasks[event.task]
-    record.pid, record.started_at = event.pid, event.at
-    record.start_tick = state.stalls.ticks
+    attempt = record.current
+    attempt.pid, attempt.started_at = event.pid, event.at
+    attempt.start_tick = state.stalls.ticks
     record.mark_changed()
     if record.state is TaskState.STARTING:
         record.transition_to(TaskState.RUNNING, event)
@@ -32,11 +34,12 @@ def handle_started(state: JobState, event: events.TaskStarted) -> None:
 def handle_not_started(state: JobState, event: events.TaskNotStarted) -> None:
     """Let a task fail that could not be started."""
     record = state.tasks[event.task]
+    attempt = record.current
     record.transition_to(TaskState.FAILED, event)
-    record.status = ExitStatus(code=event.code)
-    record.reason = START_REASONS.get(event.code, Reason.LAUNCHER)
-    record.detail = event.why
-    record.ended_at = event.at
+    attempt.status = ExitStatus(code=event.code)
+    attempt.reason = START_REASONS.get(event.code, Reason.LAUNCHER)
+    attempt.detail = event.why
+    attempt.ended_at = event.at
     _note_start_answer(state, event.task)
     state.tasks.process_ended(event.task, event.at)
     state.tasks.task_gone(event.task)
@@ -59,18 +62,18 @@ def handle_output(state: JobState, event: events.TaskOutput) -> None:
     record = state.tasks[event.task]
     stalls.observe_output(state, record, event.data)
     if state.restart_policy.limit:
-        record.keep_tail(event.data)
+        record.current.keep_tail(event.data)
         state.restart_policy.observe_output(event.task, event.data)
 
 
 def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
     """Note that a signal of a stop sequence was sent to a task."""
     record = state.tasks[event.task]
-    if not record.status.known:
-        record.was_signalled = True
+    if not record.current.status.known:
+        record.current.was_signalled = True
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
         handle_stop_from_outside(state, event)
-    elif event.signal == SIGABRT and not record.has_stalled:
+    elif event.signal == SIGABRT and not record.current.has_stalled:
         _tell_of_ignored_sigterm(state, record)
 
 
@@ -86,35 +89,36 @@ def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
 def handle_exited(state: JobState, event: events.TaskExited) -> None:
     """Decide what the end of a task's own process means: success, failure, or stopped."""
     record = state.tasks[event.task]
+    attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
     # SIGTERM to all processes of a service or a step reaches the task before the agent does.
     was_terminated = record.state is TaskState.STOPPING and event.signal == SIGTERM
     record.transition_to(TaskState.ENDED, event)
-    record.status = ExitStatus(event.code, event.signal)
-    record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
+    attempt.status = ExitStatus(event.code, event.signal)
+    attempt.ended_at, attempt.peak_rss, attempt.cpu_s = event.at, event.peak_rss, event.cpu_s
     oom = f", out of memory ({event.oom})" if event.oom and event.signal is not None else ""
-    record.detail = f"{record.status.text}{oom}"
+    attempt.detail = f"{attempt.status.text}{oom}"
     state.tasks.process_ended(event.task, event.at)
-    if record.has_stalled and record.was_signalled:
-        record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
-        record.detail = f"stalled, {record.detail}"
-    elif record.was_signalled or was_terminated or (is_too_late and not record.status.ok):
-        record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
+    if attempt.has_stalled and attempt.was_signalled:
+        attempt.outcome, attempt.reason = TaskState.FAILED, Reason.STALLED
+        attempt.detail = f"stalled, {attempt.detail}"
+    elif attempt.was_signalled or was_terminated or (is_too_late and not attempt.status.ok):
+        attempt.outcome, attempt.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _handle_exit_by_itself(state, record, event)
     continue_or_stop(state)
 
 
 def _handle_exit_by_itself(state: JobState, record: TaskRecord, event: events.TaskExited) -> None:
-    record.reason = _exit_reason(event)
-    if not record.status.ok:
-        record.outcome = TaskState.FAILED
+    record.current.reason = _exit_reason(event)
+    if not record.current.status.ok:
+        record.current.outcome = TaskState.FAILED
         _handle_failure(state, record, describe.exit_failure(state, record, event))
         return
-    record.outcome = TaskState.SUCCEEDED
+    record.current.outcome = TaskState.SUCCEEDED
     restarting.handle_success(state, record, event.at)
     if record.service and state.tasks.deciding and record.task not in state.tasks.restarting:
-        state.tell(describe.service_finished(record))
+        state.tell(f"{record.task} finished (exit code 0); the job goes on")
 
 
 def _exit_reason(event: events.TaskExited) -> Reason:
@@ -126,30 +130,32 @@ def _exit_reason(event: events.TaskExited) -> Reason:
 def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
     """Start a failed task again, or let the job fail with it. A sidecar has no effect on the job."""
     if record.sidecar:
-        state.tell(describe.sidecar_failure(failure))
+        state.tell(f"{failure.text}; it is a sidecar: the job does not depend on it")
         return
     if restarting.restart_after_failure(state, record, failure):
         return
     was_running = state.phase is Phase.RUNNING and record.state is TaskState.ENDED
-    if was_running and (refusal := state.restart_policy.refusal(record.task, record.status)):
+    if was_running and (refusal := state.restart_policy.refusal(record.task, record.current.status)):
         failure = replace(failure, text=f"{failure.text}; {refusal}")
     state.tasks.failed.add(record.task)
-    fail_task(state, failure, record.status.shell)
+    fail_task(state, failure, record.current.status.shell)
 
 
 def handle_gone(state: JobState, event: events.TaskGone) -> None:
     """Note that all processes of a task have ended, or cannot be killed."""
     record = state.tasks[event.task]
-    record.leftovers, record.unkillable = event.leftovers, event.unkillable
+    attempt = record.current
+    attempt.leftovers, attempt.unkillable = event.leftovers, event.unkillable
     # A process that we killed could not end its children.
-    killed_by_us = record.was_signalled and record.status.signal == SIGKILL
+    killed_by_us = attempt.was_signalled and attempt.status.signal == SIGKILL
     if event.leftovers and not killed_by_us:
-        state.tell(describe.left_processes(event))
+        left = plural(event.leftovers, "process", "processes")
+        state.tell(f"{event.task} left {left} behind, which launch stopped")
     if event.unkillable:
         state.tell(describe.unkillable_processes(state, event), urgent=True)
-    if not record.status.known:
-        record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"
-    record.transition_to(record.outcome, event)
+    if not attempt.status.known:
+        attempt.reason, attempt.detail = Reason.STOPPED, "SIGKILL did not stop it"
+    record.transition_to(attempt.outcome, event)
     state.tasks.task_gone(event.task)
     restarting.handle_task_gone(state, record, event.at)
     continue_or_stop(state)

@@ -7,13 +7,6 @@ import pytest
 from launcher.common import events
 from launcher.common.report import Failure, Reason
 from launcher.supervisor import Timer, TimerKind, commands
-from launcher.supervisor.state import (
-    CLOSE_TIMEOUT_SECONDS,
-    NOTICE_AFTER_SECONDS,
-    NOTICE_REPEAT_SECONDS,
-    READY_TIMEOUT_SECONDS,
-    START_TIMEOUT_SECONDS,
-)
 from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))
@@ -209,17 +202,17 @@ def test_peers_that_ended_before_the_failure(history: str, ended: str):
 @pytest.mark.parametrize(
     ("history", "timer", "notice"),
     [
-        ("", {"ready": READY_TIMEOUT_SECONDS}, "waiting for the agent on node1, node2"),
-        ("ready node1; held node1", {"ready": READY_TIMEOUT_SECONDS}, "waiting for the agent on node2"),
+        ("", {"ready": 60.0}, "waiting for the agent on node1, node2"),
+        ("ready node1; held node1", {"ready": 60.0}, "waiting for the agent on node2"),
         (
             "ready node1; ready node2; held node1; held node2; worker/1 starts",
-            {"start": START_TIMEOUT_SECONDS},
+            {"start": 60.0},
             "waiting for worker/0, worker/2 to start",
         ),
         ("up; worker/1 finishes 7", {"end": 27.0}, "waiting for worker/0, worker/2 to end"),
         (
             "up; Ctrl-C; worker/0,worker/1,worker/2 ends; closed node1",
-            {"close": CLOSE_TIMEOUT_SECONDS},
+            {"close": 15.0},
             "waiting for the agent on node2 to close",
         ),
     ],
@@ -227,9 +220,9 @@ def test_peers_that_ended_before_the_failure(history: str, ended: str):
 def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], notice: str):
     replay = Script(job("worker 3"), hosts(2)).play(history)
     timers = {name: seconds for name, seconds in replay.timers.items() if name != "silence"}
-    assert timers == {**timer, "notice": NOTICE_AFTER_SECONDS}
+    assert timers == {**timer, "notice": 2.0}
     replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up notice")
-    again = commands.SetTimer(Timer(TimerKind.NOTICE), NOTICE_REPEAT_SECONDS)
+    again = commands.SetTimer(Timer(TimerKind.NOTICE), 10.0)
     assert after(replay) == (events.Tell(notice), again)
     replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up notice; time up notice")
     assert after(replay) == (again,), "it is told once"

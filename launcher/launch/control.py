@@ -116,29 +116,30 @@ def read_request(packet: bytes) -> Any:
         raise ProtocolError(f"{expected} ({error!r:.100})") from error
 
 
+class ControlledJob(Record):
+    """What the control socket needs of a job."""
+
+    machine: Machine
+    #: Returns the report of the job as it is now.
+    report: Callable[[], Report]
+    #: Sends a command to the agent of a host.
+    send: Callable[[events.Measure], None]
+    #: Passes an event to the supervisor, and executes its commands.
+    handle: Callable[[events.RestartAsked], None]
+
+
 class Control:
     """Serves the control socket of a job.
 
     Args:
-        loop: serves the socket.
-        machine: supervises the job.
-        followers: get its events.
-        report: gives the report of the job as it is now.
-        send: sends a command to the agent of a host.
-        handle: passes an event to the supervisor, and executes its commands.
+        loop: Serves the socket.
+        event_buffer: Has the last events, for followers.
+        job: The job.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        machine: Machine,
-        followers: EventFollowers,
-        report: Callable[[], Report],
-        send: Callable[[events.Measure], None],
-        handle: Callable[[events.RestartAsked], None],
-    ) -> None:
-        self._loop, self._machine, self.followers = loop, machine, followers
-        self._report, self._send, self._handle = report, send, handle
+    def __init__(self, loop: EventLoop, event_buffer: EventBuffer, job: ControlledJob) -> None:
+        self._loop, self._job = loop, job
+        self.followers = EventFollowers(loop, event_buffer)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         #: The connections, the oldest first.
         self._clients: list[socket.socket] = []
@@ -219,7 +220,7 @@ class Control:
             if isinstance(request, FollowRequest):
                 return {"next": self.followers.first(request.first), "output": request.output}
             if isinstance(request, RestartRequest):
-                self._handle(events.RestartAsked(events.now(), self._tasks(request.tasks)))
+                self._job.handle(events.RestartAsked(events.now(), self._tasks(request.tasks)))
                 return {}
         except ProtocolError as error:
             return {"error": f"not a request: {error}"}
@@ -227,8 +228,12 @@ class Control:
             return {"error": str(error)}
         if request.measure:
             self._measure()
-        now = {"report": record_as_dict(self._report()), "memory": self._memory}
-        return {**now, "measuring": [*self._measuring], "restarting": [*self._machine.state.tasks.restarting]}
+        return {
+            "report": record_as_dict(self._job.report()),
+            "memory": self._memory,
+            "measuring": [*self._measuring],
+            "restarting": [*self._job.machine.state.tasks.restarting],
+        }
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """Return the tasks to restart.
@@ -242,18 +247,19 @@ class Control:
         """
         if not names:
             raise LaunchError("the request names no task")
-        if self._machine.phase is not Phase.RUNNING:
+        machine = self._job.machine
+        if machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
-        tasks = selected(self._machine.state.tasks.keys(), names)
-        if lost := self._machine.stranded(tasks):
+        tasks = selected(machine.state.tasks.keys(), names)
+        if lost := machine.stranded(tasks):
             raise LaunchError(f"the host of {join_names(lost)} is lost")
         return tuple(tasks)
 
     def _measure(self) -> None:
         self._memory.clear()
-        self._measuring = set(self._machine.busy_hosts())
+        self._measuring = set(self._job.machine.busy_hosts())
         for host in self._measuring:
-            self._send(events.Measure(host))
+            self._job.send(events.Measure(host))
 
 
 class EventFollowers:

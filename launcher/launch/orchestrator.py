@@ -6,20 +6,21 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
-from launcher.common.errors import LaunchError, ProtocolError, TransportError
+from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
 from launcher.event_loop import TimerHandle
-from launcher.job import STOP_NOW_MARK, Host, Placement, Plan, RunPaths
+from launcher.job import STOP_NOW_MARK, Placement, Plan, RunPaths
 from launcher.launch.command_pipe import CommandPipe
-from launcher.launch.control import Control, EventFollowers
-from launcher.launch.host_connection import HostConnection, join_output
+from launcher.launch.control import Control, ControlledJob
+from launcher.launch.host_connections import HostConnections
 from launcher.launch.plan_output import plan_as_dict
 from launcher.launch.tensorboard import PREFERRED_PORTS, TASK
 from launcher.launch.wiring import Wiring
@@ -28,13 +29,10 @@ from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
 
-#: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
-_LAST_WAIT_SECONDS = 10.0
-_IMMEDIATE_WAIT_SECONDS = 0.5
-_IMMEDIATE_KILL_SECONDS = 3.0
-#: Seconds to wait for the reason of an agent's end.
-_REASON_WAIT_SECONDS = 2.0
-#: Seconds between two looks for that reason.
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+#: Seconds between two looks for the reason of an agent's end.
 _POLL_SECONDS = 0.01
 #: Events that are not shown: `events.TaskMoved` has what they say.
 _EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
@@ -51,7 +49,6 @@ class Orchestrator:
         self._loop = wiring.loop
         self._spec = wiring.spec
         self._place(wiring.placement)
-        self._fleet = wiring.fleet
         self._display = wiring.display
         self._run_info = wiring.run_info
         self._interrupts = wiring.interrupts
@@ -72,10 +69,12 @@ class Orchestrator:
             managed=self._interrupts.managed,
         )
         self._machine = Machine(self._run_info.run_name, state)
-        followers = EventFollowers(self._loop, self._display.event_buffer)
-        self._control = Control(self._loop, self._machine, followers, self.report, self._send, self._handle)
-        self._connections: dict[str, HostConnection] = {}
-        self._lost: list[HostConnection] = []
+        self._connections = HostConnections(
+            wiring.fleet, self._loop, on_message=self._on_message, on_loss=self._handle
+        )
+        send = self._connections.send
+        job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
+        self._control = Control(self._loop, self._display.event_buffer, job)
         self._timers: dict[Timer, TimerHandle] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
@@ -88,9 +87,9 @@ class Orchestrator:
             events.HoldPorts: self._hold_ports,
             commands.CheckNetwork: self._check_network,
             events.StartTask: self._start,
-            events.StopTasks: self._send,
-            events.CloseAgent: self._send,
-            commands.CloseLink: self._close_link,
+            events.StopTasks: send,
+            events.CloseAgent: send,
+            commands.CloseLink: lambda command: self._connections.give_up(command.host),
             commands.StartAgent: self._start_agent,
             commands.MakePlan: self._make_plan,
             commands.MoveTasks: self._move_tasks,
@@ -106,6 +105,9 @@ class Orchestrator:
         self._placement = placement
         self._on_hosts = placement.by_host()
         self._host_of = {placed.task: placed.host for placed in placement.tasks}
+
+    def _tasks_of(self, host: str) -> list[TaskId]:
+        return [placed.task for placed in self._on_hosts.get(host, ())]
 
     def begin(self) -> None:
         """Let the renderers begin, before the job runs.
@@ -133,13 +135,14 @@ class Orchestrator:
                     self._control.open(self._run_info.run_name)
                 self._execute(self._machine.begin())
                 for host in self._placement.agent_hosts():
-                    self._open(host)
+                    self._connections.open(host, self._tasks_of(host.name))
                 while not self._finished:
                     self._turn()
                 self._tick()
             finally:
                 self._control.close()
-                self._close_connections()
+                for line in self._connections.close(lambda: self._machine.state.is_immediate):
+                    self._show(events.Tell(line, urgent=True))
                 if self._command_pipe is not None:
                     self._command_pipe.close()
                 for fd in (self._interrupts.fd, self._messages.fd, *self._blocked):
@@ -156,7 +159,7 @@ class Orchestrator:
 
     def _turn(self) -> None:
         self._loop.run_once(self._tick())
-        self._report_lost_agents()
+        self._connections.report_losses()
         self._display.writer.flush()
         stop = self._display.stop_asked()
         if stop is not None:
@@ -171,8 +174,7 @@ class Orchestrator:
         if held is not self._held:
             self._held = held
             self._output_delayed()
-            for host in self._connections:
-                self._send(events.HoldOutput(host, held))
+            self._connections.send_to_all(events.HoldOutput("", held))
         blocked = set(writer.blocked())
         for fd in self._blocked - blocked:
             self._loop.watch(fd)
@@ -184,8 +186,7 @@ class Orchestrator:
         del self._timers[timer]
         at = events.now()
         if timer.kind is TimerKind.SILENCE:  # not shown: it comes often
-            links = [connection.link for connection in self._connections.values() if not connection.closed]
-            if self._held or any(link.is_broken for link in links):
+            if self._held or self._connections.delay_output:
                 self._output_delayed()
         else:
             self._show(events.TimeUp(at, str(timer)))
@@ -197,10 +198,22 @@ class Orchestrator:
     def _tick(self) -> float | None:
         """Let renderers and followers have what has come. Returns the seconds until the next call."""
         now = time.monotonic()
-        waits = [_POLL_SECONDS] if self._lost else []
+        waits = [_POLL_SECONDS] if self._connections.await_reasons else []
         waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         self._control.followers.tell()
         return max(0.0, min(waits)) if waits else None
+
+    def _on_message(self, message: events.AgentEvent) -> None:
+        """React to what an agent says.
+
+        Raises:
+            ProtocolError: The host may not say that now.
+        """
+        self._machine.verify(message)
+        if isinstance(message, events.Measured):
+            self._control.measured(message)
+        else:
+            self._handle(message)
 
     def _handle(self, event: events.Event) -> None:
         """Show an event, pass it to the supervisor, and execute the commands."""
@@ -232,169 +245,50 @@ class Orchestrator:
         for message in self._messages.drain():
             self._show(message)
 
-    # ------------------------------------------------------------------ connections
-
-    def _open(self, host: Host) -> None:
-        try:
-            link = self._fleet.link_to(host)
-        except TransportError as error:
-            self._lose(host.name, str(error))
-            return
-        connection = HostConnection(host.name, link)
-        self._connections[host.name] = connection
-        link.tasks.update(placed.task for placed in self._on_hosts.get(host.name, ()))
-        link.watch(self._loop, lambda: self._receive(connection))
-
-    def _receive(self, connection: HostConnection) -> None:
-        try:
-            self._take_messages(connection)
-        except ProtocolError as error:
-            self._close(connection)
-            self._lose(connection.host, f"its agent failed: {error}")
-
-    def _lose(self, host: str, why: str) -> None:
-        """A host is lost."""
-        self._handle(events.AgentLost(host, events.now(), sanitize_host_text(why)))
-
-    def _take_messages(self, connection: HostConnection) -> None:
-        """Take the messages of a host.
-
-        Raises:
-            ProtocolError: the host sent what it may not send.
-        """
-        # An event of another host may have closed it in the same turn.
-        messages = () if connection.closed else connection.link.receive()
-        if messages is None:
-            self._close(connection)
-            connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT_SECONDS
-            self._lost.append(connection)
-            return
-        connection.answered = connection.answered or bool(messages)
-        for message in join_output(messages):
-            self._machine.verify(message)
-            if isinstance(message, events.Measured):
-                self._control.measured(message)
-            else:
-                self._handle(connection.with_our_time(message))
-            if isinstance(message, events.AgentClosed):
-                self._close(connection, connection.link.stays)
-            if connection.closed:  # the host counts as lost: what follows is of an attempt that is over
-                return
-
-    def _report_lost_agents(self) -> None:
-        for connection in tuple(self._lost):
-            reason = connection.link.wait(0.0)
-            if reason is not None or time.monotonic() >= connection.ask_until:
-                self._lost.remove(connection)
-                link, why = connection.link, sanitize_host_text(reason or "its agent exited")
-                at = connection.lost_at or events.now()
-                lost = events.AgentLost(
-                    connection.host, at=at, why=why, all_gone=link.all_gone, preempted=link.preempted
-                )
-                self._handle(lost)
-
-    def _close(self, connection: HostConnection, stays: bool = False) -> None:
-        if not connection.closed:
-            connection.closed, connection.stays = True, stays
-            connection.link.unwatch()
-            if stays:
-                connection.link.tasks.clear()
-            else:
-                connection.link.shut_down()
-
-    def _close_connections(self) -> None:
-        """Close all connections, and wait for the agents on this machine to end."""
-        for connection in self._connections.values():
-            self._close(connection)
-        connections = [connection for connection in self._connections.values() if not connection.stays]
-        connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
-        now, late = time.monotonic(), []
-        for connection in connections:
-            soon = self._machine.state.is_immediate or connection.given_up
-            if (
-                connection.link.wait(_left(now + (_IMMEDIATE_WAIT_SECONDS if soon else _LAST_WAIT_SECONDS)))
-                is None
-            ):
-                late.append(connection)
-        deadline = time.monotonic() + (
-            _IMMEDIATE_KILL_SECONDS if self._machine.state.is_immediate else _LAST_WAIT_SECONDS
-        )
-        for connection in late:
-            self._kill(connection, deadline)
-        for connection in connections:
-            connection.link.close()
-
-    def _kill(self, connection: HostConnection, deadline: float) -> None:
-        """Kill an agent that does not end: it is suspended, or stuck in the kernel."""
-        if connection.link.kill(_left(deadline)) is not None:
-            result = "so it and all processes that it started were killed"
-        elif not connection.answered:
-            return  # no agent has started there, or it ends by itself without a greeting
-        elif connection.link.same_clock:
-            result = "and SIGKILL did not stop it"
-        else:
-            result = "and it can't be reached: it stops its tasks when its lease expires"
-        self._show(events.Tell(f"the agent of {connection.host} did not exit, {result}", urgent=True))
-
     # ------------------------------------------------------------------ commands
 
-    def _send(self, command: Any) -> None:
-        connection = self._connections.get(command.host)
-        if connection is not None and not connection.closed:
-            connection.link.send(command)
-
     def _signal_task(self, task: TaskId, number: int, to_all: bool) -> None:
-        self._send(events.SignalTask(self._host_of[task].name, task=task, signal=number, all=to_all))
+        host = self._host_of[task].name
+        self._connections.send(events.SignalTask(host, task=task, signal=number, all=to_all))
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Let a host import modules while it holds ports and the plan is made."""
         for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
-            self._send(replace(preload, env={**preload.env, **self._mark(preload.tasks[0])}))
+            self._send_marked(preload, preload.tasks[0])
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
-        self._send(replace(command, preferred=preferred))
+        self._connections.send(replace(command, preferred=preferred))
 
     def _check_network(self, command: commands.CheckNetwork) -> None:
         for host, ports in command.peers.items():
             addresses = tuple(self._host_of[task].at(port) for task, port in ports.items())
-            self._send(events.TryPeers(host, addresses))
+            self._connections.send(events.TryPeers(host, addresses))
 
     def _start(self, command: events.StartTask) -> None:
-        self._send(replace(command, env={**command.env, **self._mark(command.task)}))
+        self._send_marked(command, command.task)
 
-    def _mark(self, task: TaskId) -> dict[str, str]:
-        """The variable by which processes of a task are recognized."""
-        return {TASK_MARK: f"{self._run_info.run_name}:{task}"}
-
-    def _close_link(self, command: commands.CloseLink) -> None:
-        connection = self._connections.get(command.host)
-        if connection is not None:
-            connection.given_up = True
-            self._close(connection)
-            self._lost = [each for each in self._lost if each is not connection]
+    def _send_marked(self, command: events.StartTask | events.Preload, task: TaskId) -> None:
+        """Send a command with the variable by which processes of a task are recognized."""
+        mark = {TASK_MARK: f"{self._run_info.run_name}:{task}"}
+        self._connections.send(replace(command, env={**command.env, **mark}))
 
     def _start_agent(self, command: commands.StartAgent) -> None:
         """Start a new agent on a lost host; another thread waits for the host."""
         assert self._recovery is not None
-        reach, host = self._recovery.recover, command.host
+        recover = partial(self._recovery.recover, command.host)
+        self._loop.run_in_thread(recover, partial(self._on_recovery, command.host))
 
-        def why_not() -> str:
-            try:
-                reach(host)
-                return ""
-            except (LaunchError, OSError) as error:
-                return str(error)
-
-        self._loop.run_in_thread(why_not, lambda why: self._answer(host, why.result()))
-
-    def _answer(self, host: str, why: str) -> None:
-        """A lost host can be used again, or not, and why."""
+    def _on_recovery(self, host: str, recovery: Future[None]) -> None:
+        """Use a lost host again, or note that this is not possible now."""
+        why = ""
+        try:
+            recovery.result()
+        except (LaunchError, OSError) as error:
+            why = sanitize_host_text(str(error))
         if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
-            self._execute(self._machine.handle(events.AgentLost(host, events.now(), sanitize_host_text(why))))
+            self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
             return
-        if host in self._connections:
-            self._connections.pop(host).link.close()
-        self._open(self._machine.state.hosts[host].host)
-        self._send(events.HoldOutput(host, self._held))
+        self._connections.open(self._machine.state.hosts[host].host, self._tasks_of(host))
+        self._connections.send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: commands.MakePlan) -> None:
         self.plan = make_plan(self._spec, self._placement, command.ports)
@@ -403,10 +297,7 @@ class Orchestrator:
             self.plan = replace(self.plan, tensorboard=self._board.url or None)
             if line:
                 self._show(events.Tell(line))
-        cluster = events.SetCluster("", self.plan.cluster, self.plan.sidecars)
-        for connection in self._connections.values():
-            if not connection.closed:
-                connection.link.send(cluster)  # the same for all: it is encoded once
+        self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))
         try:
             fields = plan_as_dict(self.plan, self._run_info.run_name, self._spec.policy.restarts)
@@ -420,7 +311,7 @@ class Orchestrator:
         assert self._recovery is not None
         self._place(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
-            self._connections[placed.host.name].link.tasks.add(placed.task)
+            self._connections.add_task(placed.host.name, placed.task)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         timer = command.timer
@@ -446,8 +337,3 @@ def _stop_command(paths: RunPaths) -> bytes | None:
         return read_regular(paths.stop_asked, len(STOP_NOW_MARK))
     except OSError:
         return None
-
-
-def _left(deadline: float) -> float:
-    """Seconds until the deadline; at least a moment, so that each agent is asked once."""
-    return max(0.1, deadline - time.monotonic())

@@ -1,8 +1,8 @@
 """What the user reads about tasks, hosts, restarts and the end of the job.
 
 Each function puts into words what another module has decided, and changes nothing. It returns a text, or the
-`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks. A text of one line
-is where the user is told it.
+`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks. A text of one
+line is where the user is told it.
 """
 
 from __future__ import annotations
@@ -307,8 +307,8 @@ def cannot_restart(record: TaskRecord, at: float) -> Failure:
 def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
     """Return that the end of the chief stops workers that were at work."""
     return (
-        f"the chief is done, and {state.tasks.names_of(at_work)} still printed: stopped; `--done-when workers`"
-        " waits for workers, `--drain 60s` gives them time to finish"
+        f"the chief is done, and {state.tasks.names_of(at_work)} still printed: stopped;"
+        " `--done-when workers` waits for workers, `--drain 60s` gives them time to finish"
     )
 
 

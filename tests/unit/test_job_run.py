@@ -11,7 +11,7 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
-from launcher.launch.host_connection import join_output
+from launcher.launch.host_connections import join_output
 from launcher.launch.plan_output import plan_as_dict
 from launcher.messages import MessageQueue, say
 from launcher.scheduler.placement import place

@@ -1,0 +1,274 @@
+"""The connections of a job to the agents of its hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from launcher.backends.connections import AgentLink, Fleet
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.record import from_attributes, replace
+from launcher.common.text import sanitize_host_text
+from launcher.event_loop import EventLoop
+from launcher.job import Host
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+#: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
+_LAST_WAIT_SECONDS = 10.0
+_IMMEDIATE_WAIT_SECONDS = 0.5
+_IMMEDIATE_KILL_SECONDS = 3.0
+#: How much longer than it was told a thread may take that kills an agent.
+_KILL_MARGIN_SECONDS = 10.0
+#: Seconds to wait for the reason of an agent's end.
+_REASON_WAIT_SECONDS = 2.0
+
+#: Takes what an agent says. It raises ProtocolError for what the host may not say.
+OnMessage: TypeAlias = Callable[[events.AgentEvent], None]
+OnLoss: TypeAlias = Callable[[events.AgentLost], None]
+
+
+class HostConnection:
+    """The connection to the agent of one host.
+
+    Args:
+        host: The name of the host.
+        link: The link to its agent.
+    """
+
+    def __init__(self, host: str, link: AgentLink) -> None:
+        self.host = host
+        self.link = link
+        self.closed = False
+        #: Whether something has come from the agent: it has run.
+        self.answered = False
+        #: Whether the agent runs on after the job, and the link stays open.
+        self.stays = False
+        #: Whether the supervisor has given the agent up: it does not answer, or does not obey.
+        self.given_up = False
+        #: When the link ended without AgentClosed, and until when (monotonic) to wait for the reason.
+        self.lost_at = 0.0
+        self.ask_until = 0.0
+        #: Whether an attempt to kill the agent is over, and its result, see `AgentLink.kill`.
+        self.kill_is_over = False
+        self.kill_result: str | None = None
+        #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
+        self._clock_behind = float("inf")
+
+    def with_our_time(self, event: events.AgentEvent) -> events.AgentEvent:
+        """Return the event with a time by this machine's clock, so that times of all hosts can be compared.
+
+        The quickest event has the smallest difference of the clocks: the true one and its network delay.
+        """
+        if self.link.same_clock or isinstance(event, events.TaskOutput):
+            return event
+        self._clock_behind = min(self._clock_behind, events.now() - event.at)
+        return replace(event, at=event.at + self._clock_behind)
+
+    def close(self, *, stays: bool = False) -> None:
+        """Close it, and let the agent end unless it stays for programs that run after the job."""
+        if not self.closed:
+            self.closed, self.stays = True, stays
+            self.link.unwatch()
+            if stays:
+                self.link.tasks.clear()
+            else:
+                self.link.shut_down()
+
+    def handle_kill(self, kill: Future[str | None]) -> None:
+        """Note the result of an attempt to kill the agent."""
+        self.kill_is_over = True
+        if not isinstance(kill.exception(), TransportError):
+            self.kill_result = kill.result()
+
+    def why_not_ended(self) -> str:
+        """Return a line for the user about an agent that did not end, and was to be killed.
+
+        Returns:
+            Nothing if no agent has started there, or it ends by itself without a greeting.
+        """
+        if self.kill_result is not None:
+            result = "so it and all processes that it started were killed"
+        elif not self.answered:
+            return ""
+        elif self.link.same_clock:
+            result = "and SIGKILL did not stop it"
+        else:
+            result = "and it can't be reached: it stops its tasks when its lease expires"
+        return f"the agent of {self.host} did not exit, {result}"
+
+
+class HostConnections:
+    """The connections to the agents of all hosts of a job.
+
+    Args:
+        fleet: Gives the link to the agent of a host.
+        loop: Drives the links.
+        on_message: Takes what agents say, with times by this machine's clock.
+        on_loss: Told that a host is lost.
+    """
+
+    def __init__(self, fleet: Fleet, loop: EventLoop, *, on_message: OnMessage, on_loss: OnLoss) -> None:
+        self._fleet, self._loop = fleet, loop
+        self._on_message, self._on_loss = on_message, on_loss
+        self._connections: dict[str, HostConnection] = {}
+        #: Those whose agents have ended unasked, for reasons that may still become known.
+        self._unexplained: list[HostConnection] = []
+
+    @property
+    def await_reasons(self) -> bool:
+        """Whether `report_losses` may soon have something to report."""
+        return bool(self._unexplained)
+
+    @property
+    def delay_output(self) -> bool:
+        """Whether output may be on its way, because a connection is broken."""
+        return any(connection.link.is_broken for connection in self._open_ones())
+
+    def _open_ones(self) -> list[HostConnection]:
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    # ------------------------------------------------------------------ messages
+
+    def open(self, host: Host, tasks: Iterable[TaskId]) -> None:
+        """Open the connection to the agent of a host, which is to run these tasks.
+
+        It takes the place of an earlier one that was lost.
+        """
+        if earlier := self._connections.pop(host.name, None):
+            earlier.link.close()
+        try:
+            link = self._fleet.link_to(host)
+        except TransportError as error:
+            self._lose(host.name, str(error))
+            return
+        connection = self._connections[host.name] = HostConnection(host.name, link)
+        link.tasks.update(tasks)
+        link.watch(self._loop, partial(self._receive, connection))
+
+    def add_task(self, host: str, task: TaskId) -> None:
+        """Let a host run a task from now on, too."""
+        self._connections[host].link.tasks.add(task)
+
+    def send(self, command: events.AgentCommand) -> None:
+        """Send a command to its host, unless the connection is closed."""
+        connection = self._connections.get(command.host)
+        if connection is not None and not connection.closed:
+            connection.link.send(command)
+
+    def send_to_all(self, command: events.AgentCommand) -> None:
+        """Send the same command, which is encoded once, to all hosts."""
+        for connection in self._open_ones():
+            connection.link.send(command)
+
+    def _receive(self, connection: HostConnection) -> None:
+        try:
+            self._take_messages(connection)
+        except ProtocolError as error:
+            connection.close()
+            self._lose(connection.host, f"its agent failed: {error}")
+
+    def _take_messages(self, connection: HostConnection) -> None:
+        """Pass on the messages of a host.
+
+        Raises:
+            ProtocolError: The host sent what it may not send.
+        """
+        # An event of another host may have closed it in the same turn.
+        messages = () if connection.closed else connection.link.receive()
+        if messages is None:
+            connection.close()
+            connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT_SECONDS
+            self._unexplained.append(connection)
+            return
+        connection.answered = connection.answered or bool(messages)
+        for message in join_output(messages):
+            self._on_message(connection.with_our_time(message))
+            if isinstance(message, events.AgentClosed):
+                connection.close(stays=connection.link.stays)
+            if connection.closed:  # the host counts as lost: what follows is of an attempt that is over
+                return
+
+    # ------------------------------------------------------------------ losses
+
+    def _lose(self, host: str, why: str) -> None:
+        self._on_loss(events.AgentLost(host, events.now(), sanitize_host_text(why)))
+
+    def report_losses(self) -> None:
+        """Tell of agents that have ended unasked, as soon as the reason is known or will not become known."""
+        for connection in tuple(self._unexplained):
+            link, reason = connection.link, connection.link.wait(0.0)
+            if reason is None and time.monotonic() < connection.ask_until:
+                continue
+            self._unexplained.remove(connection)
+            why = sanitize_host_text(reason or "its agent exited")
+            at, host = connection.lost_at, connection.host
+            self._on_loss(from_attributes(events.AgentLost, link, host=host, at=at, why=why))
+
+    def give_up(self, host: str) -> None:
+        """Close the connection to an agent that counts as lost."""
+        connection = self._connections.get(host)
+        if connection is not None:
+            connection.given_up = True
+            connection.close()
+            self._unexplained = [each for each in self._unexplained if each is not connection]
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self, is_immediate: Callable[[], bool]) -> list[str]:
+        """Close all connections, and wait for the agents to end. Kill those that do not.
+
+        Args:
+            is_immediate: Returns whether the user has asked to end the job at once.
+
+        Returns:
+            Lines for the user about agents that did not end.
+        """
+        for connection in self._connections.values():
+            connection.close()
+        connections = [connection for connection in self._connections.values() if not connection.stays]
+        connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
+        began, late = time.monotonic(), []
+        for connection in connections:
+            is_short = is_immediate() or connection.given_up
+            deadline = began + (_IMMEDIATE_WAIT_SECONDS if is_short else _LAST_WAIT_SECONDS)
+            # At least a moment, so that each agent is asked once.
+            if connection.link.wait(max(0.1, deadline - time.monotonic())) is None:
+                late.append(connection)
+        if late:
+            self._kill(late, _IMMEDIATE_KILL_SECONDS if is_immediate() else _LAST_WAIT_SECONDS)
+        for connection in connections:
+            connection.link.close()
+        return [line for connection in late if (line := connection.why_not_ended())]
+
+    def _kill(self, late: Collection[HostConnection], seconds: float) -> None:
+        """Kill agents that do not end: they are suspended, or stuck in the kernel.
+
+        Threads wait for that. A program that kills a container on another host talks to it over the link to
+        that host's agent, which this loop drives.
+        """
+        for connection in late:
+            self._loop.run_in_thread(partial(connection.link.kill, seconds), connection.handle_kill)
+        self._loop.run_until(
+            lambda: all(connection.kill_is_over for connection in late), seconds + _KILL_MARGIN_SECONDS
+        )
+
+
+def join_output(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
+    """Yield the messages of a host, with what a task has printed between two other events in one."""
+    printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
+    for message in (*messages, None):
+        if isinstance(message, events.TaskOutput):
+            key = (message.host, message.task, message.attempt)
+            printed.setdefault(key, []).append(message.data)
+            continue
+        for key, pieces in printed.items():
+            yield events.TaskOutput(*key, b"".join(pieces))
+        printed.clear()
+        if message is not None:
+            yield message

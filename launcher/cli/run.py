@@ -47,7 +47,7 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
     line = parse_launch(words, namespace)
     submitted = line.settings[SUBMITTED]
     if submitted is not None:
-        from launcher.launch.detach import run_submitted  # noqa: PLC0415 - for a launcher in the background
+        from launcher.launch.submit import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
         return run_submitted(submitted)
     descriptor = line.settings[UNTIL_EOF_FD]

@@ -286,7 +286,7 @@ NO_DEFAULTS = Setting(
     "no_defaults", switch, "ignore launch.toml and pyproject.toml beside the program", default=False
 )
 
-#: The options of a launcher in a cluster, see `launcher.launch.detach`.
+#: The options of a launcher in a cluster, see `launcher.launch.submit`.
 SUBMITTED: Setting[str | None] = Setting("submitted", any_text, metavar="FILE", default=None)
 # Descriptors of programs that start `launch`, as the Python API does: `launcher.output.renderers`,
 # `launcher.launch.orchestrator`, `launcher.config.jobfile`, `launcher.launch.interrupts`.

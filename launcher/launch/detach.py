@@ -4,39 +4,32 @@ The command forks before anything is started: the child is the launcher, in a se
 the command's streams until the run has a folder, then into the file `RunPaths.messages`; the command shows
 what comes there. A pipe from the launcher carries that folder and the run's name, each with a zero byte, and
 one more zero byte when all tasks run. The end of the pipe means that the launcher has ended.
+
+`launcher.launch.submit` starts the launcher in the queue of a cluster instead, if there is one.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
-from typing import Any
+from contextlib import suppress
 
 from launcher.agent.processes import nothing_on
-from launcher.backends.batch_queue import BatchQueue, Parcel
-from launcher.common.errors import InputError, LaunchError
+from launcher.common.errors import LaunchError
 from launcher.common.events import TaskMoved
 from launcher.common.record import replace
 from launcher.common.report import Report
-from launcher.common.text import escape_controls, signal_name, why_not_started
-from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
-from launcher.files.requests import parse_collects, parse_syncs
-from launcher.job import RUN_FOLDER_VARIABLE, Placement, RunPaths
-from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
+from launcher.common.text import signal_name, why_not_started
+from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
+from launcher.launch.interrupts import STOP_SIGNALS
 from launcher.launch.options import LaunchOptions
-from launcher.launch.programs import check_programs_here
-from launcher.launch.reports import publish_report, unstarted_report
-from launcher.launch.session import Session, launch_request
-from launcher.messages import say
+from launcher.launch.session import Session
+from launcher.launch.submit import submit
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import DisplayEvent, RunInfo
-from launcher.runs.folder import create, discard, with_batch_job
-from launcher.runs.run import BatchJob, Run, load, new_run_name
+from launcher.runs.run import load
 
 #: Seconds between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
@@ -109,24 +102,28 @@ class _PassOn:
 
 
 def run_detached(options: LaunchOptions) -> int:
-    """Run a job in a child process that goes on; return when all tasks run.
-
-    Signals that end a launch are passed on to the child until then.
-
-    If the backend has a queue that starts launchers, submit this one there, and return.
+    """Run a job whose launcher goes on: in a cluster's queue if there is one, else in a child process.
 
     Returns:
-        In this process 0, or the exit code of a job that has ended before; in the child that of the job.
+        In this process 0, or the exit code of a job that has ended before; in the launcher that of the job.
 
     Raises:
-        LaunchError: the launcher was killed; or as `Session.run`, in the child.
+        LaunchError: The launcher was killed or the queue refuses it; or as `Session.run`, in the launcher.
     """
     queue = options.backend.batch_queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return Session(replace(options, submitted=submitted)).run()
     if queue is not None and queue.can_submit():
-        return _submit(options, queue)
+        return submit(options, queue)
+    return _run_in_background(options)
+
+
+def _run_in_background(options: LaunchOptions) -> int:
+    """Run a job in a child process that goes on; return when all tasks run.
+
+    Signals that end a launch are passed on to the child until then.
+    """
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -153,138 +150,6 @@ def run_detached(options: LaunchOptions) -> int:
     if code == 0:
         print(run_name)
     return code
-
-
-def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
-    """Let the queue of a cluster start the launcher, and print the name of the run.
-
-    Returns:
-        0, or the exit code of a job that has ended before all of its tasks started.
-
-    Raises:
-        InputError: the options are wrong.
-        LaunchError: the queue does not take it; its folder can't be made.
-    """
-    if options.backend.shares_files:
-        check_programs_here(options)
-    parcel = _parcel(options)
-    paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend.name))
-    run = load(paths.root)
-    assert run is not None
-    try:
-        os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        interrupts = Interrupts()
-        with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
-            request = launch_request(options, run.name, interrupts.ignore)
-            submitted = queue.submit(options.backend_options, request, run, sys.argv[1:], parcel)
-    except InputError:  # nothing was begun
-        discard(run)
-        raise
-    except BaseException as error:
-        _leave(run, options, error)
-        raise
-    if submitted.code is not None and not run.report():
-        ended = LaunchError("its launcher has ended before the tasks started")
-        ended.exit_code = submitted.code
-        _leave(run, options, ended)
-        return submitted.code
-    if submitted.code is None:
-        say(f"{submitted.text}; launch attach {run.name} shows it")
-    if not submitted.code:
-        print(run.name)
-    return submitted.code or 0
-
-
-def _leave(run: Run, options: LaunchOptions, error: BaseException) -> None:
-    """Leave a run whose launcher was not started, or has ended at once: it is the newest run, and has failed.
-
-    Otherwise `launch attach` would show the run before it, which may have succeeded.
-    """
-    with suppress(OSError, LaunchError):  # a full disk
-        with open(run.paths.messages, "a", encoding="utf-8") as messages:
-            messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
-        with_batch_job(run, None)  # so that no queue is asked about it
-    publish_report(unstarted_report(run.name, Placement(()), run.started_at, error), options, run.paths)
-
-
-def _parcel(options: LaunchOptions) -> Parcel:
-    """What a launcher of these options needs on a machine that does not see the files of this one.
-
-    Raises:
-        JobError: ``--sync`` or ``--collect`` are wrong.
-    """
-    settings = options.settings
-    syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
-    counts = {role.name: role.count for role in options.spec.roles}
-    collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
-    report = os.path.abspath(settings[REPORT] or "") if settings[REPORT] else None
-    results = {os.path.abspath(request.into) for request in collects if request.into is not None}
-    results |= {os.path.dirname(report)} if report else set()
-
-    def pack(places: Mapping[str, str], backend_options: Any) -> bytes:
-        def moved(path: str) -> str:
-            for sync in syncs if os.path.isabs(path) else ():
-                inside = sync.inside(path)
-                if inside is not None:
-                    return f"{places[sync.text]}/{inside}".rstrip("/")
-            return path
-
-        roles = (
-            replace(
-                role,
-                workdir=role.workdir and moved(role.workdir),
-                program=replace(role.program, name=moved(role.program.name)),
-            )
-            for role in options.spec.roles
-        )
-        collected = (
-            text if request.into is None
-            else text.removesuffix(request.into) + places[os.path.abspath(request.into)]
-            for text, request in zip(settings[COLLECT], collects, strict=True)
-        )  # fmt: skip
-        spec = replace(
-            options.spec, roles=tuple(roles), workdir=options.spec.workdir and moved(options.spec.workdir)
-        )
-        there = replace(
-            options,
-            settings=settings.with_values(
-                {
-                    SYNC: tuple(
-                        places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "")
-                        for sync in syncs
-                    ),
-                    COLLECT: tuple(collected),
-                    REPORT: report and f"{places[os.path.dirname(report)]}/{os.path.basename(report)}",
-                    RUN_DIR: None,
-                }
-            ),
-            spec=spec,
-            backend_options=backend_options,
-        )
-        return pickle.dumps((there, moved(os.getcwd()), sys.argv[1:]))
-
-    return Parcel(tuple(sync.text for sync in syncs), tuple(sorted(results)), pack)
-
-
-def run_submitted(path: str) -> int:
-    """Run a job whose options a launch on another machine has read.
-
-    Args:
-        path: of the file that a `Parcel` has made.
-
-    Returns:
-        The exit code of the job.
-
-    Raises:
-        LaunchError: as `Session.run`.
-    """
-    with open(path, "rb") as file:
-        name, packed = pickle.load(file)
-    options, folder, sys.argv[1:] = pickle.loads(packed)
-    with suppress(FileNotFoundError):
-        os.chdir(folder)
-    run = Run(name, paths=RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), owner=None, started_at=0.0)
-    return Session(replace(options, submitted=run)).run()
 
 
 def _wait(pipe: int) -> tuple[str, bool]:

@@ -48,6 +48,7 @@ from launcher.scheduler.placement import place
 if TYPE_CHECKING:
     from launcher.launch.display import Display
     from launcher.launch.orchestrator import Orchestrator
+    from launcher.launch.requested_files import RequestedFiles
     from launcher.launch.staged_files import StagedFiles
     from launcher.output.tmux import Tmux
 
@@ -85,11 +86,12 @@ class Session:
     request: LaunchRequest
     allocation: Allocation
     # place
-    files: StagedFiles | None
+    requested_files: RequestedFiles | None
     shown_tasks: frozenset[str] | None
     # connect
     loop: EventLoop
     fleet: Fleet
+    files: StagedFiles | None
     display_class: type[Display]
     orchestrator_class: type[Orchestrator]
     # open_run_folder
@@ -191,11 +193,11 @@ class Session:
         """Give each task its host. All faults of ``--sync``, ``--collect`` and ``--show`` are known then."""
         placement = place(self.allocation.spec, self.allocation.hosts)
         self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
-        self.files = None
+        self.requested_files = None
         if self.request.runs_programs:
-            from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
+            from launcher.launch.requested_files import RequestedFiles  # noqa: PLC0415 - with compression
 
-            self.files = StagedFiles(self.options, self.allocation, self.placement)
+            self.requested_files = RequestedFiles(self.options, self.allocation, self.placement)
         self.shown_tasks = _shown_tasks(self.settings[table.SHOW], self.placement)
 
     def check_programs(self) -> None:
@@ -205,11 +207,12 @@ class Session:
 
     def print_plan(self) -> int:
         """Print what the launch would do, for ``--dry-run``."""
-        expected = self.placement if self.files is None else self.files.expected()
+        files = self.requested_files
+        expected = self.placement if files is None else files.expected()
         if self.settings[table.TENSORBOARD] == "":
             expected = with_output_folder(expected)
         notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
-        about_files = [*self.allocation.remarks, *([] if self.files is None else self.files.described())]
+        about_files = [*self.allocation.remarks, *([] if files is None else files.described())]
         return show_plan(
             self.allocation.spec, replace(expected, notes=notes), self.settings[table.JSON], about_files
         )
@@ -218,14 +221,19 @@ class Session:
         """Start the agents, and copy the files of the launch to their hosts."""
         self.began = events.now()
         self.loop = self.job_stack.enter_context(EventLoop())
-        for text in () if self.files is None else self.files.notes:
+        for text in () if self.requested_files is None else self.requested_files.notes:
             say(text)
         if self.options.has_other_machines:
             name_idle_hosts(self.allocation.hosts, self.placement)
         self.fleet = self.job_stack.enter_context(self.allocation.fleet(self.placement, self.loop))
         self.display_class, self.orchestrator_class = _supervised_half()
-        if self.files is not None:
-            self.files.begin(self.fleet, self.run_name, self.interrupts, self.loop)
+        self.files = None
+        if self.requested_files is not None:
+            from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
+
+            self.files = StagedFiles(
+                self.requested_files, self.fleet, self.run_name, self.interrupts, self.loop
+            )
             self.job_stack.callback(self.files.remove)
             self.files.send()
 

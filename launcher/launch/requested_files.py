@@ -1,0 +1,166 @@
+"""What ``--sync``, ``--collect`` and ``--output-dirs`` of a launch ask for, before a host is connected to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+from launcher.agent.transfer import OUTPUTS_FOLDER
+from launcher.backends.backend import Allocation
+from launcher.backends.connections import with_tilde
+from launcher.common.cluster import TaskId
+from launcher.common.record import replace
+from launcher.common.text import byte_size, join_names, plural
+from launcher.config.table import COLLECT, RUN_DIR, SYNC, WORKDIR
+from launcher.files.requests import parse_collects, parse_syncs
+from launcher.files.walk import SourceTree, left_out, read_trees
+from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement
+from launcher.launch.options import LaunchOptions
+
+#: Stands for the name of the run in a dry run.
+_EXAMPLE_RUN_NAME = "JOB"
+
+
+class RequestedFiles:
+    """The files that one launch copies.
+
+    It is made before a host is connected to: all faults of the options are known then.
+
+    Args:
+        options: The options of the launch.
+        allocation: The hosts.
+        placement: The tasks, each with its host.
+
+    Raises:
+        JobError: A file or folder is not there, or can't be read.
+    """
+
+    def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
+        self.options, self.placement = options, placement
+        self.runs_as_other_user = allocation.runs_as_other_user
+        hosts = [host.name for host in placement.agent_hosts()]
+        #: Hosts that do not see the files of this machine.
+        self.remote = [host for host in hosts if host not in allocation.sharing_files]
+        settings = options.settings
+        self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
+        counts = {role.name: role.count for role in options.spec.roles}
+        self.collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
+        #: For the user.
+        self.notes: list[str] = []
+        #: The folders that are copied.
+        self.trees: list[SourceTree] = []
+        self._subfolder = ""
+        if self._syncs and self.remote:
+            self.trees, self._subfolder = read_trees(self._syncs, os.getcwd(), settings[RUN_DIR])
+        elif self._syncs:
+            here = allocation.local.issuperset(hosts)
+            why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
+            self.notes.append(f"--sync: nothing is copied: {why}")
+        #: Hosts whose tasks have their output folders there, not in the run's folder.
+        self.output_hosts = self.remote if options.spec.output_dirs else []
+        #: Hosts that are to have a folder of this run.
+        self.hosts_with_folder = self.remote if self._syncs or options.spec.output_dirs else []
+
+    def tasks_for(self, hosts: Iterable[str]) -> dict[str, list[str]]:
+        """Return the names of folders for the tasks that may run on each of these hosts."""
+        on_hosts, tasks = self.placement.by_host(), self.placement.tasks
+        may_move = bool(self.options.spec.policy.restarts)
+        return {
+            host: [placed.task.file_stem for placed in (tasks if may_move else on_hosts.get(host, ()))]
+            for host in hosts
+        }
+
+    def with_folders(
+        self, placement: Placement, tops: Mapping[str, str], outputs: Mapping[str, str]
+    ) -> Placement:
+        """Return a placement of this launch with the folders of its tasks on other machines.
+
+        Args:
+            placement: The placement.
+            tops: Where the first folder is, by host.
+            outputs: Where the folders for results are, by host.
+        """
+        tasks = tuple(
+            self._in_copy(placed, tops[placed.host.name]) if placed.host.name in tops else placed
+            for placed in placement.tasks
+        )
+        folders = {
+            p.task: f"{outputs[p.host.name]}/{p.task.file_stem}" for p in tasks if p.host.name in outputs
+        }
+        return with_output_dirs(replace(placement, tasks=tasks), folders)
+
+    def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
+        """Return the task, run in the copy of the first folder or in the folder within it that it names."""
+        role, first = placed.role, self._syncs[0]
+        workdir = role.workdir
+        if not workdir and self.options.settings.is_given(WORKDIR):
+            workdir = self.options.spec.workdir
+        inside: str | None = self._subfolder
+        if workdir:
+            inside = None if workdir.startswith("~") else first.inside(workdir)
+        name = role.program.name
+        if os.path.isabs(name) and first.inside(name) is not None:
+            name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
+        return replace(
+            placed,
+            role=replace(role, workdir=None, program=replace(role.program, name=name)),
+            host=replace(
+                placed.host, workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
+            ),
+        )
+
+    # ------------------------------------------------------------------ dry run
+
+    def expected(self) -> Placement:
+        """Return the placement as `StagedFiles` would complete it, as far as this machine knows it."""
+        outputs = {}
+        if self.options.spec.output_dirs:
+            hosts = [host.name for host in self.placement.hosts()]
+            outputs = {
+                **dict.fromkeys(hosts, f"{self._run_folder}/output"),
+                **dict.fromkeys(self.output_hosts, f"{work_folder(_EXAMPLE_RUN_NAME)}/{OUTPUTS_FOLDER}"),
+            }
+        tops = dict.fromkeys(self.remote, self._place(0)) if self.trees else {}
+        return self.with_folders(self.placement, tops, outputs)
+
+    def described(self) -> Iterator[str]:
+        """Yield lines about the files that would be copied."""
+        for number, tree in enumerate(self.trees):
+            folder = with_tilde(tree.request.folder)
+            text = f"{folder}, {plural(tree.files, 'file')} ({byte_size(tree.size)})"
+            stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
+            yield f"--sync: {text}, is copied to {self._place(number)} on {join_names(self.remote)}; {stays}"
+        yield from left_out(self.trees)
+        for request in self.collects:
+            tasks = [placed.task for placed in self.placement.tasks if request.concerns(placed.task)]
+            into = f"{self._run_folder}/collected"
+            if request.into is not None:
+                into = with_tilde(os.path.abspath(request.into))
+            into += "/TASK" if request.into is None or request.number is None else ""
+            yield f"--collect: {request.path} of {join_names(tasks)} is copied to {into} when the job is over"
+        if self.options.spec.output_dirs:
+            where = f"{self._run_folder}/output/TASK"
+            yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"
+        yield from self.notes
+
+    @property
+    def _run_folder(self) -> str:
+        run_dir = self.options.settings[RUN_DIR]
+        return "RUN_DIR" if run_dir is None else with_tilde(os.path.abspath(run_dir))
+
+    def _place(self, number: int) -> str:
+        """Return where a folder goes on the hosts; their homes are not known here."""
+        request = self._syncs[number]
+        if request.remote is None:
+            return f"{work_folder(_EXAMPLE_RUN_NAME)}/{request.name}"
+        return request.remote if request.remote.startswith("/") else f"~/{request.remote}"
+
+
+def work_folder(run_name: str) -> str:
+    """Return the folder of a run on another machine."""
+    return f"~/.cache/tf-launcher/work/{run_name}"
+
+
+def with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
+    """Return a placement whose tasks have these folders for results."""
+    return placement.with_env({task: {OUTPUT_DIR_VARIABLE: folder} for task, folder in folders.items()})

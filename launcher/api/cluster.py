@@ -119,7 +119,7 @@ class TFCluster:
 
     @staticmethod
     @named_arguments(_CALLER, RunOptions.__annotations__, context_fault)
-    def run(
+    def run(  # noqa: PLR0913 - the parameters of TensorFlowOnSpark
         map_fun: Callable[[Any, Any], Any],
         tf_args: Any,
         num_executors: int,

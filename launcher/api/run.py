@@ -134,7 +134,7 @@ def function_fault(given: object) -> tuple[str, str]:
 
 
 @named_arguments(_CALLER, RunOptions.__annotations__)
-def run(
+def run(  # noqa: PLR0913 - public
     program: Words | AnyPath,
     *,
     ps: int | None = None,
@@ -182,8 +182,8 @@ def run(
             ``report``. Without ``check``: there is no report, as the job did not begin, or the launcher was
             killed.
     """
-    counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
-    driver = program_driver(_CALLER, program, counts, roles, options)
+    tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
+    driver = program_driver(_CALLER, program, tasks, options)
     driver.start()
     try:
         driver.wait()
@@ -199,8 +199,7 @@ def run(
 def program_driver(
     caller: str,
     program: Words | AnyPath,
-    counts: Mapping[str, Any],
-    roles: Mapping[str, int | Mapping[str, Any]] | None,
+    tasks: Mapping[str, Any],
     options: RunOptions,
     environ: Mapping[str, str] | None = None,
     defaults: bool = True,
@@ -210,9 +209,8 @@ def program_driver(
     Args:
         caller: the function whose arguments these are, for messages.
         program: see `run`.
-        roles: see `run`.
+        tasks: ``ps``, ``workers``, ``chief``, ``evaluator`` and ``roles`` of `run`, by these names.
         options: see `run`.
-        counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`, by these names.
         environ: more variables for the launcher.
         defaults: read the defaults of the project, as the command does.
 
@@ -225,12 +223,12 @@ def program_driver(
         found.add("program is empty", "expected a file, or a list: ['train.py', ...]")
     options = read_options(found, options)
     number = arguments.whole(0, MAX_TASKS)
-    ps, workers = (found.optional(name, counts[name], number) for name in ("ps", "workers"))
+    ps, workers = (found.optional(name, tasks[name], number) for name in ("ps", "workers"))
     chief, evaluator = (
-        found.optional(name, counts[name], arguments.flag, False) for name in ("chief", "evaluator")
+        found.optional(name, tasks[name], arguments.flag, False) for name in ("chief", "evaluator")
     )
     role = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
-    of_roles: dict[str, Any] = found.optional("roles", roles, role, {})
+    of_roles: dict[str, Any] = found.optional("roles", tasks["roles"], role, {})
     found.check()
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
     is_job_file = values.names_job_file(command[0])

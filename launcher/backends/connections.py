@@ -290,7 +290,7 @@ def slow(text: str) -> Iterator[None]:
         timer.cancel()
 
 
-def for_each(
+def for_each(  # noqa: PLR0913 - callers give most of them by name
     hosts: Iterable[str],
     function: Callable[[str], _T],
     step: str | Callable[[], str],

@@ -186,7 +186,7 @@ class TaskFailed(JobFailed):
         report: the `launcher.Report`; ``None``: the job has not ended, or has no report.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public
         self,
         text: str,
         task: str,

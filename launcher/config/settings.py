@@ -79,7 +79,7 @@ class Setting(Generic[T_co]):
         complete: Returns the words that a shell completes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - declarations give them by name
         self,
         name: str,
         parse: Callable[[str], Any],

@@ -1,11 +1,14 @@
-"""Hints from what the agents of a job find on their hosts."""
+"""Hints about hosts: what agents find there, which have no task, and which can't be what the user meant."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+from launcher.common.errors import HostsError
 from launcher.common.events import AgentReady, Event, HostFacts
 from launcher.common.text import join_names
+from launcher.common.trusted_io import similar_file
 from launcher.job import Host, Placement
 from launcher.messages import say
 
@@ -52,3 +55,18 @@ def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
         say(f"no task runs on {join_names(idle)}: the job has {tasks}")
+
+
+def host_file_hint(error: HostsError, text: str) -> str:
+    """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it can't be one.
+
+    Args:
+        error: Why the hosts can't be used.
+        text: What ``--hosts`` says.
+    """
+    is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
+    if not is_word or "was not found" not in str(error):
+        return ""
+    meant = similar_file(text)
+    hint = f"--hosts {text}: there is no file of that name either"
+    return f"{hint}; did you mean {meant}?" if meant else hint

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,10 @@ from launcher.common.errors import Fault, HostsError, JobError, LaunchError, Tra
 from launcher.common.record import Record, replace
 from launcher.common.report import Report
 from launcher.common.text import plural, plural_roles
-from launcher.common.trusted_io import similar_file
 from launcher.config import table
 from launcher.event_loop import EventLoop
-from launcher.job import RELAY_VARIABLE, Placement, RunPaths
-from launcher.launch.host_hints import HostHints, name_idle_hosts
+from launcher.job import Placement, RunPaths
+from launcher.launch.host_hints import HostHints, host_file_hint, name_idle_hosts
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.plan_output import defaults_in_effect, show_plan
@@ -37,6 +36,7 @@ from launcher.launch.reports import (
     write_report_for_user,
     write_run_report,
 )
+from launcher.launch.socket_relay import SocketRelay
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.launch.wiring import Recovery, Wiring
 from launcher.messages import MessageQueue, say
@@ -98,7 +98,7 @@ class Session:
     tmux: Tmux | None
     paths: RunPaths
     # start_hosts
-    relays: Mapping[str, Mapping[str, str]]
+    relay: SocketRelay
     board: TensorBoardSidecar | None
     planned_placement: Placement
     # open_display, supervise
@@ -163,7 +163,7 @@ class Session:
                     return code
             except (LaunchError, KeyboardInterrupt, SystemExit) as error:
                 self.report_error(error)
-                if isinstance(error, HostsError) and (hint := self.hint_at_host_file(error)):
+                if isinstance(error, HostsError) and (hint := host_file_hint(error, self.options.hosts_text)):
                     raise HostsError([*error.faults, hint]) from error
                 raise
 
@@ -269,7 +269,7 @@ class Session:
 
     def start_hosts(self) -> None:
         """Make the hosts ready for tasks: containers run, and tasks have their folders and addresses."""
-        self.relays = _relays(self.fleet, self.settings[table.RELAY])
+        self.relay = SocketRelay(self.fleet, self.settings[table.RELAY])
         self.board = None
         if self.settings[table.TENSORBOARD] is not None:
             self.board = TensorBoardSidecar(
@@ -287,7 +287,7 @@ class Session:
                 placement = self.files.make_output_dirs(placement, self.paths)
         if self.settings[table.TENSORBOARD] == "":
             placement = with_output_folder(placement)
-        return placement.with_env({p.task: self.relays.get(p.host.name, {}) for p in placement.tasks})
+        return placement.with_env({p.task: self.relay.env(p.host.name) for p in placement.tasks})
 
     # ------------------------------------------------------------------ the job
 
@@ -312,7 +312,7 @@ class Session:
                 placement=self.placement,
                 paths=self.paths,
                 started_at=self.began,
-                without_relay=self.hosts_without_relay(),
+                without_relay=self.relay.hosts_without(self.allocation),
             ),
             interrupts=self.interrupts,
             messages=self.messages,
@@ -330,8 +330,8 @@ class Session:
         with self.interrupts.queued():
             self.orchestrator.begin()
             self.is_supervised = True
-            first = _announcement(self.run_name, self.placement)
-            for note in (first, *self.options.notes, *self.placement.notes, *self.display.notes):
+            notes = (*self.options.notes, *self.placement.notes, *self.display.notes)
+            for note in (self.announcement(), *notes):
                 say(note, urgent=False)
             if killed:
                 say(killed)
@@ -343,12 +343,12 @@ class Session:
             self.is_reported = True
         return report
 
-    def hosts_without_relay(self) -> tuple[str, ...]:
-        """Return the names of other machines from which tasks can't reach the socket of ``--relay``."""
-        if self.settings[table.RELAY] is None or not self.fleet.has_remote_hosts:
-            return ()
-        reached = {*self.relays, *self.allocation.local}
-        return tuple(host.name for host in self.allocation.hosts if host.name not in reached)
+    def announcement(self) -> str:
+        """Return the first line about a job. The last lines have the folder of its logs."""
+        tasks = plural_roles(Counter(placed.role.name for placed in self.placement.tasks))
+        hosts = self.placement.hosts()
+        where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
+        return f"job {self.run_name}: {tasks} on {where}"
 
     def recovery(self) -> Recovery | None:
         """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
@@ -372,8 +372,7 @@ class Session:
         Raises:
             TransportError: That is not possible now.
         """
-        if self.relays and host_name not in self.relays:
-            raise TransportError(f"{host_name}: none of its ports is forwarded")
+        self.relay.check(host_name)
         self.fleet.recover(host_name)
         if self.files is not None:
             self.files.copy_to(host_name)
@@ -456,16 +455,6 @@ class Session:
         if self.interrupts.first_name and not self.is_supervised and not is_launch_error:
             say(f"{self.interrupts.first_name}: no task was started")
 
-    def hint_at_host_file(self, error: HostsError) -> str:
-        """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it can't be one."""
-        text = self.options.hosts_text
-        is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
-        if not is_word or "was not found" not in str(error):
-            return ""
-        meant = similar_file(text)
-        hint = f"--hosts {text}: there is no file of that name either"
-        return f"{hint}; did you mean {meant}?" if meant else hint
-
 
 def launch_request(
     options: LaunchOptions, run_name: str, ignore_signals: Callable[[], None]
@@ -517,32 +506,7 @@ def _folder_error(error: JobError, source: str) -> JobError:
     return JobError(replace(fault, where=source, expected=expected) for fault in error.faults)
 
 
-def _relays(fleet: Fleet, socket: str | None) -> Mapping[str, Mapping[str, str]]:
-    """Forward a port of each other machine to a unix socket here.
-
-    Returns:
-        The variables of the tasks on these machines, by host.
-
-    Raises:
-        TransportError: The backend forwards no ports.
-    """
-    if socket is None or not fleet.has_remote_hosts:
-        return {}
-    if fleet.forwarding is None:
-        raise TransportError("--relay: this transport forwards no ports")
-    ports = fleet.forwarding.relay(os.path.abspath(socket))
-    return {host: {RELAY_VARIABLE: f"127.0.0.1:{port}"} for host, port in ports.items()}
-
-
 def _kill_leftovers(run_name: str) -> str:
     """Kill processes that runs with a dead launcher left. Returns a message; empty if there were none."""
     runs = unfinished(run_name)
     return kill_leftovers(runs).text if runs else ""
-
-
-def _announcement(run_name: str, placement: Placement) -> str:
-    """Return the first line about a job. The last lines have the folder of its logs."""
-    tasks = plural_roles(Counter(placed.role.name for placed in placement.tasks))
-    hosts = placement.hosts()
-    where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
-    return f"job {run_name}: {tasks} on {where}"

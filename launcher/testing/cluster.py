@@ -54,7 +54,7 @@ class Cluster:
         self.passed = False
 
     @named_arguments("cluster.start", RunOptions.__annotations__)
-    def start(
+    def start(  # noqa: PLR0913 - public
         self,
         program: Words | AnyPath,
         *,
@@ -103,9 +103,9 @@ class Cluster:
         within = found.read("within", within, number(0))
         read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
         found.check()
-        counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
+        tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
         more = {FIXED_ADDRESSES_VARIABLE: "1"}
-        driver = program_driver("cluster.start", program, counts, roles, read, more, defaults=False)
+        driver = program_driver("cluster.start", program, tasks, read, more, defaults=False)
         driver.keep_events = True
         folder.mkdir()
         driver.output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)

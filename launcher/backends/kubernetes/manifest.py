@@ -31,7 +31,7 @@ _LAUNCHER_FIELDS = ("env", "envFrom", "securityContext", "volumeMounts")
 _PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
 
-def job_manifest(
+def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
     options: KubernetesOptions,
     run: str,
     host: Host,

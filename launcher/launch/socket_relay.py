@@ -1,0 +1,51 @@
+"""``--relay``: tasks on other machines connect to a unix socket of this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from launcher.backends.backend import Allocation
+from launcher.backends.connections import Fleet
+from launcher.common.errors import TransportError
+from launcher.job import RELAY_VARIABLE
+
+
+class SocketRelay:
+    """Forwards a port of each other machine to a unix socket here.
+
+    Args:
+        fleet: The hosts of the job.
+        socket: The path of the socket. None without ``--relay``.
+
+    Raises:
+        TransportError: The backend forwards no ports.
+    """
+
+    def __init__(self, fleet: Fleet, socket: str | None) -> None:
+        self._is_needed = socket is not None and fleet.has_remote_hosts
+        self._ports: Mapping[str, int] = {}
+        if socket is not None and fleet.has_remote_hosts:
+            if fleet.forwarding is None:
+                raise TransportError("--relay: this transport forwards no ports")
+            self._ports = fleet.forwarding.relay(os.path.abspath(socket))
+
+    def env(self, host: str) -> Mapping[str, str]:
+        """Return the variables of the tasks on a host."""
+        return {RELAY_VARIABLE: f"127.0.0.1:{self._ports[host]}"} if host in self._ports else {}
+
+    def hosts_without(self, allocation: Allocation) -> tuple[str, ...]:
+        """Return the names of other machines from which tasks can't reach the socket."""
+        if not self._is_needed:
+            return ()
+        reached = {*self._ports, *allocation.local}
+        return tuple(host.name for host in allocation.hosts if host.name not in reached)
+
+    def check(self, host: str) -> None:
+        """Check that the tasks of lost hosts can move to this one.
+
+        Raises:
+            TransportError: None of its ports is forwarded.
+        """
+        if self._ports and host not in self._ports:
+            raise TransportError(f"{host}: none of its ports is forwarded")

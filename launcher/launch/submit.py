@@ -93,7 +93,8 @@ class _Packer:
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
         self._collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
-        self._report = os.path.abspath(settings[REPORT]) if settings[REPORT] else None
+        report = settings[REPORT]
+        self._report = os.path.abspath(report) if report else None
 
     def parcel(self) -> Parcel:
         """Return what the launcher needs there, and which folders here get results."""

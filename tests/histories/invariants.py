@@ -33,12 +33,12 @@ def validate(job: JobState) -> None:
 
 def _validate_tasks(tasks: TaskTable) -> None:
     ended = {task for task, record in tasks.items() if record.state is TaskState.ENDED}
-    stalled = {task for task, record in tasks.items() if record.has_stalled}
+    stalled = {task for task, record in tasks.items() if record.current.has_stalled}
     unanswered = (TaskState.STARTING, TaskState.STOPPING)
     assert tasks.open == {task for task, record in tasks.items() if not record.state.is_over}
     assert tasks.alive == tasks.open - ended - stalled
     assert tasks.starting == {
-        task for task, record in tasks.items() if record.state in unanswered and record.pid is None
+        task for task, record in tasks.items() if record.state in unanswered and record.current.pid is None
     }
     assert tasks.all_deciding & (tasks.open - ended | tasks.restarting.keys()) <= tasks.deciding
     assert tasks.deciding <= tasks.all_deciding & (tasks.open | tasks.restarting.keys())

@@ -28,7 +28,11 @@ NODES = 2
 #: The image of the tests: in a cluster of ours it is made of this machine's Python.
 IMAGE, PUBLIC_IMAGE = "localhost/launch-test:1", "python:3.11-slim"
 #: Ends a cluster that nobody uses: by its script, its name, and the lock files of its users and their turn.
-_LAST = 'exec 8>"$3"; flock 8; exec 9>"$2"; ! flock -nx 9 || { "$0" down "$1" && rm "$2" "$3"; }'
+#: Who had to wait for the turn of somebody who has ended the cluster holds a lock of a file that is gone.
+_LAST = """
+    exec 8>"$3"; flock 8; [ /proc/self/fd/8 -ef "$3" ] || exit 0
+    exec 9>"$2"; ! flock -nx 9 || { "$0" down "$1" && rm "$2" "$3"; }
+"""
 
 
 class Cluster:

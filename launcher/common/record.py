@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         """See below."""
 
 else:
+    #: Stands for an attribute that an object does not have.
+    _MISSING = object()
 
     class _RecordType(type):
         """Makes the fields of a record from its annotations; values in the class are defaults."""
@@ -107,11 +109,15 @@ else:
 
     def from_attributes(kind, /, *sources, **values):
         """Return a record of this class whose other values are the attributes of objects, the first first."""
-        for name in kind._fields:
-            if name not in values:
-                owner = next((source for source in sources if hasattr(source, name)), sources[0])
-                values[name] = getattr(owner, name)
-        return kind(**values)
+
+        def attribute(name):
+            for source in sources:
+                value = getattr(source, name, _MISSING)
+                if value is not _MISSING:
+                    return value
+            raise AttributeError(f"no object has {name!r} for {kind.__name__}")
+
+        return kind(*[values[name] if name in values else attribute(name) for name in kind._fields])
 
     def replace(record, /, **changes):
         """Return a copy of a record with other values for these fields."""

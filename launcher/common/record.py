@@ -117,6 +117,9 @@ else:
                     return value
             raise AttributeError(f"no object has {name!r} for {kind.__name__}")
 
+        for name in values:
+            if name not in kind._fields:
+                raise TypeError(f"{kind.__name__} has no field {name!r}")
         return kind(*[values[name] if name in values else attribute(name) for name in kind._fields])
 
     def replace(record, /, **changes):

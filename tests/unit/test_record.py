@@ -139,3 +139,5 @@ def test_a_record_is_made_from_attributes_of_another_object() -> None:
     assert from_attributes(Recorded, Frozen("n", 5), port=6) == Recorded("n", 6)
     with pytest.raises(AttributeError, match="tasks"):
         from_attributes(Recorded, object(), host="n", port=1)
+    with pytest.raises(TypeError, match="prt"):
+        from_attributes(Recorded, Frozen("n", 5), prt=6)

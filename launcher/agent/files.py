@@ -404,10 +404,10 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
         user = _user_of(root)
         if user:
             raise LaunchError(f"{root} is in use by {user}; wait until it is over, or give another place")
+        if not old_key:  # before its first file: others check the place without the lock
+            _write_list(root, stage, list_of(key, []))
         _merge(root, gone, stage, destination.entries)
-        with open(f"{root}/{SYNC_MARK}.new", "w", encoding="ascii") as file:
-            file.write(list_of(key, {**same, **destination.entries}.values()))
-        os.replace(file.name, f"{root}/{SYNC_MARK}")
+        _write_list(root, stage, list_of(key, {**same, **destination.entries}.values()))
     except OSError as error:
         if not os.path.isabs(error.filename or ""):
             error.filename, error.filename2 = root, None
@@ -418,7 +418,6 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
 
 def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
     """Remove ``gone`` from a tree, and move the entries that arrived into it; other files stay."""
-    os.makedirs(root, exist_ok=True)
     for path in sorted(gone, reverse=True):
         with contextlib.suppress(OSError):  # a folder may hold files that no sync copied
             is_folder = stat.S_ISDIR(os.lstat(f"{root}/{path}").st_mode)
@@ -429,6 +428,15 @@ def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEn
             os.chmod(f"{root}/{path}", entry.mode)
         else:
             os.rename(f"{stage}/{path}", f"{root}/{path}")
+
+
+def _write_list(root: str, stage: str, text: str) -> None:
+    """Put the list of a tree into it in one step. It may be the first file there."""
+    for folder in (root, stage):
+        os.makedirs(folder, exist_ok=True)
+    with open(f"{stage}/{SYNC_MARK}", "w", encoding="ascii") as file:
+        file.write(text)
+    os.replace(file.name, f"{root}/{SYNC_MARK}")
 
 
 def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:

@@ -156,7 +156,7 @@ class LauncherConnection:
 
     @property
     def is_done(self) -> bool:
-        """Whether the launcher has all messages, or cannot get them any more."""
+        """Whether the launcher has received all messages, or can no longer receive them."""
         return self.has_given_up or self.channel.is_idle
 
     def next_due(self) -> Optional[float]:

@@ -137,7 +137,8 @@ class Spawner:
         Args:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
             extra: Environment added to the agent's own.
-            workdir: Where it runs, relative to where the agent was started; ``None``: there.
+            workdir: The folder in which it runs, relative to the one in which the agent was started.
+                None: that one.
             venv: The environment that it runs in, see `environment_variables`.
             script: A file that must be there.
 

@@ -222,7 +222,7 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
         Whether the file changed meanwhile.
 
     Raises:
-        OSError: It cannot be opened, or is not a file any more.
+        OSError: It cannot be opened, or is no longer a file.
     """
     with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         before = os.fstat(file.fileno())

@@ -245,7 +245,7 @@ class Allocation(AbstractContextManager["Allocation"]):
     def replace_host(self, host_name: str) -> None:
         """Make a new host with the name of a lost one. Blocks; any thread may call it.
 
-        It returns when no task of the old host can be running any more.
+        It returns when no task of the old host can still be running.
 
         Raises:
             TransportError: That is not possible now.

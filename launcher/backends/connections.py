@@ -61,7 +61,7 @@ class AgentLink(Protocol):
         """Let the loop drive the link: it calls ``ready`` when `receive` has something, until `unwatch`."""
 
     def unwatch(self) -> None:
-        """Call nothing any more."""
+        """Let the loop no longer call ``ready``."""
 
     def receive(self) -> Sequence[Message] | None:
         """The messages that have come; ``None`` at the end of the agent.
@@ -308,9 +308,9 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         function: gets the name of a host; limits its time itself.
         step: what they do, or a function that returns this: the user is told it while some take long.
         fanout: how many hosts at once; 0: all.
-        loop: runs meanwhile; ``None``: no loop has to, or another thread runs it.
+        loop: The loop that runs meanwhile. None: no loop has to run, or another thread runs it.
         meanwhile: called once, in this thread, when the calls have begun.
-        growth: each further line comes after so many times as long.
+        growth: The factor by which the wait before each further line grows.
         quiet: the user is told nothing.
 
     Returns:

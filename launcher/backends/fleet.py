@@ -39,7 +39,7 @@ _OTHER_DESCRIPTORS = 256
 _NVIDIA_DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
 #: Seconds without a word to the user.
 _SILENT_SECONDS = 2.0
-#: Seconds for agents that are not needed, or not any more, to end.
+#: Seconds for agents that are not needed, or no longer needed, to end.
 _LAST_WAIT_SECONDS = 10.0
 
 

@@ -131,7 +131,7 @@ def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kuberne
     assert re.match(rf"would remove Job launch-{name}-launcher of the namespace ", would), would
     assert removed == would.replace("would remove", "removed")
     ended = start("attach", name).wait(30)
-    assert ended.code == 125 and "the pod of its launcher is not there any more" in ended.err
+    assert ended.code == 125 and "the pod of its launcher no longer exists" in ended.err
     assert start("ps").wait(30).out == ""
 
 

@@ -46,7 +46,7 @@ class Container(Record):
     mounts: tuple[Mount, ...] = ()
     #: ``UID:GID`` or names the image knows; empty: the image's own user.
     user: str = ""
-    #: Its limit in bytes; ``None``: no limit.
+    #: The limit of its memory in bytes. None if it has no limit.
     memory: int | None = None
     #: Further options of ``docker run``.
     options: tuple[str, ...] = ()

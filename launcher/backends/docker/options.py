@@ -25,7 +25,7 @@ class DockerOptions(Record):
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
-    #: Limits: role -> bytes of memory; role -> CPUs; an empty role is every role.
+    #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
     memory: tuple[tuple[str, int], ...] = ()
     cpus: tuple[tuple[str, float], ...] = ()
     user: str | None = None

@@ -34,7 +34,7 @@ def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any
     return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
 
 
-#: The image; empty: each role has its own; None: there are no containers of Docker.
+#: The image. It is empty if each role has an image of its own, and None without containers of Docker.
 DOCKER: Setting[str | None] = Setting(
     "docker", values.image, "run each task in a container of this image", metavar="IMAGE", key="image",
     default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,

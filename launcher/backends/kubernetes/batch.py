@@ -136,7 +136,7 @@ class KubernetesQueue(BatchQueue):
                 PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}"
             )
         if pod is None:
-            return BatchJobStatus(OVER, "the pod of its launcher is not there any more")
+            return BatchJobStatus(OVER, "the pod of its launcher no longer exists")
         status, name = pod_status(pod), pod["metadata"]["name"]
         if status.over:
             return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")

@@ -43,7 +43,7 @@ class KubernetesOptions(Record):
     #: ``None``: those of kubectl's configuration.
     namespace: str | None = None
     context: str | None = None
-    #: Limits: role -> bytes of memory; role -> CPUs; an empty role is every role.
+    #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
     memory: tuple[tuple[str, int], ...] = ()
     cpus: tuple[tuple[str, float], ...] = ()
     user: str | None = None

@@ -37,7 +37,7 @@ def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     return tuple(templates)
 
 
-#: The image; empty: each role has its own; None: there are no pods.
+#: The image. It is empty if each role has an image of its own, and None without pods.
 KUBERNETES: Setting[str | None] = Setting(
     "kubernetes", values.image, "run each task in a pod of this image", metavar="IMAGE", key="image",
     default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,

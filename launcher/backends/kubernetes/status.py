@@ -39,7 +39,7 @@ _CALLER_PREFIX = re.compile(
     r'|Back-off pulling image "[^"]*"|ErrImagePull|Error creating|Error): |rpc error: code = \w+ desc = '
     r'|pods "[^"]*" is forbidden: )+'
 )
-#: The reason of the condition DisruptionTarget if the node of a pod is not there any more.
+#: The reason of the condition DisruptionTarget if the node of a pod no longer exists.
 _COLLECTED_REASON = "DeletionByPodGC"
 #: What a reason of the condition DisruptionTarget has done to a pod.
 _DISRUPTIONS = {
@@ -114,7 +114,7 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
 
 
 def gone_status(pod: _Json) -> PodStatus:
-    """What is known about a pod that is not there any more, from the last answer about it.
+    """What is known about a pod that no longer exists, from the last answer about it.
 
     Its node removes it when its processes have ended; the cluster does if the node itself is removed.
 

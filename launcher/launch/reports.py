@@ -72,13 +72,13 @@ def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | Non
         write_report_for_user(report, file)
 
 
-def unstarted_report(run_name: str, placement: Placement, began: float, error: BaseException) -> Report:
+def unstarted_report(run_name: str, placement: Placement, started_at: float, error: BaseException) -> Report:
     """Return the report of a launch that has ended before its tasks were started.
 
     Args:
         run_name: The name of the run.
         placement: The tasks, as far as they are known.
-        began: When the launch began, in seconds since the epoch.
+        started_at: When the launch began, in seconds since the epoch.
         error: What has ended the launch: a fault, or a signal as `Interrupts` raises it.
     """
     never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
@@ -95,7 +95,7 @@ def unstarted_report(run_name: str, placement: Placement, began: float, error: B
         for placed in placement.tasks
     )
     return report_with_error(
-        Report(run_name, exit_code=0, started_at=began, ended_at=0.0, tasks=tasks, failure=None), error
+        Report(run_name, exit_code=0, started_at=started_at, ended_at=0.0, tasks=tasks, failure=None), error
     )
 
 

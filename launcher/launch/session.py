@@ -109,8 +109,8 @@ class Session:
         self.options = options
         self.settings = options.settings
         self.detached = detached
-        #: When the launch began, in seconds since the epoch. The wait for hosts does not count.
-        self.began = events.now()
+        #: When the launch began, in seconds since the epoch. `connect` sets it again.
+        self.started_at = events.now()
         self.queue = options.backend.batch_queue()
         if options.submitted is not None:
             self.run_name = options.submitted.name
@@ -219,7 +219,7 @@ class Session:
 
     def connect(self) -> None:
         """Start the agents, and copy the files of the launch to their hosts."""
-        self.began = events.now()
+        self.started_at = events.now()  # the wait for hosts does not count as time of the job
         self.loop = self.job_stack.enter_context(EventLoop())
         for text in () if self.requested_files is None else self.requested_files.notes:
             say(text)
@@ -311,7 +311,7 @@ class Session:
                 self.run_name,
                 placement=self.placement,
                 paths=self.paths,
-                started_at=self.began,
+                started_at=self.started_at,
                 without_relay=self.relay.hosts_without(self.allocation),
             ),
             interrupts=self.interrupts,
@@ -448,7 +448,7 @@ class Session:
         if self.is_supervised:
             report = report_with_error(self.orchestrator.report(), error)
         else:
-            report = unstarted_report(self.run_name, self.placement, self.began, error)
+            report = unstarted_report(self.run_name, self.placement, self.started_at, error)
         is_input_error = is_launch_error and not isinstance(error, TransportError)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
             publish_report(report, self.options, self.paths if self.has_folder else None)

@@ -26,7 +26,7 @@ from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
 from launcher.launch.build_options import build_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
-from launcher.launch.programs import check_programs_here
+from launcher.launch.programs import check_all_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -93,7 +93,7 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
-    check_programs_here(options)
+    check_all_programs_here(options)
     asked: SlurmOptions = options.backend_options
     words = asked.for_job(spec)
     if any(not word.isprintable() for word in words):

@@ -30,15 +30,15 @@ class _Missing(Record):
     error: LaunchError
 
 
-def check_programs_here(options: LaunchOptions) -> None:
-    """Check the programs as if all tasks ran on this machine, see `check_programs`."""
+def check_all_programs_here(options: LaunchOptions) -> None:
+    """Check the programs as if all tasks ran on this machine, see `check_placed_programs`."""
     roles = [(role, TaskId.of(role.name, 0)) for role in options.spec.roles]
     host = Host(_THIS_MACHINE, venv=options.spec.venv)
     here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
-    check_programs(options, here, (_THIS_MACHINE,))
+    check_placed_programs(options, here, (_THIS_MACHINE,))
 
 
-def check_programs(options: LaunchOptions, placement: Placement, names: Collection[str]) -> None:
+def check_placed_programs(options: LaunchOptions, placement: Placement, names: Collection[str]) -> None:
     """Check the folders and the programs of all tasks on this machine.
 
     Args:

@@ -27,7 +27,7 @@ from launcher.launch.host_hints import HostHints, host_file_hint, name_idle_host
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.plan_output import defaults_in_effect, show_plan
-from launcher.launch.programs import check_programs, check_programs_here
+from launcher.launch.programs import check_all_programs_here, check_placed_programs
 from launcher.launch.reports import (
     publish_report,
     report_with_error,
@@ -100,7 +100,7 @@ class Session:
     # start_hosts
     relay: SocketRelay
     board: TensorBoardSidecar | None
-    planned_placement: Placement
+    placement_without_folders: Placement
     # open_display, supervise
     display: Display
     orchestrator: Orchestrator
@@ -123,8 +123,8 @@ class Session:
         self.is_supervised = False
         #: Whether the run's folder has the report.
         self.is_reported = False
-        #: Whether all files and the whole output could be written or fetched.
-        self.is_complete = True
+        #: Whether the file of ``--report`` could be written, and all files of the tasks could be fetched.
+        self.are_files_complete = True
         self.requeue = Requeue()
 
     def run(self) -> int:
@@ -145,7 +145,6 @@ class Session:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
                 with ExitStack() as self.allocation_stack:
-                    self.check_programs_early()
                     self.allocate()
                     self.place()
                     self.check_programs()
@@ -158,7 +157,7 @@ class Session:
                         with MessageQueue() as self.messages, self.open_display():
                             report = self.supervise()
                             self.finish(report)
-                        code = self.exit_code(report)
+                        code = self.fail_if_incomplete(report)
                     self.requeue_run()
                     return code
             except (LaunchError, KeyboardInterrupt, SystemExit) as error:
@@ -169,16 +168,10 @@ class Session:
 
     # ------------------------------------------------------------------ before the job
 
-    def check_programs_early(self) -> None:
-        """Check programs before hosts are asked for, where the hosts have the files of this machine.
-
-        A misspelled name must not cost hours in a queue.
-        """
-        if self.options.backend.shares_files:
-            check_programs_here(self.options)
-
     def allocate(self) -> None:
         """Get the hosts of the launch, and name what signals mean on them."""
+        if self.options.backend.shares_files:  # a misspelled program must not cost hours in a queue
+            check_all_programs_here(self.options)
         self.request = launch_request(self.options, self.run_name, self.interrupts.ignore)
         allocating = self.options.backend.allocate(self.options.backend_options, self.request)
         allocation = self.allocation_stack.enter_context(allocating)
@@ -203,7 +196,7 @@ class Session:
     def check_programs(self) -> None:
         """Check the programs of the tasks that run on this machine. Containers have files of their own."""
         if not self.options.backend.runs_in_containers:
-            check_programs(self.options, self.placement, self.allocation.local)
+            check_placed_programs(self.options, self.placement, self.allocation.local)
 
     def print_plan(self) -> int:
         """Print what the launch would do, for ``--dry-run``."""
@@ -275,7 +268,7 @@ class Session:
             self.board = TensorBoardSidecar(
                 self.fleet.forwarding, self.allocation.local, self.options.has_own_containers
             )
-        self.planned_placement = self.placement
+        self.placement_without_folders = self.placement
         running = self.fleet.running(self.with_folders(self.placement))
         self.placement = self.allocation.with_addresses(self.job_stack.enter_context(running))
 
@@ -324,7 +317,7 @@ class Session:
         )
         killed = _kill_leftovers(self.run_name)
         gc.freeze()  # the collector need not look at imported modules
-        gc.enable()
+        gc.enable()  # `launcher.__main__` has disabled it for the imports
         self.orchestrator = self.orchestrator_class(wiring)
         # A signal after the end of the job, as at scancel, does not prevent the report.
         with self.interrupts.queued():
@@ -357,9 +350,10 @@ class Session:
         seconds = self.fleet.seconds_until_tasks_ended
         if seconds is None:
             return None
-        planned = replace(self.planned_placement, standby=self.placement.standby)
+        # Tasks that move get the folders of their new hosts. Only now is it known which standby hosts work.
+        placement = replace(self.placement_without_folders, standby=self.placement.standby)
         return Recovery(
-            planned, with_folders=self.moved, seconds_until_tasks_ended=seconds, recover=self.recover
+            placement, with_folders=self.moved, seconds_until_tasks_ended=seconds, recover=self.recover
         )
 
     def moved(self, placement: Placement) -> Placement:
@@ -394,10 +388,10 @@ class Session:
         try:
             if self.files is not None:
                 fetched = self.files.collect(self.orchestrator.plan, self.paths)
-                self.is_complete = self.is_complete and fetched
+                self.are_files_complete = self.are_files_complete and fetched
             if (file := self.settings[table.REPORT]) is not None:
                 written = write_report_for_user(report, file)
-                self.is_complete = self.is_complete and written
+                self.are_files_complete = self.are_files_complete and written
             for line in self.fleet.leftovers():
                 say(line)
             if self.requeue.is_expected:
@@ -406,10 +400,10 @@ class Session:
         finally:
             self.loop.watch(self.messages.fd)
 
-    def exit_code(self, report: Report) -> int:
-        """Return the exit code. A job is not ok if not all that it wrote is there."""
-        complete = self.is_complete and not (self.display.unwritten or self.orchestrator.plan_unwritten)
-        if report.exit_code or complete:
+    def fail_if_incomplete(self, report: Report) -> int:
+        """Return the exit code of the job, or 125 if it is ok, but not all that it wrote is there."""
+        is_output_complete = not (self.display.unwritten or self.orchestrator.plan_unwritten)
+        if report.exit_code or (self.are_files_complete and is_output_complete):
             return report.exit_code
         code = LaunchError.exit_code
         text = "the job is ok, but some files or output could not be written or fetched: see above"

@@ -18,7 +18,7 @@ from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
-from launcher.launch.programs import check_programs_here
+from launcher.launch.programs import check_all_programs_here
 from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
@@ -37,7 +37,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         LaunchError: the queue does not take it; its folder can't be made.
     """
     if options.backend.shares_files:
-        check_programs_here(options)
+        check_all_programs_here(options)
     parcel = _Packer(options).parcel()
     paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend.name))
     run = load(paths.root)

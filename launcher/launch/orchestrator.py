@@ -298,7 +298,7 @@ class Orchestrator:
             if line:
                 self._show(events.Tell(line))
         self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
-        self._execute(self._machine.planned(self.plan))
+        self._execute(self._machine.handle_plan(self.plan))
         try:
             fields = plan_as_dict(self.plan, self._run_info.run_name, self._spec.policy.restarts)
             write_json(self._run_info.paths.plan, fields)

@@ -68,7 +68,7 @@ class CheckNetwork(Record):
 
 
 class MakePlan(Record):
-    """Make the plan, because every port is held, and call `Machine.planned`."""
+    """Make the plan, because every port is held, and call `Machine.handle_plan`."""
 
     ports: Mapping[TaskId, int]
 

@@ -11,8 +11,10 @@ A task that is to start again (`launcher.supervisor.restarting`) changes no phas
 DRAINING: the job is done, and some tasks have time left to finish. STOPPING: until every task is
 gone. CLOSING: until every agent is closed.
 
-`launcher.launch.orchestrator` passes each event to `Machine`, and carries out the commands. The tables at the
-end say which function handles which event and which timer.
+`launcher.launch.orchestrator` passes each event to `Machine`, and carries out the commands. Before that, an
+event of a host passes two gates: `Machine.verify` refuses what no agent may say now, and its host is lost;
+`Machine.handle` drops what a host that is lost already had sent before. The tables at the end say which
+function handles which event and which timer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from launcher.common.text import join_names
 from launcher.job import Plan
 from launcher.supervisor import describe, ending, host_events, requests, restarting, stalls, task_events
 from launcher.supervisor.commands import Command, Timer, TimerKind
-from launcher.supervisor.records import HostRecord, HostState, TaskRecord
+from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.state import JobState, Phase
 
 #: How many lines for the user an agent may send between the starts of two tasks.
@@ -106,9 +108,21 @@ class Machine:
         Raises:
             ProtocolError: The event contradicts what the host has said before. That is a fault of the host.
         """
-        host = self.state.hosts.get(event.host)
-        if host is not None and self.phase is not Phase.OVER:
-            _verify_order(self.state, host, event)
+        state, host = self.state, self.state.hosts.get(event.host)
+        if host is None or not host.is_heard or self.phase is Phase.OVER:
+            return
+        if isinstance(event, events.AgentReady) == host.has_agent:
+            raise ProtocolError(f"{type(event).__name__} at the wrong moment")
+        record = state.tasks.get(getattr(event, "task", TaskId("")))
+        if record is not None and not _can_happen_to(record, event):
+            found = f"attempt {record.attempt} is {record.state.value}"
+            raise ProtocolError(f"{type(event).__name__} of {record.task} at the wrong moment: {found}")
+        if isinstance(event, events.PortsHeld) and state.phase is Phase.STARTUP:
+            missing = [record.task for record in host.tasks if record.task not in event.ports]
+            if missing:
+                raise ProtocolError(f"PortsHeld without {join_names(missing)}")
+        if isinstance(event, events.HostNotice) and host.notice_count >= _MAX_NOTICES:
+            raise ProtocolError(f"more than {_MAX_NOTICES} notices")
 
     def handle(self, event: events.Event) -> list[Command]:
         """Return the commands that follow from an event. An event of a host must have passed `verify`.
@@ -120,7 +134,7 @@ class Machine:
         if host is not None and not isinstance(event, events.TaskOutput):  # it may print and not have obeyed
             host.owes_answer = False
         handler = _EVENT_HANDLERS.get(type(event))
-        if handler is None or self.phase is Phase.OVER or not _is_expected(host, event):
+        if handler is None or self.phase is Phase.OVER or (host is not None and not host.is_heard):
             return []
         self.state.tasks.last_event_at = getattr(event, "at", self.state.tasks.last_event_at)
         handler(self.state, event)
@@ -139,8 +153,8 @@ class Machine:
         _TIMER_HANDLERS[timer.kind](self.state, timer, at)
         return self.state.drain_commands()
 
-    def planned(self, plan: Plan) -> list[Command]:
-        """Return the commands to start the tasks of a plan that was just made."""
+    def handle_plan(self, plan: Plan) -> list[Command]:
+        """Return the commands that follow when the plan is made: all tasks start, or a move goes on."""
         state = self.state
         if state.phase is not Phase.STARTUP and not state.is_placing:
             return []
@@ -149,46 +163,21 @@ class Machine:
             record = state.tasks[task.task]
             record.address, record.port, record.node = task.address, task.port, task.node
             state.plans[task.task] = task
-        if state.moving is not None:
+        if state.moving is None:
+            _start_tasks(state)
+        else:
             restart, state.moving = state.moving, None
             restarting.start_if_due(state, restart)
-            return state.drain_commands()
-        for record in state.tasks.start_order(state.tasks):
-            record.transition_to(TaskState.STARTING, "the plan")
-            state.start(record)
-        state.phase = Phase.RUNNING
-        state.set_timer(TimerKind.START)
-        stalls.set_tick_timer(state)
         return state.drain_commands()
 
 
-def _is_expected(host: HostRecord | None, event: events.Event) -> bool:
-    """Return whether an event matters. That of a lost host does not, unless it answers `StartAgent`."""
-    if host is None or host.is_active:
-        return True
-    return host.state is HostState.RETURNING and isinstance(event, (events.AgentReady, events.AgentLost))
-
-
-# ---------------------------------------------------------------------- the order of what hosts say
-
-
-def _verify_order(state: JobState, host: HostRecord, event: events.AgentEvent) -> None:
-    """Raise ProtocolError for an event that cannot happen in the present state of a host and its tasks."""
-    if not host.is_active and host.state is not HostState.RETURNING:
-        return
-    if isinstance(event, events.AgentReady) == host.has_agent:
-        raise ProtocolError(f"{type(event).__name__} at the wrong moment")
-    task = getattr(event, "task", None)
-    if task is not None and not _can_happen_to(state.tasks[task], event):
-        record = state.tasks[task]
-        found = f"attempt {record.attempt} is {record.state.value}"
-        raise ProtocolError(f"{type(event).__name__} of {task} at the wrong moment: {found}")
-    if isinstance(event, events.PortsHeld) and state.phase is Phase.STARTUP:
-        missing = [record.task for record in host.tasks if record.task not in event.ports]
-        if missing:
-            raise ProtocolError(f"PortsHeld without {join_names(missing)}")
-    if isinstance(event, events.HostNotice) and host.notice_count >= _MAX_NOTICES:
-        raise ProtocolError(f"more than {_MAX_NOTICES} notices")
+def _start_tasks(state: JobState) -> None:
+    for record in state.tasks.start_order(state.tasks):
+        record.transition_to(TaskState.STARTING, "the plan")
+        state.start(record)
+    state.phase = Phase.RUNNING
+    state.set_timer(TimerKind.START)
+    stalls.set_tick_timer(state)
 
 
 def _can_happen_to(record: TaskRecord, event: events.AgentEvent) -> bool:

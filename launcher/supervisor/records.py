@@ -99,13 +99,7 @@ class HostState(enum.Enum):
 
 
 #: States in which a host has an agent, as far as the launcher knows.
-ACTIVE_STATES = (
-    HostState.STARTING,
-    HostState.HOLDING,
-    HostState.READY,
-    HostState.TRYING,
-    HostState.ENDING,
-)
+ACTIVE_STATES = (HostState.STARTING, HostState.HOLDING, HostState.READY, HostState.TRYING, HostState.ENDING)
 _OVER = (HostState.LOST, HostState.CLOSED)
 _HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
     HostState.STARTING: (HostState.HOLDING, HostState.READY, *_OVER),
@@ -442,8 +436,13 @@ class HostRecord(StateRecord):
 
     @property
     def is_active(self) -> bool:
-        """Whether it has an agent, as far as the launcher knows. Events of other hosts are ignored."""
+        """Whether it has an agent, as far as the launcher knows."""
         return self.state in ACTIVE_STATES
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its events matter: it is neither lost nor closed, or a new agent starts there."""
+        return self.is_active or self.state is HostState.RETURNING
 
     @property
     def main_tasks(self) -> list[TaskRecord]:

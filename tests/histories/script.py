@@ -229,7 +229,7 @@ class SimulatedJob:
                 self.placement = command.placement
             elif isinstance(command, commands.MakePlan):
                 self.plan = make_plan(self.job, self.placement, command.ports)
-                done.extend(self._execute(self.machine.planned(self.plan)))
+                done.extend(self._execute(self.machine.handle_plan(self.plan)))
         return tuple(done)
 
 

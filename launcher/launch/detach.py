@@ -17,10 +17,10 @@ import sys
 from contextlib import suppress
 
 from launcher.agent.processes import nothing_on
+from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.events import TaskMoved
 from launcher.common.record import replace
-from launcher.common.report import Report
 from launcher.common.text import signal_name, why_not_started
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS
@@ -28,14 +28,14 @@ from launcher.launch.options import LaunchOptions
 from launcher.launch.session import Session
 from launcher.launch.submit import submit
 from launcher.output.logs import GrowingLog
-from launcher.output.renderers import DisplayEvent, RunInfo
+from launcher.output.renderers import Background, DisplayEvent, RunInfo
 from launcher.runs.run import load
 
 #: Seconds between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
 
 
-class Detached:
+class Detached(Background):
     """A renderer in the launcher: tells the command when all tasks run.
 
     Args:
@@ -44,9 +44,10 @@ class Detached:
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
+        #: The tasks that have not started yet.
+        self._not_started: set[TaskId] = set()
 
     def use_folder(self, paths: RunPaths, run_name: str) -> None:
-        """See `launcher.output.renderers.Background.use_folder`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         try:
             fd = os.open(paths.messages, flags, 0o600)
@@ -58,7 +59,6 @@ class Detached:
         self._tell(f"{paths.root}\0{run_name}\0")
 
     def begin(self, run_info: RunInfo) -> None:
-        """See `Renderer.begin`."""
         self._not_started = {placed.task for placed in run_info.placement.tasks}
 
     def on(self, event: DisplayEvent) -> None:
@@ -67,13 +67,6 @@ class Detached:
             self._not_started.discard(event.task)
             if not self._not_started:
                 self._tell("\0")
-
-    def tick(self, now: float) -> float | None:
-        """See `Renderer.tick`."""
-        return None
-
-    def close(self, report: Report) -> None:
-        """See `Renderer.close`."""
 
     def _tell(self, text: str) -> None:
         with suppress(BrokenPipeError):  # the command was killed

@@ -19,7 +19,7 @@ from launcher.common.report import Report
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
-from launcher.output.renderers import DisplayEvent, RunInfo, TaskPlace
+from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, TaskPlace
 from launcher.output.table import result_table
 from launcher.output.tensorflow_notices import Folding, TaskFolding
 from launcher.output.writer import Writer
@@ -68,7 +68,7 @@ def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
     return is_tty and environ.get("TERM") != "dumb"
 
 
-class Console:
+class Console(Renderer):
     """The renderer for people.
 
     Args:

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
@@ -58,11 +58,11 @@ class TaskPlace(Record):
     passed: frozenset[str] = frozenset()
 
 
-class Renderer(Protocol):
+class Renderer:
     """Shows a job. One thread calls `begin` once, then `on` and `tick`, then `close` once.
 
     No method raises an exception if output cannot be written: a full disk or a closed pipe does not end a
-    job.
+    job. Subclasses override what they need: each method does nothing here.
     """
 
     def begin(self, run_info: RunInfo) -> None:
@@ -77,20 +77,22 @@ class Renderer(Protocol):
         Returns:
             Seconds until the next call is needed; ``None``: no time limit.
         """
+        return None
 
     def close(self, report: Report) -> None:
         """The run has ended. When this returns, all output is written or queued."""
 
 
-class Background(Renderer, Protocol):
+class Background(Renderer):
     """The renderer of ``--detach``."""
 
-    def use_folder(self, paths: RunPaths, job: str) -> None:
+    def use_folder(self, paths: RunPaths, run_name: str) -> None:
         """From now on stdout and stderr are a file in the folder of the run.
 
         Raises:
             LaunchError: The file cannot be made.
         """
+        raise NotImplementedError
 
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
@@ -127,7 +129,7 @@ def _value(value: Any) -> Any:
     return [_value(each) for each in value]
 
 
-class Jsonl:
+class Jsonl(Renderer):
     """The renderer for programs: all events and all output.
 
     Args:
@@ -143,9 +145,6 @@ class Jsonl:
         #: The unfinished line of each task.
         self._rests: dict[TaskId, bytearray] = {}
 
-    def begin(self, run_info: RunInfo) -> None:
-        """Write nothing: events have all information."""
-
     def on(self, event: DisplayEvent) -> None:
         """Write a line for each event, and for each line of output."""
         if isinstance(event, events.TaskOutput):
@@ -154,10 +153,6 @@ class Jsonl:
         if isinstance(event, events.TaskMoved) and event.state.is_over:
             self._end(event.task)
         self._write(event_as_dict(event, self._clock()))
-
-    def tick(self, now: float) -> float | None:
-        """Write nothing: events were written when they happened."""
-        return None
 
     def close(self, report: Report) -> None:
         """Write unfinished lines, then the report."""

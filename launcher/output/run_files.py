@@ -24,7 +24,7 @@ from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.messages import say
 from launcher.output.lines import attempt_mark
-from launcher.output.renderers import DisplayEvent, RunInfo, event_as_dict, record_as_dict
+from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
@@ -83,7 +83,7 @@ def _ends_mid_line(path: str) -> bool:
     return False
 
 
-class Files:
+class Files(Renderer):
     """Writes the files of a run, without buffers, so that they are complete if launch is killed.
 
     A file that cannot be written (full disk) gets no more data, so that it has no gap; the job continues.

@@ -21,7 +21,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import why_not_started
-from launcher.output.renderers import DisplayEvent, RunInfo
+from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
 
 #: Panes of a window; more tasks get more windows.
 MAX_PANES = 9
@@ -38,7 +38,7 @@ _SETTINGS = (
 )
 
 
-class Tmux:
+class Tmux(Renderer):
     """The session of one job: a renderer, and a source of requests to stop.
 
     Args:

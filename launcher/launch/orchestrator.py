@@ -219,12 +219,9 @@ class Orchestrator:
         """Show an event, pass it to the supervisor, and execute the commands."""
         if not isinstance(event, _EVENTS_IN_TASK_MOVED):
             self._show(event)
-        hint = "" if self._hints is None else self._hints.observe(event)
-        if hint:
-            self._show(events.Tell(hint, urgent=True))
-        advice = "" if self._board is None else self._board.observe(event)
-        if advice:
-            self._show(events.Tell(advice, urgent=True))
+        for observer in filter(None, (self._hints, self._board)):
+            if advice := observer.observe(event):
+                self._show(events.Tell(advice, urgent=True))
         self._execute(self._machine.handle(event))
 
     def _execute(self, found: Sequence[commands.Command]) -> None:

@@ -315,7 +315,7 @@ class Session:
             check_network=check_network,
             commands_fd=self.settings[table.COMMANDS_FD],
         )
-        killed = _kill_leftovers(self.run_name)
+        killed = kill_leftovers(unfinished(self.run_name)).text
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()  # `launcher.__main__` has disabled it for the imports
         self.orchestrator = self.orchestrator_class(wiring)
@@ -498,9 +498,3 @@ def _folder_error(error: JobError, source: str) -> JobError:
         return error
     expected = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
     return JobError(replace(fault, where=source, expected=expected) for fault in error.faults)
-
-
-def _kill_leftovers(run_name: str) -> str:
-    """Kill processes that runs with a dead launcher left. Returns a message; empty if there were none."""
-    runs = unfinished(run_name)
-    return kill_leftovers(runs).text if runs else ""

@@ -161,9 +161,7 @@ class Console(Renderer):
         if report.failure is not None:
             from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
-            why = failure_report(
-                report, self._paths, options.place, with_last_lines=options.last_lines
-            )
+            why = failure_report(report, self._paths, options.place, with_last_lines=options.last_lines)
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)

@@ -14,8 +14,10 @@ from launcher.output.lines import RESET
 
 #: The last column is only in the table of a job with restarts.
 HEADERS = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
-#: Columns of numbers, aligned to the right.
-_RIGHT_ALIGNED = frozenset({"PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT"})
+#: Columns of numbers in all tables, aligned to the right.
+_NUMBER_HEADERS = frozenset(
+    ("slots", "max slots", "attempt", "port", "index", "pid", "cpu", "memory", "peak mem", "time")
+)
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MAX_ROWS = 40
 _EXPECTED_STATES = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
@@ -109,11 +111,15 @@ def _aligned(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[s
 
 
 def _line(row: list[str], widths: list[int], colour: str = "") -> str:
-    cells = []
-    for name, text, width in zip(HEADERS, row, widths, strict=False):
-        cell = text.rjust(width) if name in _RIGHT_ALIGNED else text.ljust(width)
-        cells.append(_coloured(cell, colour) if name == "STATE" and colour else cell)
+    cells = [*map(_padded, HEADERS, row, widths)]
+    if colour:
+        state = HEADERS.index("STATE")
+        cells[state] = _coloured(cells[state], colour)
     return "  ".join(cells)
+
+
+def _padded(header: str, cell: str, width: int) -> str:
+    return cell.rjust(width) if header.lower() in _NUMBER_HEADERS else cell.ljust(width)
 
 
 def _coloured(text: str, colour: str) -> str:
@@ -150,12 +156,6 @@ def _remark(task: TaskReport, report: Report) -> str:
     return ", ".join(remarks)
 
 
-#: Columns of numbers in the tables of commands, aligned to the right.
-_NUMBER_HEADERS = frozenset(
-    {"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"}
-)
-
-
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, columns: int = sys.maxsize) -> None:
     """Print rows under their headers, without columns that are empty in every row.
 
@@ -171,7 +171,5 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, column
         if any(row[n] for row in cells)
     }
     for line in (headers, *cells):
-        padded = (
-            line[n].rjust(w) if headers[n] in _NUMBER_HEADERS else line[n].ljust(w) for n, w in widths.items()
-        )
+        padded = (_padded(headers[n], line[n], width) for n, width in widths.items())
         print(shortened("  ".join(padded).rstrip(), columns))

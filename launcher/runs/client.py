@@ -32,10 +32,10 @@ class RunSnapshot(Record):
     """The tasks of a run, as they are now or were at its end."""
 
     report: Report
-    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
-    memory: Mapping[str, int]
-    measuring: bool
     ended: bool
+    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
+    memory: Mapping[str, int] = {}
+    measuring: bool = False
     #: Tasks that wait to start again.
     restarting: Collection[str] = ()
 
@@ -56,17 +56,15 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
         late = time.monotonic() > deadline
         try:
             if report := run.report():
-                return RunSnapshot(report_from_json(report), memory={}, measuring=False, ended=True)
+                return RunSnapshot(report_from_json(report), ended=True)
             with suppress(ConnectionError):
                 answer = ask(run, {"request": "tasks", "measure": measure})
-                now = report_from_json(answer["report"])
-                waiting = frozenset(map(str, answer.get("restarting", ())))
                 return RunSnapshot(
-                    now,
+                    report_from_json(answer["report"]),
+                    ended=False,
                     memory=answer["memory"],
                     measuring=bool(answer["measuring"]),
-                    ended=False,
-                    restarting=waiting,
+                    restarting=frozenset(map(str, answer.get("restarting", ()))),
                 )
         except (LookupError, TypeError, ValueError, ProtocolError) as error:
             raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error

@@ -53,10 +53,6 @@ def set_tick_timer(state: JobState) -> None:
 
 def handle_output_delayed(state: JobState, event: events.OutputDelayed) -> None:
     """Let silence count only from now on: output may be on its way."""
-    _restart_count(state)
-
-
-def _restart_count(state: JobState) -> None:
     state.stalls.since = state.stalls.ticks
 
 
@@ -103,8 +99,8 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
         return
     set_tick_timer(state)
     state.stalls.ticks += 1
-    if state.tasks.restarting:
-        _restart_count(state)
+    if state.tasks.restarting:  # silence counts only when they have started
+        state.stalls.since = state.stalls.ticks
     if state.policy.stall:
         if silent := silent_tasks(state, TICKS_IN_LIMIT, TICKS_IN_LIMIT):
             _stop_silent(state, silent, at)

@@ -16,6 +16,8 @@ SIGUSR1 = 10
 SIGUSR2 = 12
 SIGTERM = 15
 SIGXCPU = 24
+#: Exit code of a launch that a time limit has ended.
+TIMED_OUT_EXIT_CODE = 124
 #: Signals that say that a limit is near. They stop a launch as the end of a time limit does.
 LIMIT_NOTICES = (SIGUSR1, SIGUSR2, SIGXCPU)
 #: Signals that mean "at once" if they come again, and how many seconds after the first one. Closer ones are

@@ -14,6 +14,7 @@ from launcher.config.values import duration
 from launcher.messages import say
 from launcher.runs.client import EventStream, ask, snapshot
 from launcher.runs.run import Run, find, selected
+from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop tasks of a running job, and start them again"
 
@@ -27,7 +28,6 @@ asked."""
 
 #: Seconds between two looks at the time.
 _POLL_SECONDS = 0.1
-_TIMED_OUT_EXIT_CODE = 124
 
 
 RUN: Setting[str] = Setting(
@@ -88,7 +88,7 @@ def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float
             say(f"{begun} {join_names([*left])} to start again")
         if waiting.seconds >= seconds:
             say(f"{join_names([*left])} did not start again within {seconds:g}s")
-            return _TIMED_OUT_EXIT_CODE
+            return TIMED_OUT_EXIT_CODE
         for moved in events.wait(_POLL_SECONDS):
             task = moved.get("task", "")
             if moved["event"] == "TaskMoved" and moved["attempt"] > left.get(task, moved["attempt"]):

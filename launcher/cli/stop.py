@@ -29,6 +29,7 @@ from launcher.runs.run import (
     remaining,
     send_sigterm,
 )
+from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop a run: its tasks first, then its launcher"
 
@@ -48,7 +49,6 @@ _POLL_SECONDS = 0.05
 _NOTICE_AFTER_SECONDS = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.
 _AGENTS_TIMEOUT_SECONDS = 8.0
-_TIMED_OUT_EXIT_CODE = 124
 #: Seconds that the same command on another machine may take: between its two signals.
 _RELAYED_SECONDS = 1.0
 
@@ -123,11 +123,11 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
     """
     waiting, follower = Waiting(), RunFollower(run)
     while run.state is not RunState.ENDED:
-        if code not in (0, _TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
+        if code not in (0, TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
             say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s")
-            return _TIMED_OUT_EXIT_CODE
+            return TIMED_OUT_EXIT_CODE
         if follower.is_over():
             break
         time.sleep(_POLL_SECONDS)
@@ -176,7 +176,7 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
     if not _ended(pidfd, settings[TIMEOUT], deadline):
         advice = "" if settings[NOW] else "; `launch stop --now` does not wait for its --grace"
         say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s{advice}")
-        return _TIMED_OUT_EXIT_CODE
+        return TIMED_OUT_EXIT_CODE
     print(f"{run.name} {_end(run, 'ended')}")
     return 0
 

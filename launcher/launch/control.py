@@ -52,8 +52,6 @@ from launcher.supervisor import Machine, Phase
 _MAX_CLIENTS = 16
 #: Followers at a time.
 _MAX_FOLLOWERS = 16
-#: Bytes of a packet for a follower.
-_PACKET_BYTES = 1 << 16
 #: Seconds between two lines that tasks have printed.
 _PRINTED_PAUSE_SECONDS = 0.1
 #: The line that tasks have printed; the last line for a follower that is too slow.
@@ -332,7 +330,7 @@ class EventFollowers:
         try:
             while rest := self._rests[client] or self._more(client):
                 self._rests[client] = rest
-                self._rests[client] = rest[client.send(rest[:_PACKET_BYTES]) :]
+                self._rests[client] = rest[client.send(rest[:PACKET_BYTES]) :]
         except BlockingIOError:
             self._loop.watch(client.fileno(), partial(self._drop, client), partial(self._send, client))
         except OSError:
@@ -347,7 +345,7 @@ class EventFollowers:
         if 0 <= number < self._event_buffer.first:
             self._next[client] = -1
             return TOO_SLOW_LINE
-        lines = self._event_buffer.after(number, _PACKET_BYTES) if number >= 0 else []
+        lines = self._event_buffer.after(number, PACKET_BYTES) if number >= 0 else []
         self._next[client] += len(lines)
         return b"".join(lines)
 

@@ -87,7 +87,7 @@ class Display:
         return None if self._tmux is None else self._tmux.stop_asked()
 
     def end_output(self, report: Report, interrupts: Interrupts, *, run_continues: bool) -> None:
-        """Show the end of the output of a job that has ended, and write its report.
+        """Show the end of the output of a job that has ended, and write its report. Signals must be queued.
 
         Args:
             report: The report of the job.
@@ -98,11 +98,10 @@ class Display:
         self._files.goes_on = run_continues
         if isinstance(self._console, Console):
             self._console.goes_on = run_continues
-        with interrupts.queued():
-            for renderer in self.renderers:
-                if renderer is not self._console:
-                    renderer.close(report)
-            self.writer.finish(lambda: bool(interrupts.read()))
+        for renderer in self.renderers:
+            if renderer is not self._console:
+                renderer.close(report)
+        self.writer.finish(lambda: bool(interrupts.read()))
 
     def __exit__(self, *_: object) -> None:
         if self._report is None:

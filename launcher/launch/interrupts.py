@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from launcher.stop_requests import LIMIT_NOTICES, StopRequest, StopRequests
+from launcher.stop_requests import LIMIT_NOTICES, TIMED_OUT_EXIT_CODE, StopRequest, StopRequests
 
 #: Signals that end a launch, and their names in messages.
 STOP_SIGNALS = {
@@ -30,8 +30,6 @@ STOP_SIGNALS = {
 }
 #: Variables of processes that Slurm or Kubernetes may signal.
 _MANAGER_VARIABLES = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
-#: Exit code of a launch that a time limit ends.
-_TIMED_OUT_EXIT_CODE = 124
 #: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
 SECONDS_AFTER_SIGNAL = 30.0
 HURRIED_SECONDS = 1.0
@@ -197,7 +195,7 @@ class Interrupts:
         first = self._read[0] if self._read else signal.SIGALRM
         if first == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(_TIMED_OUT_EXIT_CODE if first in LIMIT_NOTICES else 128 + first)
+        raise SystemExit(TIMED_OUT_EXIT_CODE if first in LIMIT_NOTICES else 128 + first)
 
 
 def stop_at_end_of_file(fd: int) -> None:

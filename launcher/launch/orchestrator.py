@@ -119,35 +119,34 @@ class Orchestrator:
             renderer.begin(self._run_info)
 
     def run(self) -> Report:
-        """Run the job to its end.
+        """Run the job to its end. Signals must be queued (`Interrupts.queued`).
 
         Returns:
             The report; no process of the job is left.
         """
-        with self._interrupts.queued():
-            self._loop.watch(self._interrupts.fd, self._on_signals)
-            self._loop.watch(self._messages.fd, self._show_messages)
+        self._loop.watch(self._interrupts.fd, self._on_signals)
+        self._loop.watch(self._messages.fd, self._show_messages)
+        if self._command_pipe is not None:
+            self._command_pipe.open()
+        try:
+            self._show_messages()
+            with suppress(OSError):  # no file descriptor is left
+                self._control.open(self._run_info.run_name)
+            self._execute(self._machine.begin())
+            for host in self._placement.agent_hosts():
+                self._connections.open(host, self._tasks_of(host.name))
+            while not self._finished:
+                self._turn()
+            self._tick()
+        finally:
+            self._control.close()
+            for line in self._connections.close(lambda: self._machine.state.is_immediate):
+                self._show(events.Tell(line, urgent=True))
             if self._command_pipe is not None:
-                self._command_pipe.open()
-            try:
-                self._show_messages()
-                with suppress(OSError):  # no file descriptor is left
-                    self._control.open(self._run_info.run_name)
-                self._execute(self._machine.begin())
-                for host in self._placement.agent_hosts():
-                    self._connections.open(host, self._tasks_of(host.name))
-                while not self._finished:
-                    self._turn()
-                self._tick()
-            finally:
-                self._control.close()
-                for line in self._connections.close(lambda: self._machine.state.is_immediate):
-                    self._show(events.Tell(line, urgent=True))
-                if self._command_pipe is not None:
-                    self._command_pipe.close()
-                for fd in (self._interrupts.fd, self._messages.fd, *self._blocked):
-                    self._loop.watch(fd)
-            return self.report()
+                self._command_pipe.close()
+            for fd in (self._interrupts.fd, self._messages.fd, *self._blocked):
+                self._loop.watch(fd)
+        return self.report()
 
     def report(self) -> Report:
         """Return the report of the job as it is now."""

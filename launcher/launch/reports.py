@@ -26,9 +26,9 @@ from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_json, write_json_for_user
 from launcher.runs.run import Run, json_of
+from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _INTERRUPTED_EXIT_CODE = 130
-_TIMED_OUT_EXIT_CODE = 124
 
 
 def write_run_report(report: Report, paths: RunPaths) -> None:
@@ -81,18 +81,10 @@ def unstarted_report(run_name: str, placement: Placement, started_at: float, err
         started_at: When the launch began, in seconds since the epoch.
         error: What has ended the launch: a fault, or a signal as `Interrupts` raises it.
     """
-    never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
+    address, port, never = "", None, Reason.NEVER_STARTED
     tasks = tuple(
-        TaskReport(
-            placed.task,
-            host=placed.host.name,
-            address="",
-            port=None,
-            state=TaskState.CANCELLED,
-            reason=never,
-            status=unknown,
-        )
-        for placed in placement.tasks
+        TaskReport(each.task, each.host.name, address, port, TaskState.CANCELLED, never, ExitStatus())
+        for each in placement.tasks
     )
     return report_with_error(
         Report(run_name, exit_code=0, started_at=started_at, ended_at=0.0, tasks=tasks, failure=None), error
@@ -110,7 +102,7 @@ def report_with_error(report: Report, error: BaseException) -> Report:
         failure = Failure(Reason.LAUNCHER, task=None, host=host, at=now, text="; ".join(faults))
     else:
         code = _INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else _exit_code(error)
-        reason = Reason.TIMEOUT if code == _TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
+        reason = Reason.TIMEOUT if code == TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
         failure = Failure(reason, task=None, host=None, at=now, text="stopped before its tasks were started")
     return replace(report, exit_code=code, ended_at=now, failure=failure)
 

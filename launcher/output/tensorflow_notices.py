@@ -56,26 +56,6 @@ def last_of_program(lines: Sequence[str]) -> str:
     return lines[-1] if lines else ""
 
 
-class StartUp:
-    """Recognizes the start-up notices of one task."""
-
-    def __init__(self) -> None:
-        self._in_options = False
-
-    def is_notice(self, line: bytes) -> bool:
-        """Return whether the task's next line is a notice, or belongs to one.
-
-        Args:
-            line: Without its newline.
-        """
-        if self._in_options:
-            self._in_options = re.match(_OPTION_PATTERN, line) is not None
-            if self._in_options or not line:
-                return True
-        self._in_options = _OPTIONS_START in line
-        return re.search(_patterns()[1], line) is not None
-
-
 #: Lines of a task's output, from its start on, among which notices are looked for.
 _START_LINES = 200
 
@@ -116,8 +96,9 @@ class TaskFolding:
 
     def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:
         self._task, self._prefix, self._folding = task, prefix, folding
-        self._start_up, self._start_left = StartUp(), _START_LINES
-        self._in_traceback = False
+        self._start_left = _START_LINES
+        #: Whether the last line was in a traceback; in a notice that goes on with options of a session.
+        self._in_traceback = self._in_options = False
 
     def feed(self, lines: bytes) -> bytes:
         """Take complete lines; return the lines to show."""
@@ -135,7 +116,16 @@ class TaskFolding:
             self._in_traceback = not _EXCEPTION.match(text)
             return False
         self._in_traceback = text.startswith(_TRACEBACK)
-        if not self._start_up.is_notice(text):
+        if not self._is_about_the_start(text):
             return False
         self._folding.count(self._task)
         return True
+
+    def _is_about_the_start(self, line: bytes) -> bool:
+        """Return whether the next line is a notice, or belongs to one."""
+        if self._in_options:
+            self._in_options = re.match(_OPTION_PATTERN, line) is not None
+            if self._in_options or not line:
+                return True
+        self._in_options = _OPTIONS_START in line
+        return re.search(_patterns()[1], line) is not None

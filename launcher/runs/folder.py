@@ -26,7 +26,6 @@ from launcher.runs.run import (
     BatchJob,
     Run,
     RunState,
-    forget_agents,
     load,
     read_record,
     runs_folder,
@@ -134,14 +133,17 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
     Raises:
         LaunchError: Its folder cannot be written.
     """
-    record = {name: value for name, value in read_record(run.paths)[0].items() if name != "batch"}
-    if batch is not None:
-        record["batch"] = _batch_words(batch)
     try:
-        write_json(run.paths.owner, record)
+        _change_record(run, "batch", None if batch is None else _batch_words(batch))
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
     return replace(run, batch=batch)
+
+
+def _change_record(run: Run, name: str, value: object) -> None:
+    """Change a field of the record of a run; None removes it."""
+    record = {**read_record(run.paths)[0], name: value}
+    write_json(run.paths.owner, {name: value for name, value in record.items() if value is not None})
 
 
 def discard(run: Run) -> None:
@@ -305,7 +307,8 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     found = _processes(run)
     left = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
     if not left:
-        forget_agents(run)
+        with contextlib.suppress(OSError):  # a later launch then looks for processes again
+            _change_record(run, AGENTS_FIELD, None)
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"

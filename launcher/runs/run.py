@@ -1,7 +1,6 @@
 """Finds runs, reads the files of their folders, and signals their launcher processes.
 
-Commands such as ``launch ps`` and ``launch stop`` use it. The only change that it makes to a
-folder is to forget the agents of a run, when none of their processes is left.
+Commands such as ``launch ps`` and ``launch stop`` use it. It changes nothing in a folder.
 """
 
 import enum
@@ -24,7 +23,6 @@ from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
 from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_most, read_regular
 from launcher.job import RunPaths
-from launcher.output.run_files import write_json
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS_FIELD = "agents"
@@ -229,13 +227,6 @@ def load(path: str) -> Run | None:
         written_by=written_by,
         batch=_batch(record.get("batch")),
     )
-
-
-def forget_agents(run: Run) -> None:
-    """Remove the agents from the record of a run, when none of their processes is left."""
-    record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS_FIELD}
-    with suppress(OSError):  # a later launch then looks for processes again
-        write_json(run.paths.owner, record)
 
 
 def tasks(run: Run) -> dict[TaskId, str]:

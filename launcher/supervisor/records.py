@@ -270,10 +270,6 @@ class TaskRecord(StateRecord):
         """Return the task's part of the report."""
         return from_attributes(TaskReport, self, self.current)
 
-    def as_moved(self, at: float, *, restarting: bool) -> events.TaskMoved:
-        """Return the event that tells all that is known about the task now."""
-        return from_attributes(events.TaskMoved, self, self.current, at=at, restarting=restarting)
-
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
     """Return the tasks whose ends end the job, see `launcher.job.deciding_roles`."""
@@ -386,7 +382,9 @@ class TaskTable(dict[TaskId, TaskRecord]):
         return changes
 
     def _as_moved(self, record: TaskRecord) -> events.TaskMoved:
-        return record.as_moved(self.last_event_at, restarting=record.task in self.restarting)
+        """Return the event that tells all that is known about a task now."""
+        at, is_restarting = self.last_event_at, record.task in self.restarting
+        return from_attributes(events.TaskMoved, record, record.current, at=at, restarting=is_restarting)
 
     def process_ended(self, task: TaskId, at: float) -> None:
         """Note that the own process of a task has ended, for good unless the task is to start again."""

@@ -5,18 +5,12 @@ from __future__ import annotations
 from launcher.common import events
 from launcher.common.report import Failure, Reason
 from launcher.common.text import join_names, plural
-from launcher.stop_requests import LIMIT_NOTICES, StopRequest
+from launcher.stop_requests import LIMIT_NOTICES, TIMED_OUT_EXIT_CODE, StopRequest
 from launcher.supervisor import describe, describe_stalls
 from launcher.supervisor.commands import CloseLink, Timer, TimerKind
 from launcher.supervisor.ending import finish_if_closed, send_stops, stop
 from launcher.supervisor.records import ACTIVE_STATES, HostState
-from launcher.supervisor.state import (
-    IMMEDIATE_STOP_SEQUENCE,
-    TIMED_OUT_EXIT_CODE,
-    JobState,
-    Phase,
-    longest_stop,
-)
+from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, JobState, Phase, longest_stop
 
 #: How long an agent may take to answer that it kills its tasks.
 _KILL_ANSWER_SECONDS = 1.0

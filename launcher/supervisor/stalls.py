@@ -13,19 +13,13 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSequence
 from launcher.common.record import replace
+from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 from launcher.supervisor import describe_stalls, restarting
 from launcher.supervisor.commands import Timer, TimerKind
 from launcher.supervisor.ending import continue_or_stop, fail_task, stop_tasks
 from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, silent_tasks, tick_seconds
-from launcher.supervisor.state import (
-    IMMEDIATE_STOP_SEQUENCE,
-    SIGABRT,
-    STACKS_SECONDS,
-    TIMED_OUT_EXIT_CODE,
-    JobState,
-    Phase,
-)
+from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, SIGABRT, STACKS_SECONDS, JobState, Phase
 
 #: Without ``--stall``: how much longer the limit is for tasks beside others that print.
 _BESIDE_OTHERS_FACTOR = 5

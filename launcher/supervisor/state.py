@@ -19,7 +19,6 @@ from launcher.supervisor.commands import CancelTimer, Command, SetTimer, StartAg
 from launcher.supervisor.records import HostRecord, HostState, HostTable, Restart, TaskRecord, TaskTable
 from launcher.supervisor.restart_policy import RestartPolicy
 
-TIMED_OUT_EXIT_CODE = 124
 HOST_FAULT_EXIT_CODE = 125
 #: Why a task cannot be started, by the exit code that its agent gives. Of others the host is at fault.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}

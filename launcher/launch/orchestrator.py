@@ -48,9 +48,9 @@ class Orchestrator:
     def __init__(self, wiring: Wiring) -> None:
         self._loop = wiring.loop
         self._spec = wiring.spec
-        self._place(wiring.placement)
         self._display = wiring.display
         self._run_info = wiring.run_info
+        self._place(self._run_info.placement)
         self._interrupts = wiring.interrupts
         self._messages = wiring.messages
         self._hints = wiring.hints
@@ -63,7 +63,7 @@ class Orchestrator:
         self._board = wiring.board
         state = JobState(
             self._spec,
-            wiring.placement if recovery is None else recovery.placement,
+            self._placement if recovery is None else recovery.placement,
             checks_network=wiring.check_network,
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
             managed=self._interrupts.managed,

@@ -298,7 +298,6 @@ class Session:
             loop=self.loop,
             spec=self.allocation.spec,
             fleet=self.fleet,
-            placement=self.placement,
             display=self.display,
             run_info=RunInfo(
                 self.run_name,

@@ -43,7 +43,6 @@ class Wiring(Record):
     spec: JobSpec
     #: Gives the link to the agent of a host.
     fleet: Fleet
-    placement: Placement
     display: Display
     #: For the renderers of the display.
     run_info: RunInfo

@@ -216,11 +216,6 @@ def host_lost(state: JobState, host: HostRecord, why: str) -> str:
     return f"host {name} {host_loss(host)}: {why}"
 
 
-def host_stopped_outside(state: JobState, host_name: str) -> str:
-    """Return that an agent stops its tasks without a command."""
-    return f"host {host_with_node(state, host_name)} is lost: {STOPPED_OUTSIDE}"
-
-
 def unreachable(host_name: str, address: str, why: str) -> str:
     """Return that a host cannot connect to another one."""
     return f"{host_name} can't reach {address}: {why} ({ADDRESS_ADVICE})"

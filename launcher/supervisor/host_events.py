@@ -265,8 +265,8 @@ def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> No
     if state.seconds_until_tasks_ended is not None and state.restart_policy.limit:
         _lose_stopped_outside(state, event)
         return
+    text = describe.host_lost(state, host, describe.STOPPED_OUTSIDE)
     host.transition_to(HostState.ENDING, event)
-    text = describe.host_stopped_outside(state, event.host)
     state.tell(text, urgent=True)
     if _job_needs(state, host):
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)

@@ -14,8 +14,7 @@ from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
-from launcher.output.console import Console, wants_colour
-from launcher.output.console import ConsoleOptions as ConsoleOptions
+from launcher.output.console import Console, ConsoleOptions, wants_colour
 from launcher.output.renderers import Background, EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer

@@ -218,8 +218,8 @@ class Orchestrator:
         """Show an event, pass it to the supervisor, and execute the commands."""
         if not isinstance(event, _EVENTS_IN_TASK_MOVED):
             self._show(event)
-        for observer in filter(None, (self._hints, self._board)):
-            if advice := observer.observe(event):
+        for observer in (self._hints, self._board):
+            if observer is not None and (advice := observer.observe(event)):
                 self._show(events.Tell(advice, urgent=True))
         self._execute(self._machine.handle(event))
 

@@ -5,6 +5,7 @@ The agents start before the modules for display and supervision are imported: bo
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 import signal
@@ -17,7 +18,7 @@ from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.backends.connections import Fleet
 from launcher.common import events
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, TransportError
-from launcher.common.record import Record, replace
+from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import plural, plural_roles
 from launcher.config import table
@@ -53,18 +54,14 @@ if TYPE_CHECKING:
     from launcher.output.tmux import Tmux
 
 
-class Requeue(Record):
+class Requeue(enum.Enum):
     """Whether a cluster's queue continues this run with another launcher after this one."""
 
+    NO = "no"
     #: A time limit is near, and restarts are left: this launcher asks the queue for it.
-    by_us: bool = False
+    BY_US = "by us"
     #: Someone else has requeued the batch job. The queue is about to signal its processes.
-    by_queue: bool = False
-
-    @property
-    def is_expected(self) -> bool:
-        """Whether the run continues."""
-        return self.by_us or self.by_queue
+    BY_QUEUE = "by the queue"
 
 
 class Session:
@@ -125,7 +122,7 @@ class Session:
         self.is_reported = False
         #: Whether the file of ``--report`` could be written, and all files of the tasks could be fetched.
         self.are_files_complete = True
-        self.requeue = Requeue()
+        self.requeue = Requeue.NO
 
     def run(self) -> int:
         """Run the job to its end; with ``--dry-run`` print its plan.
@@ -329,9 +326,10 @@ class Session:
                 say(killed)
             report = self.orchestrator.run()
             self.requeue = self.requeue_after(report)
-            if self.requeue.by_queue:  # it signals the processes of the batch job, one after the other
+            if self.requeue is Requeue.BY_QUEUE:  # it signals the batch job's processes one after the other
                 self.interrupts.ignore()
-            self.display.end_output(report, self.interrupts, run_continues=self.requeue.is_expected)
+            run_continues = self.requeue is not Requeue.NO
+            self.display.end_output(report, self.interrupts, run_continues=run_continues)
             self.is_reported = True
         return report
 
@@ -375,11 +373,11 @@ class Session:
     def requeue_after(self, report: Report) -> Requeue:
         """Return whether the run continues with another launcher after the job has ended here."""
         if self.queue is None or report.failure is None:
-            return Requeue()
+            return Requeue.NO
         is_restart_left = report.restarts < self.allocation.spec.policy.restarts
         if is_restart_left and self.interrupts.limit_is_near and self.queue.may_requeue():
-            return Requeue(by_us=True)
-        return Requeue(by_queue=self.queue.is_requeued())
+            return Requeue.BY_US
+        return Requeue.BY_QUEUE if self.queue.is_requeued() else Requeue.NO
 
     def finish(self, report: Report) -> None:
         """Fetch the files of the tasks, and write the file of ``--report``. The verdict comes after that."""
@@ -393,7 +391,7 @@ class Session:
                 self.are_files_complete = self.are_files_complete and written
             for line in self.fleet.leftovers():
                 say(line)
-            if self.requeue.is_expected:
+            if self.requeue is not Requeue.NO:
                 restarts = self.allocation.spec.policy.restarts
                 say(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
         finally:
@@ -407,7 +405,7 @@ class Session:
         code = LaunchError.exit_code
         text = "the job is ok, but some files or output could not be written or fetched: see above"
         say(f"exit code {code}: {text}")
-        if not self.requeue.is_expected:
+        if self.requeue is Requeue.NO:
             write_run_report(replace(report, exit_code=code), self.paths)
         return code
 
@@ -417,11 +415,11 @@ class Session:
         Raises:
             TransportError: The queue refuses.
         """
-        if self.queue is not None and self.requeue.by_us:
+        if self.queue is not None and self.requeue is Requeue.BY_US:
             try:
                 self.queue.requeue()
             except (KeyboardInterrupt, SystemExit):  # the queue ends this process: it has accepted
-                self.requeue = Requeue(by_queue=True)
+                self.requeue = Requeue.BY_QUEUE
                 raise
 
     # ------------------------------------------------------------------ an error instead
@@ -433,7 +431,7 @@ class Session:
         would look as if its launcher had been killed. Before, only those get one who asked for it.
         """
         if self.is_reported:
-            if self.requeue.by_us:  # no other launcher continues the run
+            if self.requeue is Requeue.BY_US:  # no other launcher continues the run
                 with suppress(OSError):  # a full disk: there is no report
                     os.replace(self.paths.earlier, self.paths.report)
             return

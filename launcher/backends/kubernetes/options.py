@@ -10,14 +10,7 @@ from typing import Any
 from launcher.backends.backend import LaunchRequest, Purpose
 from launcher.backends.containers import container_options, image_faults
 from launcher.backends.docker.rows import KEEP, MOUNTS, NO_MOUNT, READ_ONLY
-from launcher.backends.kubernetes.rows import (
-    CONTEXT,
-    KUBERNETES,
-    NAMESPACE,
-    POD,
-    POD_OF_ROLES,
-    START_TIMEOUT,
-)
+from launcher.backends.kubernetes.rows import CONTEXT, KUBERNETES, NAMESPACE, POD, POD_OF_ROLES, START_TIMEOUT
 from launcher.common.errors import Fault
 from launcher.common.record import Record, replace
 from launcher.config.settings import COMMAND_LINE, Setting, Settings

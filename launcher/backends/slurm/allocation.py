@@ -147,14 +147,7 @@ class SlurmAllocation(Allocation):
             most = max(most, count if self.spec.policy.restarts else 0)
             address, python = addresses.get(node.name), self._python(node)
             hosts.append(
-                Host(
-                    node.name,
-                    address=address,
-                    slots=slots,
-                    max_slots=most,
-                    gpus=node.gpus,
-                    python=python,
-                )
+                Host(node.name, address=address, slots=slots, max_slots=most, gpus=node.gpus, python=python)
             )
         return tuple(hosts)
 

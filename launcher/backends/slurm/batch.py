@@ -79,14 +79,7 @@ class SlurmQueue(BatchQueue):
         script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
         again = "--requeue" if request.spec.policy.restarts else "--no-requeue"
         # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
-        fixed = (
-            "--parsable",
-            "--export=ALL",
-            "--open-mode=append",
-            "--signal=B:USR1@0",
-            "--no-kill",
-            again,
-        )
+        fixed = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}

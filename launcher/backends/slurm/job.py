@@ -418,12 +418,7 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
             _give_back(holder, label, _is_submitted(stderr))
 
 
-def _await(
-    holder: subprocess.Popen[bytes],
-    stderr: IO[bytes],
-    label: str,
-    words: Sequence[str],
-) -> SlurmJob:
+def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words: Sequence[str]) -> SlurmJob:
     assert holder.stdout is not None
     printed, pause, shown = b"", _FIRST_POLL_SECONDS, ""
     until = time.monotonic() + pause

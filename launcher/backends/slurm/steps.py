@@ -21,18 +21,8 @@ from launcher.backends import bootstrap
 from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections
 from launcher.backends.json_client import JsonClient, read
 from launcher.backends.programs import RemoteProgram, SubprocessPipe
-from launcher.backends.slurm.job import (
-    SlurmJob,
-    ask,
-    environment,
-    said,
-)
-from launcher.common.errors import (
-    AllocationEndedError,
-    ConnectionLostError,
-    HostGoneError,
-    TransportError,
-)
+from launcher.backends.slurm.job import SlurmJob, ask, environment, said
+from launcher.common.errors import AllocationEndedError, ConnectionLostError, HostGoneError, TransportError
 from launcher.common.protocol import swap
 from launcher.common.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON

@@ -41,13 +41,15 @@ class JoinedSockets:
         self._said: set[str] = set()
         self.closing = threading.Event()
 
-    def begin(self, function: Callable[..., object], *arguments: object) -> None:
+    def begin(self, function: Callable[..., object], *arguments: object) -> threading.Thread:
         """Call a function in a daemon thread.
 
         Raises:
             TransportError: No thread is left.
         """
-        _start_thread(self._name, function, *arguments)
+        thread = threading.Thread(target=function, args=arguments, name=self._name, daemon=True)
+        start(thread)
+        return thread
 
     def add(self, host: str, sock: socket.socket) -> bool:
         """Keep a socket until `end`. Returns whether there was room for it."""
@@ -69,7 +71,7 @@ class JoinedSockets:
             OSError: The socket was closed.
             TransportError: No thread is left.
         """
-        sender = _start_thread(self._name, _send_from, sock, channel)
+        sender = self.begin(_send_from, sock, channel)
         if _receive_into(channel, sock, sender):
             sock.shutdown(socket.SHUT_WR)
             channel.recv_exit_status()  # waits until both directions have ended
@@ -105,17 +107,6 @@ def close_socket(sock: socket.socket) -> None:
     with suppress(OSError):  # it is not connected
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
-
-
-def _start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a daemon thread.
-
-    Raises:
-        TransportError: No thread is left.
-    """
-    thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
-    start(thread)
-    return thread
 
 
 def _send_from(sock: socket.socket, channel: Channel) -> None:

@@ -102,22 +102,15 @@ class HostOptions(Record):
         return SshAddress(self.address, self.port)
 
 
-class Account(Record):
-    """The user of this process, as ``ssh`` knows it: the environment does not count."""
-
-    name: str
-    home: str
-
-
-def account() -> Account:
-    """Return the account of this process.
+def account() -> pwd.struct_passwd:
+    """Return the account of this process, as ``ssh`` knows it: the environment does not count.
 
     Raises:
         SshError: Its user id has no name, as in a container that is started with any user id.
     """
     number = os.getuid()
     try:
-        entry = pwd.getpwuid(number)
+        return pwd.getpwuid(number)
     except KeyError as error:
         line = f"me:x:{number}:{os.getgid()}::{os.path.expanduser('~')}:/bin/sh"
         raise SshError(
@@ -125,7 +118,6 @@ def account() -> Account:
             f"only (ssh: No user exists for uid {number}); add it to the users, as the image or the "
             f"entrypoint of a container can do, with: echo {line} >>/etc/passwd"
         ) from error
-    return Account(entry.pw_name, entry.pw_dir)
 
 
 class Hop(Record):
@@ -158,7 +150,7 @@ def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
         return default if found.lower() == "none" else found
 
     address = value("hostname", hop.name)
-    own_name = account().name
+    own_name = account().pw_name
     user, port = hop.user or value("user") or own_name, hop.port or int(value("port", str(SSH_PORT)))
     tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
     tokens["d"] = os.path.expanduser("~")
@@ -290,7 +282,7 @@ def _is_shared(name: str, values: Values) -> bool:
 
 def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
-    file, home = os.path.expanduser(USER_FILE), account().home
+    file, home = os.path.expanduser(USER_FILE), account().pw_dir
     arguments = ["-v"]
     arguments += ["-l", hop.user] if hop.user else []
     arguments += ["-p", str(hop.port)] if hop.port else []

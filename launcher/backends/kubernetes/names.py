@@ -40,19 +40,12 @@ def _short(name: str, longest: int) -> str:
     return name.strip("-")
 
 
-def labels(run: str, host: str = "") -> dict[str, str]:
-    """The labels of the objects of a launch, or of one of its hosts."""
-    return {
-        MANAGED_BY_LABEL: MANAGER_NAME,
-        RUN_LABEL: run,
-        **({HOST_LABEL: _short(host, _MAX_NAME_CHARACTERS)} if host else {}),
-    }
+def labels(run: str, host: str) -> dict[str, str]:
+    """The labels of the objects of a host of a launch."""
+    short_host = _short(host, _MAX_NAME_CHARACTERS)
+    return {MANAGED_BY_LABEL: MANAGER_NAME, RUN_LABEL: run, HOST_LABEL: short_host}
 
 
 def selector(run: str = "", label: str = RUN_LABEL) -> str:
     """Selects the objects of a launch, or of all launches; or those of launchers, by `LAUNCHER_LABEL`."""
-    return (
-        f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}={run}"
-        if run
-        else f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}"
-    )
+    return f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}" + (f"={run}" if run else "")

@@ -86,7 +86,9 @@ class Step(RemoteProgram):
     """
 
     def __init__(self, host: str, job: SlurmJob, python: str, *, is_agent: bool) -> None:
-        self._job, self._is_agent = job, is_agent
+        self._job = job
+        #: Whether it is, or becomes, the agent of its node.
+        self.is_agent = is_agent
         #: Its name at Slurm, which no other step has.
         self.name = f"launch-{os.urandom(8).hex()}"
         #: Whether its output has passed `swap`.
@@ -115,7 +117,7 @@ class Step(RemoteProgram):
 
     def on_ready(self) -> None:
         """See `RemoteProgram.on_ready`."""
-        if self._is_agent:
+        if self.is_agent:
             self.srun.send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
             self._let_it_outlive_srun()
 
@@ -146,11 +148,11 @@ class Step(RemoteProgram):
         status = (
             self.srun.process.returncode
             if why
-            else self.status(_END_TIMEOUT_SECONDS if self._is_agent else _EXIT_TIMEOUT_SECONDS)
+            else self.status(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
         )
         if why is None and status is not None and status < 0:  # perhaps the step lives
             return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
-        if why is None and (not self._is_agent or status is None):
+        if why is None and (not self.is_agent or status is None):
             return None
         if over := self._job.end_reason():
             return AllocationEndedError(over)
@@ -209,7 +211,7 @@ class Step(RemoteProgram):
 
     def close(self) -> None:
         """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""
-        if self._is_agent:
+        if self.is_agent:
             self.srun.close_socket()
         else:
             super().close()
@@ -218,15 +220,6 @@ class Step(RemoteProgram):
     def is_running(self) -> bool:
         """Whether its srun runs."""
         return self.srun.process.poll() is None
-
-    def is_agent_of(self, host: str) -> bool:
-        """Return whether it is, or was, the agent of a host."""
-        return self._is_agent and self.host == host
-
-    @property
-    def is_unused(self) -> bool:
-        """Whether its srun has exited and its connection is closed."""
-        return not self.is_running and self.fileno() < 0
 
     def signal(self, number: signal.Signals, until: float) -> None:
         """Signal srun, so that Slurm ends the step, unless it ends before a time (monotonic)."""
@@ -324,8 +317,10 @@ class Steps(Connections):
     def start_agent(self, host: str, arguments: AgentArguments) -> Step:
         """See `Connections.start_agent`: the step that has looked at the node becomes the agent."""
         if host not in self._waiting or not self._waiting[host].is_running:  # it was lost
+            with self._lock:
+                agents = [step for step in self._steps if step.is_agent and step.host == host]
             # Their sockets stay open, because the link may read from one.
-            lost = [step for step in self._agents_of(host) if step.may_live]
+            lost = [step for step in agents if step.may_live]
             for step in lost:
                 step.signal(signal.SIGTERM, 0.0)
             self._cancel(lost)
@@ -350,17 +345,13 @@ class Steps(Connections):
 
     def _add(self, step: Step) -> None:
         with self._lock:
-            unused = [each for each in self._steps if each.is_unused and not each.may_live]
+            unused = [each for each in self._steps if each.fileno() < 0 and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]
             over = self._over
         for each in unused:
             each.release()
         if over:
             step.signal(signal.SIGKILL, 0.0)
-
-    def _agents_of(self, host: str) -> list[Step]:
-        with self._lock:
-            return [step for step in self._steps if step.is_agent_of(host)]
 
     def _cancel(self, steps: Sequence[Step]) -> None:
         """Cancel those of these steps that may live although their srun was ended."""

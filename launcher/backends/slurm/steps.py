@@ -144,24 +144,21 @@ class Step(RemoteProgram):
 
     def start_error(self) -> TransportError | None:
         """See `RemoteProgram.start_error`. When its step has ended, the agent has."""
-        why = super().start_error()
-        status = (
-            self.srun.process.returncode
-            if why
-            else self.status(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
-        )
-        if why is None and status is not None and status < 0:  # perhaps the step lives
-            return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
-        if why is None and (not self.is_agent or status is None):
-            return None
+        never_ran = super().start_error()
+        if never_ran is None:
+            status = self.status(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
+            if status is not None and status < 0:  # perhaps the step lives
+                return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
+            if status is None or not self.is_agent:
+                return None
         if over := self._job.end_reason():
             return AllocationEndedError(over)
         reason = self._reason()
-        if why is None and not self._answered:  # no task runs there: another agent may be started
+        if never_ran is not None:
+            return self.fault(f"the agent can't be started there: {reason}") if reason else never_ran
+        if not self._answered:  # no task runs there: another agent may be started
             return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
-        if why is None:
-            return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
-        return self.fault(f"the agent can't be started there: {reason}") if reason else why
+        return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
 
     def _reason(self) -> str:
         """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
@@ -201,13 +198,9 @@ class Step(RemoteProgram):
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
-        return (
-            why + _CANCELLED_CAUSE
-            if "SIGTERM" in why
-            else why + _KILLED_CAUSE
-            if why == _KILLED_REASON
-            else why
-        )
+        if "SIGTERM" in why:
+            return why + _CANCELLED_CAUSE
+        return why + _KILLED_CAUSE if why == _KILLED_REASON else why
 
     def close(self) -> None:
         """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""

@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from launcher.backends.cleaning import CleanRequest
     from launcher.backends.slurm.batch import SlurmQueue
 
-#: Our options -> those of salloc.
-_SALLOC_OPTIONS = {"nodes": "--nodes", "partition": "--partition", "time": "--time",
-           "gpus_per_node": "--gpus-per-node", "account": "--account"}  # fmt: skip
+#: The options that are called as those of salloc.
+_SALLOC_ROWS = (NODES, PARTITION, TIME, GPUS_PER_NODE, ACCOUNT)
 #: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
 _FIRST_SYSTEM_STEP = 0xFFFF_FF00
 
@@ -55,36 +54,22 @@ class SlurmOptions(Record):
     """What the user asks Slurm for."""
 
     nodes: int | None = None
-    partition: str | None = None
-    time: str | None = None
-    gpus_per_node: str | None = None
-    account: str | None = None
-    #: More options of salloc.
-    options: str = ""
+    #: The options of salloc.
+    salloc: tuple[str, ...] = ()
     #: Seconds before the time limit at which the tasks are stopped.
     notice: float = SLURM_NOTICE.default
     #: Nothing asks for Slurm but the allocation that launch runs in.
     implied: bool = False
 
-    def salloc(self) -> list[str]:
-        """The options of salloc."""
-        given = {option: getattr(self, name) for name, option in _SALLOC_OPTIONS.items()}
-        words = [f"{option}={value}" for option, value in given.items() if value is not None]
-        return words + shlex.split(self.options)
-
-    def for_job(self, spec: JobSpec) -> list[str]:
+    def for_job(self, spec: JobSpec) -> tuple[str, ...]:
         """The options of salloc and sbatch for the tasks of a job, whose number the user may say.
 
         Of ``--ntasks``, Slurm gives the first of several nodes as many as it has CPUs, and one to each other.
         """
-        words, count, nodes = self.salloc(), count_tasks(spec), self.nodes
-        if any(word.startswith(("--ntasks", "-n")) for word in words):
-            return words
-        return [*words, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}"]
-
-    def command_line(self, spec: JobSpec) -> str:
-        """Return the command that asks Slurm for the nodes of a job, for the user."""
-        return f"salloc {shlex.join(self.for_job(spec))}"
+        count, nodes = count_tasks(spec), self.nodes
+        if any(word.startswith(("--ntasks", "-n")) for word in self.salloc):
+            return self.salloc
+        return (*self.salloc, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}")
 
 
 def count_tasks(spec: JobSpec) -> int:
@@ -122,15 +107,9 @@ class SlurmBackend(Backend[SlurmOptions]):
             return None
         if not settings[SLURM]:
             return SlurmOptions(implied=True) if is_inside(os.environ) and not hosts_named else None
-        return SlurmOptions(
-            nodes=settings[NODES],
-            partition=settings[PARTITION],
-            time=settings[TIME],
-            gpus_per_node=settings[GPUS_PER_NODE],
-            account=settings[ACCOUNT],
-            options=settings[SLURM_OPTIONS],
-            notice=settings[SLURM_NOTICE],
-        )
+        given = [f"{row.flag}={settings[row]}" for row in _SALLOC_ROWS if settings[row] is not None]
+        words = (*given, *shlex.split(settings[SLURM_OPTIONS]))
+        return SlurmOptions(nodes=settings[NODES], salloc=words, notice=settings[SLURM_NOTICE])
 
     def is_implied(self, options: SlurmOptions) -> bool:
         """See `Backend.is_implied`: by the job around this process."""
@@ -157,9 +136,9 @@ class SlurmBackend(Backend[SlurmOptions]):
             job = os.environ["SLURM_JOB_ID"]
             if options is None and request.hosts_named:
                 yield Note(f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}")
-            elif options is not None and options.salloc() and RUN_FOLDER_VARIABLE not in os.environ:
+            elif options is not None and options.salloc and RUN_FOLDER_VARIABLE not in os.environ:
                 text = f"launch runs in Slurm's job {job}, and uses its nodes"
-                yield Note(f"no allocation is asked for ({shlex.join(options.salloc())}): {text}")
+                yield Note(f"no allocation is asked for ({shlex.join(options.salloc)}): {text}")
 
     def allocate(self, options: SlurmOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """See `Backend.allocate`."""

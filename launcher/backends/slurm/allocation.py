@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from launcher.backends.connections import Connections, for_each, slow
 from launcher.backends.slurm import SlurmOptions, count_tasks, is_inside
 from launcher.backends.slurm.batch import notice_of_limit
 from launcher.backends.slurm.job import UNANSWERED_NOTICE, allocated, asked, shown
+from launcher.backends.slurm.rows import TIME
 from launcher.backends.slurm.steps import SlurmNode, Steps
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
 from launcher.common.events import HostFacts
@@ -64,11 +66,12 @@ class SlurmAllocation(Allocation):
         """See `Allocation.close`: no step is left, and a job that was asked for is given back."""
         self._stack.close()
 
-    def _words(self) -> list[str]:
+    def _words(self) -> Sequence[str]:
         """Return the options of salloc."""
         if self.request.purpose is not Purpose.CHECK:
             return self.options.for_job(self.spec)
-        return [*self.options.salloc(), *([] if self.options.time else [f"--time={_CHECK_MINUTES}"])]
+        has_limit = self.request.settings[TIME] is not None
+        return self.options.salloc if has_limit else (*self.options.salloc, f"--time={_CHECK_MINUTES}")
 
     def _show_examples(self) -> None:
         """Invent nodes: Slurm names the real ones when it grants them."""
@@ -76,7 +79,7 @@ class SlurmAllocation(Allocation):
         least, most = max(1, count // nodes), -(-count // nodes)
         self.hosts = tuple(Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1))
         self.sharing_files = frozenset(host.name for host in self.hosts)
-        self.remarks = (f"Slurm names the nodes: {self.options.command_line(self.spec)}",)
+        self.remarks = (f"Slurm names the nodes: salloc {shlex.join(self.options.for_job(self.spec))}",)
 
     # ------------------------------------------------------------------ the nodes
 

@@ -27,7 +27,7 @@ _LABEL = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def pod(options: KubernetesOptions) -> Any:
     """The pod template of a Job."""
-    made = job_manifest(options, "run", Host("worker-0"), ROLE, "python3", "7:8", 10.0, "me")
+    made = job_manifest(options, "run", Host("worker-0"), ROLE, "python3", 10.0, "me")
     return made["spec"]["template"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.backends import bootstrap
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, job_name, labels
-from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.options import KubernetesOptions, user_of
 from launcher.backends.kubernetes.status import TASK_CONTAINER
 from launcher.backends.kubernetes.template import merged
 from launcher.common.record import replace
@@ -37,7 +37,6 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
     host: Host,
     role: Role,
     python: str,
-    user: str,
     grace: float,
     owner: str,
     number: int = 1,
@@ -51,13 +50,12 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
         host: with one task of the role.
         role: of the task.
         python: the Python of the image that runs the agent.
-        user: ``UID[:GID]`` of the tasks.
         grace: seconds from SIGTERM to SIGKILL of the tasks.
         owner: names the launcher process.
         number: of the Jobs of this host, from 1.
         avoid: a node that is lost; empty: none.
     """
-    name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
+    name, spec = job_name(run, host.name, number), pod_spec(options, role, user_of(options), grace)
     # Everything else is sent through the connection.
     spec["containers"][0]["command"] = bootstrap.waiting(
         python, name, int(options.start_timeout) + _CONNECT_SECONDS, HOME

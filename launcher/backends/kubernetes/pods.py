@@ -26,7 +26,7 @@ from launcher.backends.containers import task_hosts, with_limits
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
-from launcher.backends.kubernetes.options import KubernetesOptions, requested_spec, user_of
+from launcher.backends.kubernetes.options import KubernetesOptions, requested_spec
 from launcher.backends.kubernetes.rights import check_rights
 from launcher.backends.kubernetes.status import (
     JOB_EVENT,
@@ -112,7 +112,6 @@ class KubernetesAllocation(Allocation):
         self.lease, self.grace = settings[LEASE], spec.policy.grace
         self.python = spec.python or "python3"
         self._roles = {role.name: role for role in spec.roles}
-        self._user = user_of(options)
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
         #: Selects the objects of the launch.
@@ -155,21 +154,12 @@ class KubernetesAllocation(Allocation):
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """The Job of a host, see `job_manifest`."""
+        role, run_name = self._roles[host.roles[0]], self.request.run_name
         found = job_manifest(
-            self.options,
-            self.request.run_name,
-            host,
-            self._roles[host.roles[0]],
-            self.python,
-            self._user,
-            self.grace,
-            self._owner,
-            number,
-            avoid,
+            self.options, run_name, host, role, self.python, self.grace, self._owner, number, avoid
         )
-        if launcher := os.environ.get(
-            OWNER_POD_VARIABLE
-        ):  # with the pod of this launcher the cluster removes the Job
+        # With the pod of this launcher the cluster removes the Job.
+        if launcher := os.environ.get(OWNER_POD_VARIABLE):
             name, uid = launcher.split()
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
             found["metadata"]["ownerReferences"] = [owner]

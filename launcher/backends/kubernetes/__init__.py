@@ -88,11 +88,10 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
         if not settings[CLEAN_KUBERNETES]:
             return iter(())
         from launcher.backends.kubernetes import batch, pods  # noqa: PLC0415 - the live half
+        from launcher.backends.kubernetes.kubectl import Kubectl  # noqa: PLC0415 - the live half
 
-        where = settings[CONTEXT], settings[NAMESPACE]
-        return itertools.chain(
-            pods.clean(*where, request.dry_run, request.cleaning), batch.clean(*where, request.dry_run)
-        )
+        kubectl = Kubectl(settings[CONTEXT], settings[NAMESPACE])
+        return itertools.chain(pods.clean(kubectl, request), batch.clean(kubectl, request))
 
 
 BACKEND = KubernetesBackend()

@@ -26,6 +26,7 @@ from launcher.backends.batch_queue import (
     Submission,
     run_shown,
 )
+from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.kubectl import Kubectl
 from launcher.backends.kubernetes.launcher_pod import (
@@ -220,18 +221,12 @@ def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | No
     return job is not None and run.batch is not None and bool(run.batch.node)
 
 
-def clean(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
+def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
     """Remove the Jobs of launchers whose pods are lost, of runs that this machine knows.
-
-    Args:
-        context: The context of kubectl; None for the current one.
-        namespace: The namespace; None for that of the context.
-        dry_run: Remove nothing.
 
     Yields:
         A line for each.
     """
-    kubectl = Kubectl(context, namespace)
     jobs = _by_launcher(kubectl, "jobs")
     runs = {run.name: run for run in all_runs() if run.batch is not None} if jobs else {}
     pods = _by_launcher(kubectl, "pods") if jobs.keys() & runs else {}
@@ -241,7 +236,4 @@ def clean(context: str | None, namespace: str | None, dry_run: bool) -> Iterator
         if run is None or run.batch is None or run.batch.number != number:
             continue
         if is_lost(run, pods.get(name), job):
-            if not dry_run:
-                kubectl.delete("job", metadata["name"])
-            done = "would remove" if dry_run else "removed"
-            yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"
+            yield kubectl.clean_job(job, request.dry_run)

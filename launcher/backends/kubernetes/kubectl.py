@@ -148,6 +148,16 @@ class Kubectl(Record):
         """
         self.ask("delete", *what, "--ignore-not-found", "--cascade=background", "--wait=false")
 
+    def clean_job(self, job: Mapping[str, Any], dry_run: bool) -> str:
+        """Delete a Job, unless this is a dry run. Return a line that says so, for the user.
+
+        Raises:
+            TransportError: the API server does not answer, or refuses.
+        """
+        if not dry_run:
+            self.delete("job", job["metadata"]["name"])
+        return f"{'would remove' if dry_run else 'removed'} {described(job)}"
+
     def used_namespace(self) -> str:
         """The namespace, which may be that of the context.
 
@@ -156,6 +166,11 @@ class Kubectl(Record):
         """
         words = ("config", "view", "--minify", "--output=jsonpath={..namespace}")
         return self.namespace or self.ask(*words).strip() or "default"
+
+
+def described(job: Mapping[str, Any]) -> str:
+    """Return what the user calls a Job."""
+    return f"Job {job['metadata']['name']} of the namespace {job['metadata']['namespace']}"
 
 
 def is_in_pod() -> bool:

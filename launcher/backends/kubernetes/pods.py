@@ -14,7 +14,7 @@ from typing import Any
 from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
-from launcher.backends.cleaning import Cleaning
+from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import (
     KILL_ENTRY,
     AgentArguments,
@@ -23,7 +23,7 @@ from launcher.backends.connections import (
     slow,
 )
 from launcher.backends.containers import task_hosts, with_limits
-from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
+from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe, described
 from launcher.backends.kubernetes.manifest import HOME, job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
 from launcher.backends.kubernetes.options import KubernetesOptions, requested_spec
@@ -504,23 +504,14 @@ class _PodConnections(Connections):
             raise gone
 
 
-def clean(context: str | None, namespace: str | None, dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
     """Remove the Jobs of launches of this user that have ended.
-
-    Args:
-        context, namespace: where; ``None``: those of kubectl.
-        dry_run: remove nothing.
-        cleaning: Decides which ones are removed.
 
     Yields:
         A line for each.
     """
-    kubectl = Kubectl(context, namespace)
     for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]
-        name = f"Job {metadata['name']} of the namespace {metadata['namespace']}"
         owner = metadata.get("annotations", {}).get(OWNER_ANNOTATION, "")
-        if cleaning.may_remove(metadata["labels"].get(RUN_LABEL, ""), owner, name):
-            if not dry_run:
-                kubectl.delete("job", metadata["name"])
-            yield f"{'would remove' if dry_run else 'removed'} {name}"
+        if request.cleaning.may_remove(metadata["labels"].get(RUN_LABEL, ""), owner, described(job)):
+            yield kubectl.clean_job(job, request.dry_run)

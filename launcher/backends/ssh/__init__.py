@@ -6,7 +6,7 @@
     keys         checks host keys, and logs in with the user's keys
     sockets      TCP connections and ProxyCommands
     connection   an authenticated connection: its socket, its packets
-    connector    a socket or a gateway -> a connection; what goes through connections
+    connector    a socket or a gateway -> a connection
     program      a program of ours on a host: a channel of the connection
     joined       sockets of this machine, each joined to a channel
     relay        ports on the hosts that are forwarded to a socket of this machine

@@ -271,9 +271,11 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `launcher.backends.connections.ProgramRunner.run`."""
+        from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko
+
         connection, python = self.connection(host), self.python(host)
         startup = bootstrap.startup(python, entry, arguments)
-        return self._paramiko().start_program(connection, python, startup)
+        return start_ssh_program(connection, python, startup)
 
     def python(self, host: str) -> str:
         """The Python that runs our programs on a host.
@@ -286,12 +288,16 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def relay(self, path: str) -> dict[str, int]:
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
-        self._relay = self._paramiko().relay(path)
+        from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko
+
+        self._relay = Relay(path)
         return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
         """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
+        from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko
+
         if self._forward is None:
-            self._forward = self._paramiko().forward(self.connection, (host, port), preferred)
+            self._forward = Forward(self.connection, (host, port), preferred)
         self._forward.target = (host, port)
         return self._forward.port

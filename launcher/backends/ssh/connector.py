@@ -1,4 +1,4 @@
-"""Makes authenticated connections, through a socket or a gateway, and opens what goes through them.
+"""Makes authenticated connections, through a socket or a gateway.
 
 `launcher.backends.ssh.connections` imports this module, and with it paramiko, while the first servers answer.
 """
@@ -11,19 +11,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from typing import cast
 
 from paramiko import Channel, ChannelException, SSHException, Transport
 from paramiko.ssh_exception import IncompatiblePeer
 
-from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connection import PROHIBITED, ClosingSocket, Packets, SshConnection
-from launcher.backends.ssh.forward import ConnectionOf, Forward
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
 from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
-from launcher.backends.ssh.program import start_ssh_program
-from launcher.backends.ssh.relay import Relay
 from launcher.backends.ssh.rows import SshOptions
 from launcher.backends.ssh.sockets import ProxyCommand
 
@@ -134,18 +129,6 @@ class SshConnector:
             raise SshError(text, ended or late or isinstance(error, OSError)) from error
         self.known.check(options, host_key, self._settings.accept_new)
         return transport
-
-    def start_program(self, connection: SshConnection, python: str, startup: bytes) -> RemoteProgram:
-        """See `start_ssh_program`."""
-        return start_ssh_program(connection, python, startup)
-
-    def relay(self, path: str) -> Relay:
-        """Return the ports of hosts that are forwarded to a Unix socket here. None is open yet."""
-        return Relay(path)
-
-    def forward(self, connection: ConnectionOf, target: tuple[str, int], preferred: Sequence[int]) -> Forward:
-        """Return a port of this machine that is forwarded to a host, see `Forward`."""
-        return Forward(connection, target, preferred)
 
 
 def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:

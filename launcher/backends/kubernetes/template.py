@@ -9,17 +9,10 @@ from launcher.backends.kubernetes.names import LAUNCHER_LABEL, MANAGED_BY_LABEL,
 from launcher.backends.kubernetes.status import HOST_LABEL, TASK_CONTAINER
 
 #: Fields that the user's template can't have, because launch sets them: of the pod; of its container.
-_RESERVED_POD_FIELDS = ("restartPolicy", "hostname", "subdomain")
-_RESERVED_CONTAINER_FIELDS = (
-    "name",
-    "image",
-    "command",
-    "args",
-    "stdin",
-    "stdinOnce",
-    "tty",
-    "imagePullPolicy",
-)
+_OUR_POD_FIELDS = ("restartPolicy", "hostname", "subdomain")
+_OUR_CONTAINER_FIELDS = ("name", "image", "command", "args", "stdin", "stdinOnce", "tty", "imagePullPolicy")
+#: The values of such fields that change nothing.
+_OUR_VALUES = (("restartPolicy", "Never"), ("name", TASK_CONTAINER))
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +47,7 @@ def template_faults(template: Any) -> Iterator[str]:
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         yield "expected mappings below metadata: and spec:"
         return
-    if not _are_mappings(metadata, "labels", "annotations") or not _are_lists(spec, "containers", "volumes"):
+    if not (_are(dict, metadata, "labels", "annotations") and _are(list, spec, "containers", "volumes")):
         yield "expected mappings of labels: and annotations:, and lists of containers: and volumes:"
         return
     for name in (MANAGED_BY_LABEL, RUN_LABEL, HOST_LABEL, LAUNCHER_LABEL):
@@ -67,18 +60,12 @@ def template_faults(template: Any) -> Iterator[str]:
     resources = containers[0].get("resources") or {}
     if not isinstance(resources, dict) or not isinstance(resources.get("limits") or {}, dict):
         yield "expected mappings of resources: and limits:"
-    for where, names in ((spec, _RESERVED_POD_FIELDS), (containers[0], _RESERVED_CONTAINER_FIELDS)):
+    for where, names in ((spec, _OUR_POD_FIELDS), (containers[0], _OUR_CONTAINER_FIELDS)):
         for name in names:
-            if name in where and (name, where[name]) not in (
-                ("restartPolicy", "Never"),
-                ("name", TASK_CONTAINER),
-            ):
+            if name in where and (name, where[name]) not in _OUR_VALUES:
                 yield f"expected no {name}: launch sets it"
 
 
-def _are_mappings(where: Mapping[str, Any], *names: str) -> bool:
-    return all(isinstance(where.get(name, {}), dict) for name in names)
-
-
-def _are_lists(where: Mapping[str, Any], *names: str) -> bool:
-    return all(isinstance(where.get(name, []), list) for name in names)
+def _are(kind: type[dict[Any, Any]] | type[list[Any]], where: Mapping[str, Any], *names: str) -> bool:
+    """Return whether all of these fields that are there are mappings, or lists."""
+    return all(isinstance(where[name], kind) for name in names if name in where)

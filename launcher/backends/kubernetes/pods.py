@@ -127,7 +127,7 @@ class KubernetesAllocation(Allocation):
         self._events: Sequence[Mapping[str, Any]] = ()
         self._looking = threading.Lock()
         #: Commands that something waits for.
-        self._starting: set[PodProgram] = set()
+        self._starting: set[KubectlPipe] = set()
         #: Held while Jobs are made; whether all have been removed.
         self._making = threading.Lock()
         self._over = False
@@ -300,8 +300,8 @@ class KubernetesAllocation(Allocation):
         self.request.ignore_signals()
         with self._making:
             self._over = True
-            for program in [*self._starting]:
-                program.kill()
+            for command in [*self._starting]:
+                command.kill()
             if self._numbers:
                 try:
                     self.kubectl.delete("jobs", self.selects)
@@ -399,15 +399,16 @@ class KubernetesAllocation(Allocation):
         """
         return self.command(host, *bootstrap.passing(self.python, self._of(host), _AGENT_START_SECONDS))
 
-    def starting(self, program: PodProgram) -> None:
-        """Note a command that something waits for: it has not taken its program yet, or has not answered."""
-        self._starting.add(program)
-        if self._over:
-            program.kill()
-
-    def started(self, program: PodProgram) -> None:
-        """Note that nothing waits for a command any more."""
-        self._starting.discard(program)
+    @contextmanager
+    def awaited(self, command: KubectlPipe) -> Iterator[None]:
+        """While a command is awaited, which may be on a lost node, `remove` kills it."""
+        self._starting.add(command)
+        try:
+            if self._over:
+                command.kill()
+            yield
+        finally:
+            self._starting.discard(command)
 
 
 class PodProgram(RemoteProgram):
@@ -429,17 +430,10 @@ class PodProgram(RemoteProgram):
 
     def begin(self, startup: bytes, answer_seconds: float = 0.0) -> PodProgram:
         """Send the program, and wait for so long for its first bytes."""
-        try:
-            self._pods.starting(self)
+        with self._pods.awaited(self._kubectl):
             self._kubectl.deliver(startup)
             await_readable(self, answer_seconds)
-        finally:
-            self._pods.started(self)
         return self
-
-    def kill(self) -> None:
-        """Kill kubectl."""
-        self._kubectl.kill()
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteProgram.wait`: a program that kills the agent may be killed with the pod."""

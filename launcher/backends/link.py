@@ -480,10 +480,8 @@ class ReconnectingLink:
         if self._closed_there:
             raise _LinkClosed from error
         if isinstance(error, HostGoneError):
-            self.all_gone, self.preempted = (
-                isinstance(error, AllocationEndedError),
-                isinstance(error, HostPreemptedError),
-            )
+            self.all_gone = isinstance(error, AllocationEndedError)
+            self.preempted = isinstance(error, HostPreemptedError)
             raise _LinkClosed(self._bare(error)) from error
         once = isinstance(error, ConnectionLostError) and self._attempts == 1
         other = self._connecting or once or isinstance(error, RouteDownError)

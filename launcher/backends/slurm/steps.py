@@ -146,7 +146,7 @@ class Step(RemoteProgram):
         """See `RemoteProgram.start_error`. When its step has ended, the agent has."""
         never_ran = super().start_error()
         if never_ran is None:
-            status = self.status(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
+            status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
             if status is not None and status < 0:  # perhaps the step lives
                 return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
             if status is None or not self.is_agent:
@@ -164,14 +164,6 @@ class Step(RemoteProgram):
         """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
-
-    def status(self, seconds: float = _END_TIMEOUT_SECONDS) -> int | None:
-        """Wait for the end of srun.
-
-        Returns:
-            How it has ended, negative by a signal; None if it has not in time.
-        """
-        return self.srun.wait(seconds)
 
     @property
     def was_killed(self) -> bool:
@@ -195,7 +187,7 @@ class Step(RemoteProgram):
         if over:
             raise AllocationEndedError(over)
         if "was killed" in why:
-            self.status()
+            self.srun.wait(_END_TIMEOUT_SECONDS)
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
         if "SIGTERM" in why:

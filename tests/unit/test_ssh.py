@@ -16,7 +16,7 @@ from paramiko import PKey
 
 from launcher.backends import here, ssh_query
 from launcher.backends.ssh.keys import KnownHosts
-from launcher.backends.ssh.options import Hop, HostOptions, Queries, SshError, host_options, parse_hop
+from launcher.backends.ssh.options import HostOptions, Queries, SshError, host_options, parse_gateway
 from launcher.job import Host
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
@@ -149,7 +149,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_file(folder: Path):
-    found = host_options(Hop("node1"))
+    found = host_options(Host("node1"))
     assert (found.address, found.port, found.agent) == ("node1", 22, "/agent")
     assert found.known_hosts == (f"{folder}/known_hosts", f"{folder}/known_hosts2")
     assert f"{folder}/id_ed25519" in found.identity_files
@@ -161,11 +161,11 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
         "User general\nHost node1\n  Port 2222\n  ProxyCommand relay %h %p %r\n"
         "  UserKnownHostsFile none\n  IdentityAgent none\nMatch user me\n  HostName other\n"
     )
-    found = host_options(Hop("node1"))
+    found = host_options(Host("node1"))
     assert (found.user, found.port, found.agent, found.known_hosts) == ("general", 2222, "", ())
-    assert host_options(Hop("node1", "me", 7)).proxy_command == "relay other 7 me"
+    assert host_options(Host("node1", user="me", port=7)).proxy_command == "relay other 7 me"
     with pytest.raises(SshError, match="shell of its ProxyCommand would interpret"):
-        host_options(Hop("node1", "*"))
+        host_options(Host("node1", user="*"))
 
 
 @needs_ssh
@@ -197,10 +197,10 @@ def test_ssh_config_that_can_not_be_read(
 ):
     (folder / "config").write_text(text)
     with pytest.raises(SshError, match=message):
-        host_options(Hop("x"))
+        host_options(Host("x"))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SshError, match="the `ssh` command, which reads ~/.ssh/config, is missing here"):
-        host_options(Hop("x"))
+        host_options(Host("x"))
 
 
 # One answer of ``ssh -G`` for several hosts: the text, the hosts, and how often ssh is asked.
@@ -236,30 +236,30 @@ def test_hosts_of_the_same_lines_share_an_answer(
     ssh.write_text(f'#!/bin/sh\necho >>{log}\nexec {shutil.which("ssh")} -F {config} "$@"\n')
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    expected = [host_options(Hop(name)) for name in hosts]
+    expected = [host_options(Host(name)) for name in hosts]
     log.unlink()
     together = Queries()
     with ThreadPoolExecutor(len(hosts)) as pool:
-        found = list(pool.map(lambda name: host_options(Hop(name), together), hosts))
+        found = list(pool.map(lambda name: host_options(Host(name), together), hosts))
     assert found == expected
     assert len(log.read_text()) == queries
 
 
 @pytest.mark.parametrize(
-    ("text", "hop"),
+    ("text", "gateway"),
     [
-        ("gate", Hop("gate")),
-        ("Gate.Lab", Hop("Gate.Lab")),
-        ("me@gate:2222", Hop("gate", "me", 2222)),
-        ("ssh://me@gate:2222", Hop("gate", "me", 2222)),
-        ("[fe80::1]:22", Hop("fe80::1", None, 22)),
+        ("gate", Host("gate")),
+        ("Gate.Lab", Host("Gate.Lab")),
+        ("me@gate:2222", Host("gate", user="me", port=2222)),
+        ("ssh://me@gate:2222", Host("gate", user="me", port=2222)),
+        ("[fe80::1]:22", Host("fe80::1", port=22)),
     ],
 )
-def test_gateways_as_they_are_written(text: str, hop: Hop):
-    assert parse_hop(text) == hop
+def test_gateways_as_they_are_written(text: str, gateway: Host):
+    assert parse_gateway(text) == gateway
 
 
 @pytest.mark.parametrize("text", ["me@", "gate:port", "[fe80::1"])
 def test_texts_that_are_not_a_gateway(text: str):
     with pytest.raises(SshError, match="is not a gateway"):
-        parse_hop(text)
+        parse_gateway(text)

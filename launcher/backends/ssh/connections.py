@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connections, for_each
 from launcher.backends.ssh.options import (
-    Hop,
     HostOptions,
     Queries,
     SshError,
     account,
     host_options,
-    parse_hop,
+    parse_gateway,
     unexpected,
 )
 from launcher.backends.ssh.rows import SshOptions
@@ -154,7 +153,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         attempts = attempts or self._settings.attempts
         for attempt in range(1, attempts + 1):
             try:
-                connection = self._connect_once(Hop(name, host.user, host.port), (), (name,))
+                connection = self._connect_once(host, (), (name,))
                 self.login_seconds[name] = connection.login_seconds
                 return connection
             except SshError as failure:
@@ -167,15 +166,15 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
-    def _connect_once(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
+    def _connect_once(self, host: Host, before: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
         """Connect to one host.
 
         Args:
-            hop: the host, as the user wrote it.
+            host: the host, or a gateway, as the user wrote it.
             before: the gateways before it in a ``ProxyJump``; empty: those of its own ``ProxyJump``.
             trail: the hosts that wait for this connection.
         """
-        options = host_options(hop, self._queries)
+        options = host_options(host, self._queries)
         before = before or options.gateways
         if before and before[-1] in trail:
             way = " -> ".join((*trail, before[-1]))
@@ -217,7 +216,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         assert future is not None
         if mine:
             try:
-                future.set_result(self._connect_once(parse_hop(hops[-1]), hops[:-1], trail))
+                future.set_result(self._connect_once(parse_gateway(hops[-1]), hops[:-1], trail))
             except SshError as failure:
                 future.set_exception(SshError(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
             except BaseException as error:

@@ -22,6 +22,7 @@ from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import NO_THREAD_REASON, sanitize_host_text, why_not_started
 from launcher.common.trusted_io import read_regular
+from launcher.job import Host
 from launcher.threads import is_no_thread
 
 #: The default port, which known_hosts and messages leave out.
@@ -120,56 +121,50 @@ def account() -> pwd.struct_passwd:
         ) from error
 
 
-class Hop(Record):
-    """A host, or a gateway, as the user wrote it."""
-
-    name: str
-    user: str | None = None
-    port: int | None = None
-
-
-def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
-    """The options of a host; the hop's own values override ssh_config.
+def host_options(host: Host, queries: Queries | None = None) -> HostOptions:
+    """The options of a host; its own values override ssh_config.
 
     Args:
-        hop: the host.
+        host: the host, or a gateway.
         queries: of this launch; ``None``: ``ssh`` is asked about this host.
 
     Raises:
         SshError: ssh_config can't be read, or has a wrong value.
     """
     try:
-        return _options(hop, (queries or Queries()).ask(hop))
+        return _options(host, (queries or Queries()).ask(host))
     except ValueError as error:
         raise SshError(f"{USER_FILE} has a wrong value: {error}") from error
 
 
-def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
+def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
     def value(key: str, default: str = "") -> str:
         found = values.get(key, [default])[0]
         return default if found.lower() == "none" else found
 
-    address = value("hostname", hop.name)
+    address = value("hostname", host.name)
     own_name = account().pw_name
-    user, port = hop.user or value("user") or own_name, hop.port or int(value("port", str(SSH_PORT)))
-    tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
+    user, port = host.user or value("user") or own_name, host.port or int(value("port", str(SSH_PORT)))
+    tokens = {"h": address, "n": host.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
     tokens["d"] = os.path.expanduser("~")
 
     def path(text: str) -> str:
         return os.path.expanduser(_expanded(text, tokens))
 
     command = value("proxycommand")
-    if command and not all(_PLAIN_NAME.fullmatch(text) for text in (address, hop.name, user)):
-        raise SshError(f"the shell of its ProxyCommand would interpret characters in its name or user: {hop}")
+    names = (address, host.name, user)
+    if command and not all(map(_PLAIN_NAME.fullmatch, names)):
+        problem = "the shell of its ProxyCommand would interpret characters in its name or user"
+        raise SshError(f"{problem}: {', '.join(names)}")
     identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
     agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     timeout = value("connecttimeout")
     return HostOptions(
-        name=hop.name,
+        name=host.name,
         address=address,
         port=port,
         user=user,
-        gateways=_gateways(hop, address, value("proxyjump")),
+        gateways=_gateways(host, address, value("proxyjump")),
         proxy_command=_expanded(command, tokens),
         identity_files=tuple(path(file).removesuffix(".pub") for file in identities),
         identities_only=value("identitiesonly").lower() == "yes",
@@ -194,13 +189,13 @@ def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str
     return tuple(os.path.expanduser(path) for path in paths if path.lower() != "none")
 
 
-def _gateways(hop: Hop, address: str, written: str) -> tuple[str, ...]:
+def _gateways(host: Host, address: str, written: str) -> tuple[str, ...]:
     """The gateways of a ``ProxyJump``; none if the host itself is the last of them."""
     hops = tuple(part.strip() for part in written.split(",") if part.strip())
-    return () if not hops or parse_hop(hops[-1]).name in (hop.name, address) else hops
+    return () if not hops or parse_gateway(hops[-1]).name in (host.name, address) else hops
 
 
-def parse_hop(text: str) -> Hop:
+def parse_gateway(text: str) -> Host:
     """A gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
 
     Raises:
@@ -214,7 +209,7 @@ def parse_hop(text: str) -> Hop:
     if not name:
         raise SshError(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
     at = text.lower().rfind(name)
-    return Hop(text[at : at + len(name)], parts.username, port)
+    return Host(text[at : at + len(name)], user=parts.username, port=port)
 
 
 class Queries:
@@ -228,7 +223,7 @@ class Queries:
         self._answers: dict[object, tuple[str, Values]] = {}
         self._asking: dict[object, threading.Lock] = {}
 
-    def ask(self, hop: Hop) -> Values:
+    def ask(self, host: Host) -> Values:
         """The options of a host, each with its values in order.
 
         Raises:
@@ -236,22 +231,22 @@ class Queries:
         """
         with self._first:
             if not self._patterns:
-                values, files = _from_ssh(hop)
+                values, files = _from_ssh(host)
                 self._patterns.append(_patterns(files))
-                self._answers[self._key(hop)] = hop.name, values
-        key = self._key(hop)
+                self._answers[self._key(host)] = host.name, values
+        key = self._key(host)
         with self._asking.setdefault(key, threading.Lock()):
             if key not in self._answers:
-                self._answers[key] = hop.name, _from_ssh(hop)[0]
+                self._answers[key] = host.name, _from_ssh(host)[0]
         name, values = self._answers[key]
-        if name == hop.name:
+        if name == host.name:
             return values
-        return {**values, "hostname": [hop.name]} if _is_shared(name, values) else _from_ssh(hop)[0]
+        return {**values, "hostname": [host.name]} if _is_shared(name, values) else _from_ssh(host)[0]
 
-    def _key(self, hop: Hop) -> object:
-        patterns, name = self._patterns[0], hop.name.lower()
-        matches = [hop.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
-        return (hop.user, hop.port, *matches)
+    def _key(self, host: Host) -> object:
+        patterns, name = self._patterns[0], host.name.lower()
+        matches = [host.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
+        return (host.user, host.port, *matches)
 
 
 def _patterns(files: Iterable[str]) -> list[str] | None:
@@ -280,22 +275,22 @@ def _is_shared(name: str, values: Values) -> bool:
     return unchanged and not any(name in text for text in others)
 
 
-def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
+def _from_ssh(host: Host) -> tuple[Values, list[str]]:
     """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
     file, home = os.path.expanduser(USER_FILE), account().pw_dir
     arguments = ["-v"]
-    arguments += ["-l", hop.user] if hop.user else []
-    arguments += ["-p", str(hop.port)] if hop.port else []
+    arguments += ["-l", host.user] if host.user else []
+    arguments += ["-p", str(host.port)] if host.port else []
     try:
-        done = ask_ssh([*arguments, "--", hop.name], home, _QUERY_TIMEOUT_SECONDS)
+        done = ask_ssh([*arguments, "--", host.name], home, _QUERY_TIMEOUT_SECONDS)
     except FileNotFoundError as error:
         if os.path.exists(file):
             raise SshError(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
         return {}, []
     except OSError as error:
-        raise SshError(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
+        raise SshError(f"ssh -G {host.name} can't be started: {why_not_started(error)}") from error
     except subprocess.TimeoutExpired as error:
-        raise SshError(f"ssh -G {hop.name} failed: {error}") from error
+        raise SshError(f"ssh -G {host.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
         lines = [line for line in lines if not line.startswith(_NO_ERROR_PREFIXES)] or [

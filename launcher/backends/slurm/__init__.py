@@ -20,20 +20,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.slurm.rows import (
-    ACCOUNT,
-    ALLOCATION,
-    GPUS_PER_NODE,
-    GROUP,
-    NO_SLURM,
-    NODES,
-    PARTITION,
-    SECTION,
-    SLURM,
-    SLURM_NOTICE,
-    SLURM_OPTIONS,
-    TIME,
-)
+from launcher.backends.slurm import rows
 from launcher.common.errors import Fault, Note
 from launcher.common.record import Record
 from launcher.config.settings import Need, Settings
@@ -45,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.batch import SlurmQueue
 
 #: The options that are called as those of salloc.
-_SALLOC_ROWS = (NODES, PARTITION, TIME, GPUS_PER_NODE, ACCOUNT)
+_SALLOC_ROWS = (rows.NODES, rows.PARTITION, rows.TIME, rows.GPUS_PER_NODE, rows.ACCOUNT)
 #: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
 _FIRST_SYSTEM_STEP = 0xFFFF_FF00
 
@@ -57,7 +44,7 @@ class SlurmOptions(Record):
     #: The options of salloc.
     salloc: tuple[str, ...] = ()
     #: Seconds before the time limit at which the tasks are stopped.
-    notice: float = SLURM_NOTICE.default
+    notice: float = rows.SLURM_NOTICE.default
     #: Nothing asks for Slurm but the allocation that launch runs in.
     implied: bool = False
 
@@ -99,17 +86,17 @@ class SlurmBackend(Backend[SlurmOptions]):
     name = "slurm"
     provides_hosts = shares_files = True
 
-    group, section = GROUP, SECTION
+    group, section = rows.GROUP, rows.SECTION
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SlurmOptions | None:
         """See `Backend.parse`."""
-        if settings[NO_SLURM]:
+        if settings[rows.NO_SLURM]:
             return None
-        if not settings[SLURM]:
+        if not settings[rows.SLURM]:
             return SlurmOptions(implied=True) if is_inside(os.environ) and not hosts_named else None
         given = [f"{row.flag}={settings[row]}" for row in _SALLOC_ROWS if settings[row] is not None]
-        words = (*given, *shlex.split(settings[SLURM_OPTIONS]))
-        return SlurmOptions(nodes=settings[NODES], salloc=words, notice=settings[SLURM_NOTICE])
+        words = (*given, *shlex.split(settings[rows.SLURM_OPTIONS]))
+        return SlurmOptions(nodes=settings[rows.NODES], salloc=words, notice=settings[rows.SLURM_NOTICE])
 
     def is_implied(self, options: SlurmOptions) -> bool:
         """See `Backend.is_implied`: by the job around this process."""
@@ -118,7 +105,7 @@ class SlurmBackend(Backend[SlurmOptions]):
     def met_needs(self, options: SlurmOptions | None) -> Collection[Need]:
         """See `Backend.met_needs`."""
         asked_for = options is not None and not options.implied
-        return (ALLOCATION,) if asked_for or is_inside(os.environ) else ()
+        return (rows.ALLOCATION,) if asked_for or is_inside(os.environ) else ()
 
     def check(
         self, options: SlurmOptions | None, request: LaunchRequest, chosen: Backend[Any]

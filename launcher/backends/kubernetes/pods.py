@@ -52,6 +52,7 @@ from launcher.config.table import LEASE, PYTHON, WORKDIR
 from launcher.event_loop import await_readable
 from launcher.job import Host
 from launcher.messages import say
+from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.threads import in_thread
 
 _SERVE_ENTRY = "launcher.agent.main:serve_passed"
@@ -110,7 +111,7 @@ class KubernetesAllocation(Allocation):
         self.options = options
         self.kubectl = Kubectl(options.context, options.namespace)
         self.lease, self.grace = settings[LEASE], spec.policy.grace
-        self.python = spec.python or "python3"
+        self.python = spec.python or DEFAULT_PYTHON
         self._roles = {role.name: role for role in spec.roles}
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}

@@ -28,6 +28,7 @@ from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.common.record import replace
 from launcher.job import Host
 from launcher.messages import say
+from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.threads import start
 
 if TYPE_CHECKING:  # most of them import paramiko
@@ -43,8 +44,6 @@ _ATTEMPT_PAUSES_SECONDS = (0.3, 1.0, 2.0)
 _LAST_WAIT_SECONDS = 2.0
 #: Seconds for which a connection counts as new: less than the time after which a silent one is lost.
 _NEW_SECONDS = 4.0
-#: The Python of our programs on a host for which the user names none.
-_DEFAULT_PYTHON = "python3"
 
 
 class SshConnections(Connections, AbstractContextManager["SshConnections"]):
@@ -282,8 +281,8 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``; else it is
         ``python3``, as a path relative to the working folder of the tasks may not exist yet.
         """
-        python = self._hosts[host].python or _DEFAULT_PYTHON
-        return _DEFAULT_PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
+        python = self._hosts[host].python or DEFAULT_PYTHON
+        return DEFAULT_PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
 
     def relay(self, path: str) -> dict[str, int]:
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""

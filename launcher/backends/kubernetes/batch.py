@@ -132,19 +132,16 @@ class KubernetesQueue(BatchQueue):
         assert run.batch is not None
         if is_lost(run, pod, job):  # nothing can be fetched from it
             self.withdraw(run)
+        is_pending = "the pod of its launcher is pending"
         if pod is None and job is not None and not run.batch.node:
-            return BatchJobStatus(
-                PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}"
-            )
+            return BatchJobStatus(PENDING, f"{is_pending}: {job_status(job, ()).waiting}")
         if pod is None:
             return BatchJobStatus(OVER, "the pod of its launcher no longer exists")
         status, name = pod_status(pod), pod["metadata"]["name"]
         if status.over:
             return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
-            return BatchJobStatus(
-                PENDING, f"the pod of its launcher is pending: {status.waiting or 'it is starting'}"
-            )
+            return BatchJobStatus(PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
         there = Pod(kubectl, name)
         if not run.batch.node or not there.has_ended():
             return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")

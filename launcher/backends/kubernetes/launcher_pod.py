@@ -24,8 +24,7 @@ from launcher.backends.connections import slow
 from launcher.backends.kubernetes.keeper import LAUNCHER_ENDED_LINE, TASKS_START_LINE
 from launcher.backends.kubernetes.kubectl import Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, launcher_options
-from launcher.backends.kubernetes.names import LAUNCHER_LABEL, selector
-from launcher.backends.kubernetes.names import RUN_LABEL as RUN_LABEL
+from launcher.backends.kubernetes.names import LAUNCHER_LABEL, RUN_LABEL, selector
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.pods import OWNER_POD_VARIABLE, KubernetesAllocation
 from launcher.backends.kubernetes.rights import LAUNCHER_ACCOUNT, lacks, missing_rights
@@ -250,13 +249,11 @@ def fetch(
     Raises:
         TransportError: some can't be copied.
     """
+    wanted = [(RUN_PATH, name, run.paths.root) for name in names]
+    wanted += [(f"{RUN_PATH}/results/{number}", ".", folder) for number, folder in enumerate(results)]
     items = [
-        Item(task="launcher", host=POD_HOST.name, base=RUN_PATH, path=name, into=run.paths.root)
-        for name in names
-    ]
-    items += [
-        Item(task="launcher", host=POD_HOST.name, base=f"{RUN_PATH}/results/{number}", path=".", into=folder)
-        for number, folder in enumerate(results)
+        Item(task="launcher", host=POD_HOST.name, base=base, path=path, into=into)
+        for base, path, into in wanted
     ]
     failures = collect(FileTransfer(there, 1, quiet=quiet), items)[POD_HOST.name].failures
     if failures:

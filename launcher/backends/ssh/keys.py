@@ -198,7 +198,7 @@ class KeyFile(Record):
     """A key file: the key; or ``None``, the reason, and advice."""
 
     path: str
-    key: PKey | None
+    key: PKey | None = None
     problem: str = ""
     advice: str = ""
 
@@ -212,17 +212,16 @@ def load_key(path: str) -> KeyFile | None:
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid == os.getuid() and mode & _OTHER_USERS_BITS:
             problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
-            return KeyFile(
-                path, key=None, problem=problem, advice=f"make it private with: chmod 600 {with_tilde(path)}"
-            )
+            advice = f"make it private with: chmod 600 {with_tilde(path)}"
+            return KeyFile(path, problem=problem, advice=advice)
         return KeyFile(path, PKey.from_path(path))
     except TypeError:  # from the package cryptography: a passphrase is missing
         advice = f"unlock it with: ssh-add {with_tilde(path)}"
-        return KeyFile(path, key=None, problem="is protected by a passphrase", advice=advice)
+        return KeyFile(path, problem="is protected by a passphrase", advice=advice)
     except OSError as error:
-        return KeyFile(path, None, f"can't be read ({reason_of(error)})")
+        return KeyFile(path, problem=f"can't be read ({reason_of(error)})")
     except (ValueError, SSHException, UnknownKeyType) as error:
-        return KeyFile(path, None, f"is not a key that can be used ({type(error).__name__})")
+        return KeyFile(path, problem=f"is not a key that can be used ({type(error).__name__})")
 
 
 class SshAgent(AgentSSH):

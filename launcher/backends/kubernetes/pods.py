@@ -61,7 +61,7 @@ _FRESH_SECONDS = 2.0
 _POLL_SECONDS = 0.3
 #: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
 _WATCH_SECONDS = 2.0
-#: Seconds until a line says why pods do not run, or why no new one is made yet.
+#: Seconds until a line says why pods do not run.
 _FIRST_NOTICE_SECONDS = 2.0
 #: Seconds until the API is asked, by three commands, why pods do not run; and until it is asked again.
 _REASON_PAUSE_SECONDS = 4.0
@@ -274,16 +274,11 @@ class KubernetesAllocation(Allocation):
     def replace_host(self, host_name: str) -> None:
         """See `Allocation.replace_host`."""
         longest = seconds_until_tasks_ended(self.lease) + self.grace
-        began, shown, ended = time.monotonic(), False, self._has_ended(host_name)
-        while not (ended or self._over) and time.monotonic() < began + longest:
-            if not shown and time.monotonic() >= began + _FIRST_NOTICE_SECONDS:
-                shown = True
-                say(
-                    f"{host_name}: a new pod is made when the tasks in the lost one have ended, after "
-                    f"{duration(longest)} at most"
-                )
-            time.sleep(_POLL_SECONDS)
-            ended = self._has_ended(host_name)
+        until = time.monotonic() + longest
+        what = "a new pod is made when the tasks in the lost one have ended"
+        with slow(f"{host_name}: {what}, after {duration(longest)} at most"):
+            while not ((ended := self._has_ended(host_name)) or self._over or time.monotonic() >= until):
+                time.sleep(_POLL_SECONDS)
         number, node = self._numbers[host_name], self.status(host_name).node
         self.kubectl.delete("job", job_name(self.request.run_name, host_name, number))
         self._make([(self._hosts[host_name], number + 1, "" if ended else node)])

@@ -228,13 +228,9 @@ class SubprocessPipe:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
             with theirs:
+                fd = theirs.fileno()
                 self.process = subprocess.Popen(
-                    argv,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._stderr,
-                    env=environ,
-                    start_new_session=True,
+                    argv, stdin=fd, stdout=fd, stderr=self._stderr, env=environ, start_new_session=True
                 )
         except OSError as error:
             self._socket.close()

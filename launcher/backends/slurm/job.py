@@ -401,13 +401,9 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
     argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:
         try:
+            pipe = subprocess.PIPE
             holder = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=outside(),
-                start_new_session=True,
+                argv, stdin=pipe, stdout=pipe, stderr=stderr, env=outside(), start_new_session=True
             )
         except OSError as error:
             raise TransportError(f"salloc can't be started: {why_not_started(error)}") from error

@@ -89,19 +89,15 @@ class ProxyCommand:
         self.last_line = ""
         self.socket, other = socket.socketpair()
         with other:
+            argv, fd = ["/bin/sh", "-c", command], other.fileno()
             try:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", command],
-                    stdin=other.fileno(),
-                    stdout=other.fileno(),
-                    stderr=self._stderr,
-                    start_new_session=True,
+                    argv, stdin=fd, stdout=fd, stderr=self._stderr, start_new_session=True
                 )
             except OSError as error:
                 self.socket.close()
-                raise SshError(
-                    f"its ProxyCommand {command!r} can't be started: {why_not_started(error)}"
-                ) from error
+                why = why_not_started(error)
+                raise SshError(f"its ProxyCommand {command!r} can't be started: {why}") from error
 
     def close(self) -> None:
         """End the command and the processes of its group."""

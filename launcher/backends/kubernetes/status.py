@@ -91,9 +91,7 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     if not _NAME.fullmatch(uid):
         raise TransportError(f"{host}: the API server sends a pod with the uid {uid!r}")
     node, address = _text(pod, "spec", "nodeName"), _text(pod, "status", "podIP")
-    ours = next(
-        (c for c in _list(pod, "status", "containerStatuses") if _text(c, "name") == TASK_CONTAINER), {}
-    )
+    ours = _task_container(pod, "status", "containerStatuses")
     over = _over(pod, ours, node)
     running = isinstance(_get(ours, "state", "running"), Mapping)
     waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
@@ -157,7 +155,7 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
     reason = _text(pod, "status", "reason")
     # If a process was killed for memory before, this is the reason, however the container ends.
     if _text(ended, "reason") == OOM_KILLED_REASON and _get(ended, "exitCode") == _KILLED_EXIT_CODE:
-        limit = _text(_container(pod, TASK_CONTAINER), "resources", "limits", "memory")
+        limit = _text(_task_container(pod, "spec", "containers"), "resources", "limits", "memory")
         return f"{OOM_KILLED_REASON}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
     if reason == "NodeLost" or _is_silent(pod):
         return f"its node {node} is lost"
@@ -236,7 +234,7 @@ def _no_program(pod: _Json, message: str) -> str:
     found = _NO_PROGRAM.search(message)
     if found is None:
         return ""
-    image = _text(_container(pod, TASK_CONTAINER), "image")
+    image = _text(_task_container(pod, "spec", "containers"), "image")
     return f"the image {image} has no Python of 3.8 or later ({found[0]})"
 
 
@@ -269,8 +267,8 @@ def _has_condition(pod: _Json, type: str, status: str) -> bool:
     return next(_conditions(pod, type, status), None) is not None
 
 
-def _container(pod: _Json, name: str) -> _Json:
-    return next((each for each in _list(pod, "spec", "containers") if _text(each, "name") == name), {})
+def _task_container(pod: _Json, *path: str) -> _Json:
+    return next((each for each in _list(pod, *path) if _text(each, "name") == TASK_CONTAINER), {})
 
 
 def _said(value: object, reason: str = "") -> str:

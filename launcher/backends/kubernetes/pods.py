@@ -264,7 +264,7 @@ class KubernetesAllocation(Allocation):
         Raises:
             TransportError: it does not answer.
         """
-        pods = [self._found.get(self._of(host)) for host in hosts]
+        pods = [self._found.get(self._job_of(host)) for host in hosts]
         if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
             return
         self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self.selects)}
@@ -282,7 +282,7 @@ class KubernetesAllocation(Allocation):
         number, node = self._numbers[host_name], self.status(host_name).node
         self.kubectl.delete("job", job_name(self.request.run_name, host_name, number))
         self._make([(self._hosts[host_name], number + 1, "" if ended else node)])
-        self._await_running([host_name], f"--selector=job-name={self._of(host_name)}")
+        self._await_running([host_name], f"--selector=job-name={self._job_of(host_name)}")
 
     def _has_ended(self, host: str) -> bool:
         try:
@@ -336,18 +336,19 @@ class KubernetesAllocation(Allocation):
             self._found, self._looked_at = found, time.monotonic()
             self._seen.update(found)
 
-    def _of(self, host: str) -> str:
+    def _job_of(self, host: str) -> str:
+        """Return the name of the present Job of a host."""
         return job_name(self.request.run_name, host, self._numbers.get(host, 0))
 
     def status(self, host: str) -> PodStatus:
         """The state of the pod of a host, as the last look has found it."""
-        run_name = self._of(host)
-        if run_name in self._found:
-            return pod_status(self._found[run_name], self._events)
-        if run_name in self._seen:
-            return gone_status(self._seen[run_name])
-        if run_name in self._jobs:
-            return job_status(self._jobs[run_name], self._events)
+        job = self._job_of(host)
+        if job in self._found:
+            return pod_status(self._found[job], self._events)
+        if job in self._seen:
+            return gone_status(self._seen[job])
+        if job in self._jobs:
+            return job_status(self._jobs[job], self._events)
         return PodStatus(waiting="its pod is not made yet")
 
     def end_error(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
@@ -378,10 +379,10 @@ class KubernetesAllocation(Allocation):
         Raises:
             TransportError: there is no pod.
         """
-        run_name = self._of(host)
-        if run_name not in self._found:
+        job = self._job_of(host)
+        if job not in self._found:
             raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
-        name = self._found[run_name]["metadata"]["name"]
+        name = self._found[job]["metadata"]["name"]
         options = ("--stdin", "--quiet", f"--container={TASK_CONTAINER}", f"pod/{name}")
         return self.kubectl.argv("exec", *options, "--", *words)
 
@@ -393,7 +394,7 @@ class KubernetesAllocation(Allocation):
         Raises:
             TransportError: There is no pod.
         """
-        return self.command(host, *bootstrap.passing(self.python, self._of(host), _AGENT_START_SECONDS))
+        return self.command(host, *bootstrap.passing(self.python, self._job_of(host), _AGENT_START_SECONDS))
 
     @contextmanager
     def awaited(self, command: KubectlPipe) -> Iterator[None]:

@@ -62,17 +62,17 @@ NO_BINDING_MESSAGE = "cluster configuration lacks support for cpu binding"
 _NO_CHILD_MESSAGE = "write(shepherd): Broken pipe"
 
 
-def srun(run_name: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
+def srun(job: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
     """Return the beginning of a command that runs a program once on a node of a job.
 
     Args:
-        run_name: The number of the job.
+        job: The number of the job.
         node: The name of the node.
         name: The name of the step at Slurm.
         component: The component of a heterogeneous job to which the node belongs, if it is one.
     """
     group = [] if component is None else [f"--het-group={component}"]
-    return [*_SRUN_COMMAND, f"--job-name={name}", f"--jobid={run_name}", f"--nodelist={node}", *group]
+    return [*_SRUN_COMMAND, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}", *group]
 
 
 class Step(RemoteProgram):

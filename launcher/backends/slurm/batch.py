@@ -32,6 +32,7 @@ from launcher.backends.slurm.job import (
     SlurmJob,
     ask,
     environment,
+    job_name,
     outside,
     owner_of,
     pending_text,
@@ -56,11 +57,6 @@ _END_TIMEOUT_SECONDS = 1.0
 _JOB_NAME_PATTERN = r"launch-\d{8}-\d{6}-[0-9a-z]+"
 #: Lines of srun about a command that it has run.
 _HIDDEN_LINE = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING_MESSAGE.encode())
-
-
-def job_name(run: str) -> str:
-    """The name of a job at Slurm."""
-    return f"launch-{run}"
 
 
 class SlurmQueue(BatchQueue):

@@ -106,6 +106,11 @@ def outside() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
 
 
+def job_name(run_name: str) -> str:
+    """The name of the job of a run at Slurm."""
+    return f"launch-{run_name}"
+
+
 class _KilledError(TransportError):
     """A signal has killed a command of Slurm."""
 
@@ -394,7 +399,7 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
     if is_inside(os.environ):
         yield SlurmJob.of(os.environ)
         return
-    label = f"launch-{name}"
+    label = job_name(name)
     # Lost nodes do not end the job: launch decides.
     ours = (f"--job-name={label}", f"--comment={asked_by()}", "--no-kill")
     loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here

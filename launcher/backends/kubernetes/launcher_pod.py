@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -290,8 +290,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
     }
     sent = bootstrap.passed(_KEEP_ENTRY, arguments)
     program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
-    waiting = ExitStack()
-    try:
+    with closing(program), ExitStack() as waiting:
         rest = b""
         waiting.enter_context(slow("waiting for the launcher in its pod"))
         while True:
@@ -309,6 +308,3 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
                 if line.startswith(LAUNCHER_ENDED_LINE):
                     return int(line[len(LAUNCHER_ENDED_LINE) :].partition(b";")[0])
                 print(escape_controls(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
-    finally:
-        waiting.close()
-        program.close()

@@ -162,18 +162,13 @@ def _parse(path: str, text: bytes) -> Iterator[Entry]:
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
         if len(fields) >= 3 and not fields[0].startswith("#") and marker in ("", "@revoked"):
+            names, kind, encoded = fields[:3]
             try:
-                key = base64.b64decode(fields[2] + "==")
+                key = base64.b64decode(encoded + "==")
             except ValueError:  # ignored like a comment
                 continue
-            yield Entry(
-                path,
-                line=number,
-                revoked=bool(marker),
-                names=tuple(fields[0].split(",")),
-                kind=fields[1],
-                key=key,
-            )
+            patterns = tuple(names.split(","))
+            yield Entry(path, line=number, revoked=bool(marker), names=patterns, kind=kind, key=key)
 
 
 def _matches(entry: Entry, name: str) -> bool:

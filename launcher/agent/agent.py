@@ -483,7 +483,7 @@ class Agent:
         if sum(len(addresses[role]) for role in roles) < 2:
             return []
         running = [task for task in self._tasks.values() if task.id.role in roles and not task.has_exited]
-        return [(task.id, self._ports.hold(task.id), task.pid) for task in running]
+        return [(task.id, self._ports.port_of(task.id), task.pid) for task in running]
 
     def _tell(self, text: str) -> None:
         self._send(events.HostNotice("", events.now(), text))

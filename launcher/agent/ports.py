@@ -1,9 +1,10 @@
 """Ports of tasks: holding them, and connecting to those of other hosts.
 
 A port is held from before the ClusterSpec is made until it is released, by a socket that is bound and does
-not listen. The socket is bound without SO_REUSEADDR, so the kernel picks a free port, and gets SO_REUSEADDR
-after that: a server that sets it too (TensorFlow's gRPC does) can bind the same port, the ``bind`` of another
-program fails. Where there is IPv6 the socket holds the port for IPv6 and IPv4.
+not listen. The socket has SO_REUSEADDR: a server that sets it too (TensorFlow's gRPC does) can bind the same
+port, the ``bind`` of another program fails. To a port that the kernel shall choose, the socket is bound
+without SO_REUSEADDR, so that the port is free, and gets it afterwards. A preferred port must be free before
+the socket is bound to it, see `first_free`. Where there is IPv6 the socket holds the port for IPv6 and IPv4.
 
 Before any task starts, a child of the agent connects to the ports of the other hosts (looking up a name may
 block). Nothing listens on held ports: a refused connection shows that the route is open.
@@ -48,6 +49,10 @@ class PortReservations:
             holder = holder or dual_stack_socket(0)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
+        return self.port_of(task)
+
+    def port_of(self, task: TaskId) -> int:
+        """Return the port that is held for a task."""
         return int(self._held[task].getsockname()[1])
 
     def release(self, tasks: Iterable[TaskId]) -> None:

@@ -6,6 +6,7 @@ to a child never reaches another process.
 
 from __future__ import annotations
 
+import enum
 import math
 import os
 import selectors
@@ -40,6 +41,25 @@ _SIGTERM_REPORT_DELAY_SECONDS = 0.5
 #: Seconds in which a connected launcher may stop the tasks after this agent was sent SIGTERM. systemd, Slurm
 #: and ``kill 0`` signal launcher and agent in the same moment: then the tasks have the grace of the launcher.
 _SIGTERM_PATIENCE_SECONDS = 0.3
+
+
+class _AgentPhase(enum.IntEnum):
+    """What the agent does. Within a job it only goes to a later phase.
+
+    =========  ==================================================  ===========================================
+    phase      begins when                                         when no task is left, the agent
+    =========  ==================================================  ===========================================
+    SERVING    the agent starts, or RESETTING is over              waits
+    RESETTING  `CloseAgent` comes, and says that the agent stays   reports that, and serves again
+    CLOSING    `CloseAgent` comes, or the launcher is gone         reports that, and exits with 0
+    CUT_SHORT  the agent acts on SIGTERM, or its watchdog is gone  exits with 1: the launcher knows the reason
+    =========  ==================================================  ===========================================
+    """
+
+    SERVING = 0
+    RESETTING = 1
+    CLOSING = 2
+    CUT_SHORT = 3
 
 
 class Agent:
@@ -99,17 +119,15 @@ class Agent:
             on_notice=self._tell,
         )
         self._cluster: Optional[ClusterSpec] = None
-        #: Whether the agent ends its tasks. Afterwards it exits, or stays for another job.
-        self._is_closing = self._stays = False
-        #: Whether the agent ends early, so that it reports no more events of tasks.
-        self._is_cut_short = False
-        #: Whether the launcher has stopped every task of this agent.
+        self._phase = _AgentPhase.SERVING
+        #: Whether the launcher has stopped every task of this agent. Then it ends the agent, too.
         self._is_stopped = False
         #: When to act on SIGTERM that this agent was sent (monotonic), if it was.
         self._sigterm_due: Optional[float] = None
-        self._ending_until: Optional[float] = None
+        #: Until when the watchdog leaves the agent alone while it ends its tasks (monotonic).
+        self._ending_until = 0.0
         self._handlers: Dict[type, Callable[..., None]] = {
-            events.HoldPorts: self._try_environment,
+            events.HoldPorts: self._hold_ports,
             events.Preload: self._fork_servers.start,
             events.TryPeers: self._questions.try_peers,
             events.SetCluster: self._set_cluster,
@@ -134,24 +152,28 @@ class Agent:
             The exit code: 1 if SIGTERM or the end of the watchdog ended the agent, otherwise 0.
         """
         self._listen()
-        self._send(events.AgentReady(host="", at=events.now(), pid=os.getpid(), facts=host.host_facts()))
-        while True:
-            while not (self._is_closing and not self._tasks):
-                self._turn()
-            self._ports.release_all()
-            # Processes of no task: they left their sessions and removed their process tags.
-            processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
-            if self._is_cut_short:
-                return 1
-            self._connection.hold_output(is_held=False)
-            self._send(events.AgentClosed("", events.now()), bulk=True)
-            if not self._stays:
-                break
-            self._is_closing, self._ending_until = False, None
+        self._send(events.AgentReady(*_stamp(), pid=os.getpid(), facts=host.host_facts()))
+        self._serve_job()
+        while self._phase is _AgentPhase.RESETTING:
+            self._phase, self._ending_until = _AgentPhase.SERVING, 0.0
+            self._serve_job()
+        if self._phase is _AgentPhase.CUT_SHORT:
+            return 1
         until = time.monotonic() + FAREWELL_SECONDS
         while not self._connection.is_done and not (self._connection.is_pipe and time.monotonic() >= until):
             self._turn(0.05)
         return 0
+
+    def _serve_job(self) -> None:
+        """Serve until this agent ends its tasks, and none of their processes is left."""
+        while self._tasks or not self._ends_tasks:
+            self._turn()
+        self._ports.release_all()
+        # Processes of no task: they left their sessions and removed their process tags.
+        processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
+        if self._phase is not _AgentPhase.CUT_SHORT:
+            self._connection.hold_output(is_held=False)
+            self._send_after_output(events.AgentClosed(*_stamp()))
 
     def _turn(self, longest: float = 3600.0) -> None:
         """Wait for events, and act on them; output of tasks comes last."""
@@ -170,7 +192,7 @@ class Agent:
         self._report_delayed(now)
         self._outputs.pause_or_go_on()
         if self._deadline is not None:
-            self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
+            self._deadline.renew(max(self._connection.until, self._ending_until))
 
     def _seconds_to_wait(self, longest: float) -> float:
         parts = (
@@ -204,31 +226,41 @@ class Agent:
     def _handle_message(self, message: protocol.Message) -> None:
         self._handlers[type(message)](message)
 
+    def _send_after_output(self, event: events.AgentEvent) -> None:
+        """Send an event that says that a task, or the agent, prints no more: it must not overtake output."""
+        self._send(event, bulk=True)
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def _ends_tasks(self) -> bool:
+        """Whether the agent ends all tasks, and one that still starts at once."""
+        return self._phase is not _AgentPhase.SERVING
+
     def _close(self, command: events.CloseAgent) -> None:
-        self._stays = command.stays
-        self._end_all()
+        self._end_job(_AgentPhase.RESETTING if command.stays else _AgentPhase.CLOSING)
 
     def _on_disconnect(self) -> None:
-        self._stays = False
         self._connection.hold_output(is_held=False)
-        self._end_all()
-        self._ending_until = max(self._ending_until or 0.0, time.monotonic() + END_TIMEOUT_SECONDS)
+        self._end_job(_AgentPhase.CLOSING)
+        self._ending_until = max(self._ending_until, time.monotonic() + END_TIMEOUT_SECONDS)
 
-    def _end_all(self, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
-        """End all tasks, then the agent."""
-        if not self._is_closing:
-            self._is_closing = True
-            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + steps[0][1]
-            self._fork_servers.close()
-            self._end(list(self._tasks.values()), steps)
-
-    def _cut(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
-        """End the agent early: the launcher gets the reason, and no events of tasks after that."""
-        if not self._is_cut_short:
-            self._is_cut_short, self._stays, self._sigterm_due = True, False, None
+    def _cut_short(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
+        """End early: the launcher gets the reason, and no events of tasks after that."""
+        if self._phase is not _AgentPhase.CUT_SHORT:
+            self._sigterm_due = None
             self._connection.refuse(why)
             self._report_delayed(math.inf)
-            self._end_all(steps)
+            self._end_job(_AgentPhase.CUT_SHORT, steps)
+
+    def _end_job(self, phase: _AgentPhase, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
+        """Go to a phase in which the agent ends its tasks, unless it is in a later one; end them once."""
+        is_first = not self._ends_tasks
+        self._phase = max(self._phase, phase)
+        if is_first:
+            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + steps[0][1]
+            self._fork_servers.close()
+            self._end_tasks(list(self._tasks.values()), steps)
 
     def _on_sigterm(self) -> None:
         if not self._connection.is_open:
@@ -239,21 +271,25 @@ class Agent:
     def _act_on_sigterm(self) -> None:
         """End this agent, unless the launcher ends it or has stopped its tasks."""
         self._sigterm_due = None
-        if not (self._is_closing or self._is_stopped):
-            self._cut("the agent exited: it was sent SIGTERM", self._sigterm_stop_sequence)
+        if not (self._ends_tasks or self._is_stopped):
+            self._cut_short("the agent exited: it was sent SIGTERM", self._sigterm_stop_sequence)
 
     def _on_watchdog(self) -> None:
         self._selector.unregister(self._watchdog)
-        self._cut("its watchdog was killed")
+        self._cut_short("its watchdog was killed")
 
-    def _try_environment(self, command: events.HoldPorts) -> None:
-        """Hold ports if the environment of the tasks can be used."""
+    # ------------------------------------------------------------------ ports
+
+    def _hold_ports(self, command: events.HoldPorts) -> None:
+        """Hold ports, once it is known that the environment of the tasks can be used."""
         if command.venv is None:
-            self._hold_ports(command)
+            self._on_environment_tried(command)
         else:
-            self._questions.try_environment(command.venv, on_tried=partial(self._hold_ports, command))
+            self._questions.try_environment(
+                command.venv, on_tried=partial(self._on_environment_tried, command)
+            )
 
-    def _hold_ports(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
+    def _on_environment_tried(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
         """Hold ports for tasks, and tell the launcher which, or refuse because of this fault."""
         held: Dict[TaskId, int] = {}
         if fault is None:
@@ -267,9 +303,9 @@ class Agent:
                 self._ports.release(command.tasks)
                 fault = LaunchError(ports.explain_refusal(error))
         if fault is None:
-            self._send(events.PortsHeld("", events.now(), held))
+            self._send(events.PortsHeld(*_stamp(), held))
         else:
-            self._send(events.PortsRefused(host="", at=events.now(), why=str(fault), code=fault.exit_code))
+            self._send(events.PortsRefused(*_stamp(), why=str(fault), code=fault.exit_code))
 
     # ------------------------------------------------------------------ starting
 
@@ -293,12 +329,8 @@ class Agent:
             prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
             self._on_started(start, self._spawner.spawn(prepared))
         except LaunchError as fault:
-            now, code = events.now(), fault.exit_code
-            self._send(
-                events.TaskNotStarted(
-                    host="", at=now, task=start.task, attempt=start.attempt, code=code, why=str(fault)
-                )
-            )
+            about_task = (*_stamp(), start.task, start.attempt)
+            self._send(events.TaskNotStarted(*about_task, code=fault.exit_code, why=str(fault)))
 
     def _on_started(self, start: events.StartTask, started: Started) -> None:
         """Follow a task whose process exists."""
@@ -309,11 +341,9 @@ class Agent:
         self._task_processes.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
         self._outputs.add(task)
-        self._send(
-            events.TaskStarted(host="", at=events.now(), task=task.id, attempt=task.attempt, pid=task.pid)
-        )
-        if self._is_closing:
-            self._end([task], ABANDONED_STOP_SEQUENCE)
+        self._send(events.TaskStarted(*_stamp_of(task), pid=task.pid))
+        if self._ends_tasks:
+            self._end_tasks([task], ABANDONED_STOP_SEQUENCE)
 
     # ------------------------------------------------------------------ ended processes
 
@@ -360,19 +390,11 @@ class Agent:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         suspect = number == SIGKILL and not task.was_signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
-        now, peak = events.now(), max(peak, task.peak)
         exited = events.TaskExited(
-            host="",
-            at=now,
-            task=task.id,
-            attempt=task.attempt,
-            code=code,
-            signal=number,
-            peak_rss=peak,
-            cpu_s=cpu,
-            oom=oom,
+            *_stamp_of(task), code=code, signal=number, peak_rss=max(peak, task.peak), cpu_s=cpu, oom=oom
         )
-        if number == signal.SIGTERM and not (task.was_signalled or self._is_cut_short):
+        is_unasked = number == signal.SIGTERM and not task.was_signalled
+        if is_unasked and self._phase is not _AgentPhase.CUT_SHORT:
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
         else:
             self._send(exited)
@@ -402,28 +424,21 @@ class Agent:
             return
         del self._tasks[task.id]
         self._task_processes.forget(task.id)
-        left = len(task.leftovers)
-        gone = events.TaskGone(
-            host="",
-            at=events.now(),
-            task=task.id,
-            attempt=task.attempt,
-            leftovers=left,
-            unkillable=task.unkillable,
+        self._send_after_output(
+            events.TaskGone(*_stamp_of(task), leftovers=len(task.leftovers), unkillable=task.unkillable)
         )
-        self._send(gone, bulk=True)
 
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
         for start in self._fork_servers.cancel(command.tasks):
             self._start_cold(start)  # so that it ends as every other task
-        self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
+        self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
         self._is_stopped = all(
             task.stop is not None or task.id in command.tasks for task in self._tasks.values()
         )
 
-    def _end(self, tasks: List[RunningTask], steps: events.StopSequence) -> None:
+    def _end_tasks(self, tasks: List[RunningTask], steps: events.StopSequence) -> None:
         self._poll_ended()  # so that no signal is reported as the end of a process that had ended
         now = time.monotonic()
         for task in tasks:
@@ -434,9 +449,7 @@ class Agent:
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
-        signalled = events.TaskSignalled(
-            host="", at=events.now(), task=task.id, attempt=task.attempt, signal=number, processes=count
-        )
+        signalled = events.TaskSignalled(*_stamp_of(task), signal=number, processes=count)
         if task in self._delayed:  # it is sent to what the task left behind, so its end is reported first
             self._delayed[task][1].append(signalled)
         else:
@@ -456,9 +469,7 @@ class Agent:
                 processes.send(process, command.signal)
         # Listed again: a process may have forked before its signal came.
         states = "".join(process.state for process in self._members(task))
-        self._send(
-            events.SignalSent(host="", at=events.now(), task=task.id, signal=command.signal, states=states)
-        )
+        self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 
     def _members(self, task: RunningTask) -> List[processes.Process]:
         return self._task_processes.members(task.main, self._task_processes.orphans().get(task.id, []))
@@ -471,7 +482,7 @@ class Agent:
         for task in self._tasks.values():
             members = self._task_processes.members(task.main, orphans.get(task.id, []))
             memory[task.id] = sum(processes.resident(process.pid) for process in members)
-        self._send(events.Measured("", events.now(), memory))
+        self._send(events.Measured(*_stamp(), memory))
 
     def _list_servers(self) -> List[Tuple[str, int, int]]:
         """Return name, port and main process of the tasks that should serve on their ports.
@@ -486,4 +497,14 @@ class Agent:
         return [(task.id, self._ports.port_of(task.id), task.pid) for task in running]
 
     def _tell(self, text: str) -> None:
-        self._send(events.HostNotice("", events.now(), text))
+        self._send(events.HostNotice(*_stamp(), text))
+
+
+def _stamp() -> Tuple[str, float]:
+    """Return the first fields of an event: its host, which the launcher fills in, and the time."""
+    return "", events.now()
+
+
+def _stamp_of(task: RunningTask) -> Tuple[str, float, TaskId, int]:
+    """Return the first fields of an event about a task."""
+    return (*_stamp(), task.id, task.attempt)

@@ -38,11 +38,11 @@ from launcher.agent.transfer import (
     DestinationTree,
     TransferStream,
     digest,
+    entries_below,
     entry_of,
     list_of,
     parse_list,
     send_entries,
-    walk,
 )
 from launcher.common.cluster import TASK_MARK
 from launcher.common.errors import LaunchError, ProtocolError
@@ -484,7 +484,7 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
         if not found:
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
             pipe.put(FileNotice(f"{path!r} is not there{looked}", missing=True))
-        entries = [pair for source, name in found for pair in walk(source, name, problem)]
+        entries = [pair for source, name in found for pair in entries_below(source, name, problem)]
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
         send_entries(pipe, entries, problem)
         pipe.put(FilesDone())

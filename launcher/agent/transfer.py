@@ -60,13 +60,13 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
     raise OSError(0, SPECIAL_FILE_REASON)
 
 
-def walk(
+def entries_below(
     top: str,
     name: str,
     problem: Callable[[str, str], None],
     left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
 ) -> Iterator[Tuple[str, FileEntry]]:
-    """Yield what is at ``top`` and below, folders before their content: where it is, and its entry.
+    """Yield what is at ``top`` and below, folders before their content: where each is, and its entry.
 
     Args:
         top: A file or folder, or a link to one; links below it are entries of their own.

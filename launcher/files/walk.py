@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.agent.transfer import FILE, FOLDER, SPECIAL_FILE_REASON, walk
+from launcher.agent.transfer import FILE, FOLDER, SPECIAL_FILE_REASON, entries_below
 from launcher.common.errors import Fault, JobError
 from launcher.common.protocol import FileEntry
 from launcher.common.record import Record
@@ -95,7 +95,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
             tree.left_out[f"by {by}"].append(path + "/" * is_folder)
         return bool(by)
 
-    for source, entry in walk(request.folder, "", problem, is_left_out):
+    for source, entry in entries_below(request.folder, "", problem, is_left_out):
         if entry.kind == FILE and not os.access(source, os.R_OK):
             problem(source, "Permission denied")
         else:

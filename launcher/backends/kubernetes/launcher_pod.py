@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import Any
 
-from launcher.agent.transfer import walk
+from launcher.agent.transfer import entries_below
 from launcher.backends import bootstrap
 from launcher.backends.backend import LaunchRequest
 from launcher.backends.batch_queue import Parcel
@@ -218,7 +218,7 @@ def _package(name: str) -> SourceTree:
     folder = f"{PACKAGE_FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
     entries = {
         entry.path: entry
-        for _, entry in walk(
+        for _, entry in entries_below(
             folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
         )
     }
@@ -235,7 +235,7 @@ def _kubectl_of_here() -> SourceTree:
     folder, name = os.path.split(path)
     if name != "kubectl":
         raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
-    ((_, entry),) = walk(path, "kubectl", lambda *_: None)
+    ((_, entry),) = entries_below(path, "kubectl", lambda *_: None)
     return SourceTree(
         SyncRequest(path, folder=folder, name="kubectl", remote=_KUBECTL_PATH), {"kubectl": entry}, {}
     )

@@ -118,6 +118,8 @@ class Agent:
             on_refused=self._start_cold,
             on_notice=self._tell,
         )
+        #: What acts at certain times, besides the stopping of tasks.
+        self._timed = (self._children, self._fork_servers, self._outputs, self._questions, connection)
         self._cluster: Optional[ClusterSpec] = None
         self._phase = _AgentPhase.SERVING
         #: Whether the launcher has stopped every task of this agent. Then it ends the agent, too.
@@ -185,7 +187,7 @@ class Agent:
         due = self._stopping.next_due()
         if due is not None and due <= now:
             self._poll_stopping()
-        for part in (self._children, self._fork_servers, self._outputs, self._questions, self._connection):
+        for part in self._timed:
             part.on_time(now)
         if self._sigterm_due is not None and self._sigterm_due <= now:
             self._act_on_sigterm()
@@ -195,15 +197,7 @@ class Agent:
             self._deadline.renew(max(self._connection.until, self._ending_until))
 
     def _seconds_to_wait(self, longest: float) -> float:
-        parts = (
-            self._stopping,
-            self._outputs,
-            self._children,
-            self._fork_servers,
-            self._questions,
-            self._connection,
-        )
-        times = [due for part in parts if (due := part.next_due()) is not None]
+        times = [due for part in (self._stopping, *self._timed) if (due := part.next_due()) is not None]
         if self._sigterm_due is not None:
             times.append(self._sigterm_due)
         else:

@@ -209,8 +209,8 @@ def resident(pid: int) -> int:
 
 def peak_resident(pid: int) -> int:
     """Return the largest number of resident bytes that a process has had; 0 if it is gone."""
-    _, _, rest = (_of_process(_read, f"/proc/{pid}/status") or b"").partition(b"\nVmHWM:")
-    return int(rest.split()[0]) * 1024 if rest else 0
+    words = _status_of(pid, b"VmHWM")
+    return int(words[0]) * 1024 if words else 0
 
 
 def send(process: Process, number: int) -> bool:
@@ -286,17 +286,28 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
 
 def user_of(pid: int) -> Optional[int]:
     """Return the real user id of a process, or None if it has ended."""
-    status: bytes = _of_process(_read, f"/proc/{pid}/status") or b""
-    uids = status.partition(b"\nUid:")[2].split(None, 1)
+    uids = _status_of(pid, b"Uid")
     return int(uids[0]) if uids else None
 
 
 def is_nested(pid: int) -> bool:
     """Tell whether a process may be in another pid namespace than this one; not if it has ended."""
-    status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
-    if status is None:  # or it is hidden
+    pids = _status_of(pid, b"NSpid")
+    if pids is None:  # or it is hidden
         return os.path.exists(f"/proc/{pid}")
-    return len(status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()) != 1
+    return len(pids) != 1
+
+
+def _status_of(pid: int, name: bytes) -> Optional[List[bytes]]:
+    """Return the words of a line of ``/proc/PID/status``.
+
+    Returns:
+        No words if there is no such line; None if the process is gone or hidden.
+    """
+    status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
+    if status is None:
+        return None
+    return status.partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
 
 
 class Exits:

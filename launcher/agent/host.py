@@ -16,6 +16,7 @@ from array import array
 from contextlib import suppress
 from typing import Dict, List, Optional, Tuple
 
+from launcher.agent.processes import FIRST_PID_NAMESPACE
 from launcher.common.events import HostFacts
 
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
@@ -181,10 +182,6 @@ class OomWatch:
         return f"the machine's out-of-memory kills went from {before} to {now} during the job"
 
 
-#: The machine's own PID namespace (PROC_PID_INIT_INO of the kernel).
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-
-
 class KernelLog:
     """The kernel's log from now on, where it can be read and its pids are valid here (not in a container)."""
 
@@ -192,7 +189,7 @@ class KernelLog:
         self._killed: Dict[int, str] = {}
         self._fd = -1
         with suppress(OSError):
-            if os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE:
+            if os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
                 self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
                 os.lseek(self._fd, 0, os.SEEK_END)
         self.readable = self._fd >= 0

@@ -17,7 +17,7 @@ import stat
 from contextlib import suppress
 from typing import Optional, Tuple
 
-from launcher.agent.processes import all_pids, is_nested, read_process
+from launcher.agent.processes import FIRST_PID_NAMESPACE, all_pids, is_nested, read_process
 from launcher.common.record import Record
 from launcher.common.trusted_io import open_regular, read_most
 
@@ -31,8 +31,6 @@ _LOCAL_FILE_SYSTEMS = frozenset(
 _MAX_BYTES = 256 * 1024
 #: How many of the newest boots stay in the file.
 _MAX_BOOTS = 1000
-#: The first pid namespace of a kernel (``PROC_PID_INIT_INO``).
-_FIRST_NAMESPACE = "pid:[4026531836]"
 #: The number of checksums of machine ids, a prime.
 _CHECKSUM_MODULUS = 2**32 - 5
 #: The machine id of a machine that has none.
@@ -168,7 +166,7 @@ def _is_without_processes(pid_namespace: str) -> bool:
     The first namespace has the processes of all others, unless ``hidepid`` hides them.
     """
     pids = all_pids()
-    if _pid_namespace() != _FIRST_NAMESPACE or 1 not in pids:
+    if _pid_namespace() != FIRST_PID_NAMESPACE or 1 not in pids:
         return False
     return not any(_may_be_in(pid, pid_namespace) for pid in pids)
 

@@ -25,6 +25,8 @@ _PR_SET_NAME = 15
 #: In the main process of a pod, the descriptor of the stdin that another process has passed to it. Its own
 #: stdin is the socket to that process.
 PASSED_STDIN = 3
+#: The machine's own pid namespace, that of its first process (``PROC_PID_INIT_INO`` of the kernel).
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
 #: Bytes of a read of a small file.
 _SMALL_FILE_BYTES = 8192
 #: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.

@@ -21,7 +21,7 @@ from launcher.agent.identity import (
     start_ticks,
     this_process,
 )
-from launcher.agent.processes import children_of
+from launcher.agent.processes import FIRST_PID_NAMESPACE, children_of
 from launcher.common.record import replace
 from launcher.runs.run import open_pidfd
 from tests.conftest import command_line
@@ -56,7 +56,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 def _is_first() -> bool:
-    return os.readlink("/proc/self/ns/pid") == identity._FIRST_NAMESPACE  # noqa: SLF001
+    return os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
 
 
 def gone() -> ProcessIdentity:

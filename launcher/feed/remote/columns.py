@@ -170,7 +170,6 @@ def _check_width(block: Block, most: int) -> None:
         raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_EXPECTED_ROWS}")
 
 
-
 def _array(values: Sequence[Any], spec: Any) -> Any:
     """Return a column as one array."""
     import numpy  # noqa: PLC0415 - the user's, in the task

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 GREETING = b"tf-launcher feed 1\n"
 NONCE_BYTES = PROOF_BYTES = 32
-#: Seconds for the whole handshake; for a connection over the network and its greeting; between two rounds.
+#: Seconds for the whole handshake; for a connection over the network and its greeting; before all
+#: routes are tried again.
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 1.5
-ROUND_PAUSE_SECONDS = 0.2
+RETRY_PAUSE_SECONDS = 0.2
 #: Seconds after which a wait is explained on stderr.
 SILENCE_SECONDS = 2.0
 #: Socket options that end a TCP connection some time after its network did: seconds of silence before a
@@ -102,7 +103,7 @@ class DriverRoutes:
             if waited > SILENCE_SECONDS and not explained:
                 explained = True
                 print(f"{message}; trying again for {timeout:.0f}s", file=sys.stderr, flush=True)
-            time.sleep(ROUND_PAUSE_SECONDS)
+            time.sleep(RETRY_PAUSE_SECONDS)
 
     def connect_feed(self, feed: str) -> socket.socket:
         """Return a connection for the feed of this name; see `connect`."""

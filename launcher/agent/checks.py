@@ -31,6 +31,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from launcher.agent.host import NVIDIA_SMI, host_facts
 from launcher.agent.lookup import environment_variables
 from launcher.agent.ports import PortReservations, dual_stack_socket
+from launcher.agent.processes import lines_of
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
 from launcher.common.record import as_dict
@@ -176,12 +177,8 @@ def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[s
 
 def _available_memory() -> Optional[int]:
     """``MemAvailable`` in bytes; ``None`` where the kernel does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+    fields = [line.split() for line in lines_of("/proc/meminfo") if line.startswith("MemAvailable:")]
+    return int(fields[0][1]) * 1024 if fields else None
 
 
 def _folder(path: str) -> Json:

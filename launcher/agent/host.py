@@ -16,7 +16,7 @@ from array import array
 from contextlib import suppress
 from typing import Dict, List, Optional, Tuple
 
-from launcher.agent.processes import FIRST_PID_NAMESPACE
+from launcher.agent.processes import FIRST_PID_NAMESPACE, lines_of
 from launcher.common.events import HostFacts
 
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
@@ -47,15 +47,6 @@ def host_facts() -> HostFacts:
     )
 
 
-def _lines(path: str) -> List[str]:
-    """Return the lines of a file in ``/proc`` or ``/sys``, or none if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
-
-
 def _ipv4_addresses() -> List[str]:
     """Return the IPv4 addresses of the interfaces that are up; none if the kernel does not say.
 
@@ -78,7 +69,7 @@ def _addresses() -> List[str]:
     """Return the addresses of this host, without loopback and link-local addresses."""
     found = dict.fromkeys(_ipv4_addresses())
     addresses = [address for address in found if not address.startswith("127.")]
-    for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
+    for line in lines_of("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
         digits, _, _, scope = line.split()[:4]
         if scope == "00":  # global
             addresses.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
@@ -114,14 +105,14 @@ _LOG_DELAY_SECONDS = 0.02
 
 def _count(path: str) -> Optional[int]:
     """Return the number of kills in a file with a line ``oom_kill N``, or None without such a line."""
-    counts = (line.split()[1] for line in _lines(path) if line.startswith("oom_kill "))
+    counts = (line.split()[1] for line in lines_of(path) if line.startswith("oom_kill "))
     return next(map(int, counts), None)
 
 
 def _cgroup_files() -> List[str]:
     """Return files that count the kills in the control group of the agent and its tasks."""
     files = []
-    for _, controllers, path in (line.split(":", 2) for line in _lines("/proc/self/cgroup")):
+    for _, controllers, path in (line.split(":", 2) for line in lines_of("/proc/self/cgroup")):
         if not controllers:  # version 2
             files.append(_seen_here("/sys/fs/cgroup", path, "memory.events"))
         elif "memory" in controllers.split(","):
@@ -141,7 +132,7 @@ def _seen_here(mounted: str, path: str, name: str) -> str:
 def _limit(path: str) -> str:
     """Return a text about the memory limit of the group whose kills ``path`` counts, if it has a limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        limit = "".join(_lines(os.path.join(os.path.dirname(path), name)))
+        limit = "".join(lines_of(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
             return f", its limit is {int(limit) >> 20} MiB"
     return ""

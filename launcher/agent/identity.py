@@ -17,7 +17,7 @@ import stat
 from contextlib import suppress
 from typing import Optional, Tuple
 
-from launcher.agent.processes import FIRST_PID_NAMESPACE, all_pids, is_nested, read_process
+from launcher.agent.processes import FIRST_PID_NAMESPACE, all_pids, is_nested, lines_of, read_process
 from launcher.common.record import Record
 from launcher.common.trusted_io import open_regular, read_most
 
@@ -241,12 +241,7 @@ def _boots_are_local() -> bool:
     """Tell whether the file of boots lies on a disk that only this machine writes to."""
     folder, kind = os.path.realpath(_folder()) + "/", ""
     longest = 0
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            mounts = [line.split() for line in file]
-    except OSError:
-        return False
-    for fields in mounts:
+    for fields in map(str.split, lines_of("/proc/self/mountinfo")):
         place = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/") + "/"
         if folder.startswith(place) and len(place) >= longest:  # a later mount hides an earlier one
             longest, kind = len(place), fields[fields.index("-") + 1]

@@ -133,6 +133,16 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
+def lines_of(path: str) -> List[str]:
+    """Return the lines of a file in ``/proc`` or ``/sys``, or none if it cannot be read."""
+    try:
+        # Paths of mounts and control groups may have any other character that ends a line elsewhere.
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            return [line.rstrip("\n") for line in file]
+    except OSError:
+        return []
+
+
 class Process(Record):
     """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) distinguishes reused pids."""
 

@@ -72,25 +72,20 @@ class _ClusterTasks(FunctionJob):
         )
 
     def job_ended(self) -> None:
-        """See `FunctionJob`."""
         if self.error is not None:
             self.feeder.fail(self.error)
 
     def feed(self, peer: FeedPeer) -> None:
-        """See `FunctionJob`."""
         self.feeder.add(peer)
 
     def task_ended(self, task: TaskHandle, ending: str) -> None:
-        """See `FunctionJob`."""
         if task.name.partition("/")[0] in TRAINING_ROLES:
             self.feeder.on_lost(task.name, task.attempt, ending)
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
-        """See `FunctionJob`."""
         self.feeder.on_restarting(attempts)
 
     def task_started(self, task: TaskHandle) -> None:
-        """See `FunctionJob`."""
         self.feeder.on_started(task.name, task.attempt)
 
 

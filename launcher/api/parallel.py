@@ -179,7 +179,6 @@ class _Instances(FunctionJob):
         return bool(self._failed[0].ending)
 
     def job_ended(self) -> None:
-        """See `FunctionJob`."""
         error = self.error or JobFailed("the job finished before its instances", self.run_dir)
         with self._lock:
             for future in self._futures:

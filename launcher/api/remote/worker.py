@@ -173,11 +173,10 @@ def _dumps(value: object) -> bytes:
 
 def _pickled(result: object) -> bytes:
     try:
-        data = _dumps(result)
+        return _dumps(result)
     except Exception as error:
         text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {_RESULT_ADVICE}") from error
-    return data
 
 
 def _failed(error: BaseException) -> Message:

@@ -11,6 +11,7 @@ import io
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
@@ -187,7 +188,5 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
 
 def hang_up(sock: socket.socket) -> None:
     """End a connection so that threads that wait for it wake up; closing it would not wake them."""
-    try:
+    with suppress(OSError):  # it has ended already
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it has ended already
-        pass

@@ -70,7 +70,7 @@ class Agent:
         connection: The connection to the launcher.
         selector: The selector that the connection uses.
         watchdog: A descriptor that reaches end-of-file when the watchdog exits.
-        deadline: What the agent renews for its watchdog; None if the agent has a pipe.
+        deadline: What the agent renews for its watchdog; None if the watchdog watches a pipe.
         grace: Seconds that tasks get if the agent is sent SIGTERM. By default they get as many as when the
             launcher is gone.
     """
@@ -162,7 +162,7 @@ class Agent:
         if self._phase is _AgentPhase.CUT_SHORT:
             return 1
         until = time.monotonic() + FAREWELL_SECONDS
-        while not self._connection.is_done and not (self._connection.is_pipe and time.monotonic() >= until):
+        while not self._connection.is_done and not (self._connection.is_only and time.monotonic() >= until):
             self._turn(0.05)
         return 0
 

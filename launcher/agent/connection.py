@@ -1,14 +1,15 @@
 """The agent's end of its connection to the launcher: one pipe, or one connection after another.
 
-On the launcher's own machine, and in a container of its engine, the agent has a pipe: its end of file means
-that the launcher is gone. On another host a program passes its stdin and stdout to the agent
-(`launcher.agent.passed_streams`), and the agent itself reads and writes them. If the launcher does not
-connect again in time, the agent gives up. Nothing here blocks.
+On the launcher's own machine the agent has a pipe: its end of file means that the launcher is gone. Elsewhere
+a program passes its stdin and stdout to the agent (`launcher.agent.passed_streams`), and the agent itself
+reads and writes them. If the launcher does not connect again in time, the agent gives up: at once if it has
+no lease, as in a container of the launcher's own engine. Nothing here blocks.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import select
 import selectors
@@ -49,11 +50,16 @@ class Patience(Record):
     """How long an agent waits for its launcher, in seconds."""
 
     #: How long its tasks outlive a launcher that is silent.
-    lease: float = float("inf")
+    lease: float = math.inf
     #: How long it waits for the first greeting.
     first_greeting: float = 0.0
     #: How long it waits at least for a new connection after one has closed.
     outage: float = MIN_OUTAGE_SECONDS
+
+    @property
+    def has_no_lease(self) -> bool:
+        """Return whether tasks outlive any silence of the launcher, but not the end of its connection."""
+        return math.isinf(self.lease)
 
 
 class LauncherConnection:
@@ -82,7 +88,8 @@ class LauncherConnection:
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
         self.channel = MessageChannel(lambda: Decoder(False, host), token)
-        self.is_pipe = listener is None
+        #: Whether the end of the first connection means that the launcher is gone: no network breaks it.
+        self.is_only = listener is None or patience.has_no_lease
         #: Whether the launcher is gone for good. Then messages are dropped.
         self.has_given_up = False
         self._reading = self._writing = -1
@@ -230,7 +237,7 @@ class LauncherConnection:
         """Note that the connection has closed. If we listen, the launcher may connect again."""
         self._detach()
         now = time.monotonic()
-        if self.is_pipe:
+        if self.is_only:
             self._until = now
         elif now - self._received_at < LIVE_SECONDS:
             self._until = now + min(self._outage_seconds(), self._patience.lease)

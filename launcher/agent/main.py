@@ -1,11 +1,10 @@
 """How an agent starts, and how a launcher connects to one that runs.
 
 ==============  ======================================================================================
-`run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine, and in
-                containers of its engine
+`run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine
 `start`         on another machine: the agent as a daemon, then `connect`
-`serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
-                first connection, and it listens like a daemon
+`serve`         in a container: the agent as the main process; our stdin and stdout are its first
+                connection, and it listens like a daemon
 `serve_passed`  in a pod: the same, but another program has passed us its stdin and stdout
 `connect`       passes our stdin and stdout to the agent that listens, and waits until it closes them
 ==============  ======================================================================================
@@ -64,8 +63,16 @@ def run(
     """
     processes.carry_tag(int(arguments["agent"]))
     processes.show_as(f"tf-agent {arguments['host']}")
-    deadline = None if listener is None else Deadline()
+    deadline = None if _patience(arguments).has_no_lease else Deadline()
     watch(partial(_run_agent, arguments, listener, peer, deadline), deadline, peer)
+
+
+def _patience(arguments: Mapping[str, Any]) -> Patience:
+    return Patience(
+        lease=float(arguments.get("lease", "inf")),
+        first_greeting=_FIRST_GREETING_TIMEOUT_SECONDS,
+        outage=float(arguments.get("outage", MIN_OUTAGE_SECONDS)),
+    )
 
 
 def _run_agent(
@@ -79,7 +86,7 @@ def _run_agent(
 
     Args:
         arguments, listener, peer: See `run`.
-        deadline: What the agent renews for its watchdog.
+        deadline: What the agent renews for its watchdog; None if the watchdog watches our stdin.
         watchdog: A descriptor that reaches end-of-file when the watchdog exits.
 
     Returns:
@@ -89,16 +96,11 @@ def _run_agent(
 
     gc.freeze()
     selector = selectors.DefaultSelector()
-    patience = Patience(
-        lease=float(arguments.get("lease", "inf")),
-        first_greeting=_FIRST_GREETING_TIMEOUT_SECONDS,
-        outage=float(arguments.get("outage", MIN_OUTAGE_SECONDS)),
-    )
-    token = str(arguments.get("token", ""))
+    token, patience = str(arguments.get("token", "")), _patience(arguments)
     connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
     if peer is not None:
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
-        processes.nothing_on(0, 1)
+    processes.nothing_on(0, 1)
     agent_id, grace = int(arguments["agent"]), arguments.get("grace")
     try:
         code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
@@ -140,6 +142,8 @@ def start(arguments: Mapping[str, Any]) -> int:
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """Be an agent that listens, under its watchdog. Our stdin and stdout are its first connection.
 
+    Without a lease, they are its only one: their end is the end of the launcher.
+
     Without a first message on stdin the launcher is gone. Then nothing starts.
     """
     processes.close_inherited()
@@ -153,7 +157,6 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         processes.leave_to_launcher()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a step: the agent reports that
         os._exit(connect(arguments))
-    processes.nothing_on(0, 1)
     run(arguments, listener)
 
 

@@ -1,9 +1,9 @@
 """The watchdog: the agent's parent, which outlives the agent and kills the processes that it leaves.
 
 When the agent was killed, the watchdog adopts the processes that the agent leaves, and kills them. It also
-kills an agent that is late: one that is stopped or stuck does not end its tasks. An agent with a pipe is late
-some time after the other end of the pipe, or the process that started the agent, is gone. An agent with
-sockets renews a deadline in memory that both share. While all is well, the watchdog does nothing.
+kills an agent that is late: one that is stopped or stuck does not end its tasks. An agent without a lease is
+late some time after the other end of our stdin, or the process that started the agent, is gone. An agent with
+a lease renews a deadline in memory that both share. While all is well, the watchdog does nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def watch(
 
     Args:
         agent: Runs in the child.
-        deadline: What an agent that listens renews. Without it the agent has a pipe, our stdin and stdout.
+        deadline: What an agent with a lease renews. Without it the end of our stdin is that of the launcher.
         peer: In the main process of a pod, a socket that only the agent keeps open.
     """
     processes.leave_to_launcher()

@@ -8,6 +8,7 @@ host connected to again, and gives up when the lease is over. A connection is a 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -273,7 +274,7 @@ class ReconnectingLink:
             if self._program is not None:
                 dues[-1] = max(self._tried_at + _RECONNECT_PAUSE_SECONDS, self._silent_at())
         due = min(due for due in dues if due is not None)
-        if self._timer is None or due < self._timer.due:
+        if math.isfinite(due) and (self._timer is None or due < self._timer.due):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self.loop.call_at(due, self._time_up)
@@ -398,7 +399,9 @@ class ReconnectingLink:
             self._connect()
 
     def _silent_at(self) -> float:
-        """When the present connection counts as lost if nothing comes."""
+        """When the present connection counts as lost if nothing comes: never, if the lease is infinite."""
+        if math.isinf(self._lease):
+            return math.inf
         if self._channel.met:
             return self._received_at + SILENCE_SECONDS
         return max(self._received_at, self._tried_at) + FIRST_ANSWER_SECONDS

@@ -5,7 +5,7 @@ Everything goes through the ``docker`` command, here and on the hosts of a hostf
 
 ::
 
-    here       orchestrator ══ pipe ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
+    here       orchestrator ══ link ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
 
 End-of-file on the container's stdin ends the agent, and with it the container: no container outlives its
 launcher.

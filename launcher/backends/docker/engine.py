@@ -16,7 +16,7 @@ from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
 from launcher.backends.connections import ProgramRunner
 from launcher.backends.docker.container import JOB_LABEL, KEPT_LABEL, OWNER_LABEL, label_options
-from launcher.backends.programs import RemoteProgram
+from launcher.backends.programs import Pipe, RemoteProgram, SubprocessPipe
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, why_not_started
@@ -128,17 +128,20 @@ class Engine:
         """Run ``docker`` with these arguments."""
         return self._run(["docker", *arguments], seconds)
 
-    def start(self, programs: ProgramRunner, arguments: Sequence[str]) -> RemoteProgram:
-        """Start ``docker`` on the host, with a pipe to its streams.
+    def start(self, programs: ProgramRunner | None, arguments: Sequence[str]) -> Pipe:
+        """Start ``docker`` with a pipe to its streams.
 
         Args:
-            programs: run programs on the host.
-            arguments: of ``docker``.
+            programs: Run programs on the host. None: ``docker`` runs here.
+            arguments: Those of ``docker``.
 
         Raises:
-            TransportError: there is no connection to the host.
+            TransportError: There is no connection to the host, or the command can't be started.
         """
-        return self._start(programs, _BECOME_ENTRY, ["docker", *arguments])
+        argv = ["docker", *arguments]
+        if programs is None:
+            return SubprocessPipe("this machine", argv, self._environ)
+        return self._start(programs, _BECOME_ENTRY, argv)
 
     def _start(
         self, commands: ProgramRunner, entry: str, argv: Sequence[str], **more: object

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from launcher.agent.processes import new_agent_id
 from launcher.backends import bootstrap
 from launcher.backends.backend import Allocation
 from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import (
-    CONNECT_ENTRY,
-    AgentArguments,
     AgentLink,
-    Connections,
     Forwarding,
     for_each,
-    lease_there,
     slow,
 )
 from launcher.backends.docker.container import (
@@ -38,9 +32,9 @@ from launcher.backends.docker.container import (
     with_output_mounts,
 )
 from launcher.backends.docker.engine import Engine, EngineObject
-from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerLink, ContainerProgram
+from launcher.backends.docker.link import ContainerConnections
 from launcher.backends.docker.options import DockerOptions
-from launcher.backends.fleet import AgentFleet, HostPrograms
+from launcher.backends.fleet import AgentFleet
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram
 from launcher.common.cluster import TaskId
@@ -55,9 +49,6 @@ from launcher.threads import in_thread
 
 _T = TypeVar("_T")
 
-#: The agent in a container here, and elsewhere, where it listens.
-_RUN_ENTRY = "launcher.agent.main:run"
-_SERVE_ENTRY = "launcher.agent.main:serve"
 #: The engine of this machine in lines for the user.
 _THIS_MACHINE = "this machine"
 #: The step, in lines for users who wait.
@@ -150,13 +141,13 @@ class ContainerFleet:
             self._engines = {host.name: Engine(host, machines) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
-        self._links: dict[str, ContainerLink] = {}
+        #: The containers that have been started, by host.
+        self._started: dict[str, ContainerConnections] = {}
         #: Removes containers that others replace. At its end the launch does not wait for that.
         self._renewing = Engine()
         #: Held while a container takes the place of another; the launch ends.
         self._starting = threading.Lock()
         self._over = False
-        self._elsewhere: dict[str, _Elsewhere] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> ContainerFleet:
@@ -230,7 +221,7 @@ class ContainerFleet:
             if self._machines is None:
                 self._start_here()
             else:
-                placement = self._start_there(self._machines.programs, placement)
+                placement = self._start_there(placement)
             yield placement
 
     def _start_here(self) -> None:
@@ -238,21 +229,24 @@ class ContainerFleet:
         # A signal does not end the command that creates something.
         self._network = in_thread(partial(engine.make_network, network, self._labels))
         for host in self._containers:
-            self._links[host] = self._start(host)
-        _for_all(self._links, lambda host: self._links[host].await_agent(), _START_STEP)
+            self._start(self._containers[host])
+        _for_all(self._started, lambda host: self._started[host].first.await_agent(), _START_STEP)
 
-    def _start(self, host: str) -> ContainerLink:
-        container, program = self._containers[host], {"host": host, "agent": new_agent_id()}
-        argv = self._run_command(container, network_name(self._request.run_name))
-        return ContainerLink(
-            container,
-            self._name(host),
-            argv,
-            self._engines[_THIS_MACHINE],
-            bootstrap.program(_RUN_ENTRY, program),
-        )
+    def _start(self, container: Container) -> ContainerConnections:
+        """Start a container; its agent may not be up yet."""
+        host, name = container.host, self._name(container.host)
+        if self._machines is None:
+            network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
+        else:
+            network, engine = HOST_NETWORK, self._engines[host]
+        argv = run_command(container, name, network, self._labels, bootstrap.loader(container.python))
+        programs = None if self._machines is None else self._machines.programs
+        lease = self._request.settings[LEASE]
+        started = ContainerConnections(container, name, argv, engine, programs, lease)
+        self._started[host] = started
+        return started
 
-    def _start_there(self, programs: HostPrograms, placement: Placement) -> Placement:
+    def _start_there(self, placement: Placement) -> Placement:
         """Start a container on each host; the placement with folders as the containers have them."""
 
         def start(host: str) -> dict[TaskId, PlacedTask]:
@@ -267,11 +261,7 @@ class ContainerFleet:
             if not self._docker.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._docker.read_only)
-            argv = self._run_command(container, HOST_NETWORK)
-            engine, lease = self._engines[host], self._request.settings[LEASE]
-            started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
-            self._elsewhere[host] = started
-            started.first.await_agent()
+            self._start(container).first.await_agent()
             return {placed.task: placed for placed in tasks}
 
         found = _for_all(self._engines, start, _START_STEP, self._loop)
@@ -286,16 +276,12 @@ class ContainerFleet:
         role = replace(placed.role, workdir=None)
         return replace(placed, role=role, host=replace(placed.host, workdir=_absolute(home, folder)))
 
-    def _run_command(self, container: Container, network: str) -> list[str]:
-        python = bootstrap.loader(container.python)
-        return run_command(container, self._name(container.host), network, self._labels, python)
-
     def _end(self) -> None:
         """End-of-file ends each agent, and so its container; what is left then is removed by force."""
-        for started in list(self._elsewhere.values()):  # a thread may still be starting one
-            if not started.taken:
-                started.first.close()
         if self._machines is not None:
+            for started in list(self._started.values()):  # a thread may still be starting one
+                if not started.taken:
+                    started.first.close()
             return
         self._renewing.abandon()
         with self._starting:
@@ -304,14 +290,11 @@ class ContainerFleet:
             self._remove_here()
 
     def _remove_here(self) -> None:
-        for link in self._links.values():
-            link.shut_down()
-        until = time.monotonic() + END_TIMEOUT_SECONDS
-        ended = all(link.wait(until - time.monotonic()) is not None for link in self._links.values())
-        for link in self._links.values():
-            link.close()
+        close = {host: started.first.close for host, started in self._started.items()}
+        for_each(close, lambda host: close[host](), "its container to exit", quiet=True)
         if KEPT_LABEL in self._labels:
             return
+        ended = all(started.first.wait(0.0) is not None for started in self._started.values())
         engine = self._engines[_THIS_MACHINE]
         if (
             ended
@@ -339,71 +322,15 @@ class ContainerFleet:
         with self._starting:
             if self._over:
                 raise TransportError("launch is exiting")
-            self._links[host].close()
-            link = self._links[host] = self._start(host)
-        link.await_agent()
+            started = self._start(self._containers[host])
+        started.first.await_agent()
 
     def link_to(self, host: Host) -> AgentLink:
         """See `Fleet.link_to`: the agent is up already."""
-        if host.name in self._links:
-            return self._links[host.name]
-        container = self._elsewhere[host.name]
-        return ReconnectingLink(self._loop, container, container.arguments)
+        started = self._started[host.name]
+        return ReconnectingLink(self._loop, started, started.arguments)
 
 
 def _absolute(home: str, path: str) -> str:
     """A path on a host, in full: relative to the home of the login user."""
     return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)
-
-
-class _Elsewhere(Connections):
-    """The container of a host, started, and connections to it.
-
-    Args:
-        engine: the host's.
-        programs: run programs on the host.
-        container: the container.
-        name: its name at the engine.
-        argv: the arguments of ``docker`` that start it.
-        lease: seconds that its tasks outlive a lost connection.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        programs: HostPrograms,
-        container: Container,
-        name: str,
-        argv: Sequence[str],
-        lease: float,
-    ) -> None:
-        self._engine, self._programs, self._container, self._name = engine, programs, container, name
-        #: Of the link to its agent.
-        self.arguments = AgentArguments.new(container.host, lease)
-        served = replace(self.arguments, lease=lease_there(lease))
-        program = bootstrap.program(_SERVE_ENTRY, served.as_json())
-        #: The first connection to its agent, and whether the link has it.
-        self.first = ContainerProgram(engine.start(programs, argv), container, program)
-        self.taken = False
-
-    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `Connections.start_agent`: it runs, or has been started before and has not answered yet."""
-        if self.taken:
-            return self.connect_agent(host, arguments)
-        self.taken = True
-        return self.first
-
-    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `Connections.connect_agent`."""
-        argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
-        program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
-        command = self._engine.start(self._programs, argv)
-        return ContainerProgram(command, self._container, program, is_run=False)
-
-    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
-        """See `Connections.kill_agent`: nothing in a container outlives it."""
-        return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
-
-    def reconnect(self, host: str) -> None:
-        """See `launcher.backends.connections.Connections.reconnect`."""
-        self._programs.reconnect(host)

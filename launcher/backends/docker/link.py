@@ -2,36 +2,38 @@
 
 ::
 
-    here       orchestrator ══ pipe ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
+    here       orchestrator ══ link ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
     elsewhere  orchestrator ══ link ══ remote command ══ docker run -i ══ agent (main process) ──> task, ...
                                        after a break: docker exec -i ═══╝
 
-Here end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the first
-connection to the agent is the stdin and stdout of its ``docker run``, and the agent listens: when that
-connection breaks, `launcher.agent.main.connect` in the container connects to it.
+The first connection to the agent is the stdin and stdout of its ``docker run``. Here no network can break
+it: end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the agent
+listens: when that connection breaks, `launcher.agent.main.connect` in the container connects to it.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import re
 import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from launcher.agent.remote_programs import TIMED_OUT_STATUS
 from launcher.backends import bootstrap
+from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections, lease_there
 from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine, Result, explain
-from launcher.backends.local import PipeLink
-from launcher.backends.programs import Pipe, RemoteProgram, SubprocessPipe
+from launcher.backends.fleet import HostPrograms
+from launcher.backends.programs import Pipe, RemoteProgram
 from launcher.common.errors import HostGoneError, TransportError
+from launcher.common.record import replace
 from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
 
-#: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
-END_TIMEOUT_SECONDS = 10.0
+#: The agent in a container.
+_SERVE_ENTRY = "launcher.agent.main:serve"
+#: Seconds for the exit status of a command that has closed its output.
 _STATUS_TIMEOUT_SECONDS = 5.0
 #: Seconds for all containers to start.
 _START_TIMEOUT_SECONDS = 300.0
@@ -56,11 +58,20 @@ class ContainerProgram(RemoteProgram):
         container: The container in which the agent runs.
         program: See `launcher.backends.bootstrap.program`.
         is_run: Whether the command is ``docker run``, which exits with the container.
+        is_only: Whether no other connection to the agent can follow.
     """
 
-    def __init__(self, command: Pipe, container: Container, program: bytes, *, is_run: bool = True) -> None:
+    def __init__(
+        self,
+        command: Pipe,
+        container: Container,
+        program: bytes,
+        *,
+        is_run: bool = True,
+        is_only: bool = False,
+    ) -> None:
         super().__init__(container.host, command)
-        self._container, self._is_run = container, is_run
+        self._container, self._is_run, self._is_only = container, is_run, is_only
         self._unsent = program
         #: Whether the command's stdout has ended before the agent was up.
         self._ended = False
@@ -114,10 +125,6 @@ class ContainerProgram(RemoteProgram):
         code = self._pipe.wait(_STATUS_TIMEOUT_SECONDS)
         if code is None:
             return "" if self.is_ready else "its `docker` command was killed"
-        return self.explain(code)
-
-    def explain(self, code: int) -> str:
-        """How the container ended, for this exit status of the command; empty if all is well."""
         return end_fault(code, self._container, self.is_ready, self._pipe.stderr())
 
     def recv(self, size: int) -> bytes | None:
@@ -133,70 +140,75 @@ class ContainerProgram(RemoteProgram):
         if not self.is_ready:
             return TransportError(self._end() or "its container exited at once")
         why = self._end() if self._is_run else ""
+        if self._is_only:
+            why = why or "its agent exited"
         return HostGoneError(why) if why else None
 
+    def exit_reason(self, said: str) -> str:
+        """See `RemoteProgram.exit_reason`: how the container ended says more than how its agent did."""
+        why = self._end() if self._is_only else ""
+        return said if not why or why.startswith("the agent ") else why
 
-class ContainerLink(PipeLink):
-    """The pipe to the agent in a container here.
+
+class ContainerConnections(Connections):
+    """The container of a host, which is started at once, and the connections to the agent in it.
 
     Args:
-        container: the container.
-        name: its name at the engine.
-        argv: the arguments of ``docker`` that start it.
-        engine: this machine's.
-        program: see `launcher.backends.bootstrap.program`.
+        container: The container.
+        name: Its name at the engine.
+        argv: The arguments of ``docker`` that start it.
+        engine: The engine.
+        programs: Run programs on the host. None: it is the engine of this machine.
+        lease: Seconds that its tasks outlive a lost connection. They do not outlive the connection to an
+            engine of this machine, however long it is silent before.
 
     Raises:
-        TransportError: the command can't be started.
+        TransportError: The command can't be started.
     """
 
-    #: The engine may be elsewhere.
-    same_clock = False
-
     def __init__(
-        self, container: Container, name: str, argv: Sequence[str], engine: Engine, program: bytes
+        self,
+        container: Container,
+        name: str,
+        argv: Sequence[str],
+        engine: Engine,
+        programs: HostPrograms | None,
+        lease: float,
     ) -> None:
-        self._name, self._engine = name, engine
-        self._run = SubprocessPipe(container.host, ["docker", *argv])
-        self._command = ContainerProgram(self._run, container, program)
-        self.await_agent = self._command.await_agent
-        #: How the container ended; ``None``: it has not.
-        self._ended: str | None = None
-        super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
+        self._container, self._name, self._engine, self._programs = container, name, engine, programs
+        lease = math.inf if programs is None else lease
+        #: Of the link to its agent.
+        self.arguments = AgentArguments.new(container.host, lease)
+        served = replace(self.arguments, lease=lease_there(lease))
+        program = bootstrap.program(_SERVE_ENTRY, served.as_json())
+        #: The first connection to its agent, and whether the link has it.
+        command = engine.start(programs, argv)
+        self.first = ContainerProgram(command, container, program, is_only=programs is None)
+        self.taken = False
 
-    def shut_down(self) -> None:
-        """See `launcher.backends.connections.AgentLink.shut_down`."""
-        self._run.end_input()
-        super().shut_down()
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.start_agent`: it runs, or has been started before and has not answered yet."""
+        if self.taken:
+            return self.connect_agent(host, arguments)
+        self.taken = True
+        return self.first
 
-    def wait(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.AgentLink.wait`."""
-        if self._ended is None:
-            code = self._run.wait(seconds)
-            if code is None:
-                return None
-            self._ended = self._command.explain(code)
-            if self._refusal and self._ended.startswith("the agent "):
-                self._ended = self._refusal
-        return self._ended
+    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.connect_agent`."""
+        argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
+        program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
+        command = self._engine.start(self._programs, argv)
+        return ContainerProgram(command, self._container, program, is_run=False)
 
-    def kill(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.AgentLink.kill`: nothing in a container outlives it."""
-        result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
-        if result.code == TIMED_OUT_STATUS:
-            self._run.kill()
-            return f"{result.fault}; its container may run on: `launch clean` removes it later"
-        return self.wait(END_TIMEOUT_SECONDS)
+    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
+        """See `Connections.kill_agent`: nothing in a container outlives it."""
+        command = self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
+        return RemoteProgram(host, command, is_ready=True)
 
-    def close(self) -> None:
-        """See `launcher.backends.connections.AgentLink.close`."""
-        if self._reading >= 0:
-            self.shut_down()
-            self._run.kill()
-            self.wait(END_TIMEOUT_SECONDS)
-            self._run.close()
-            os.close(self._reading)
-            self._reading = -1
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`."""
+        if self._programs is not None:
+            self._programs.reconnect(host)
 
 
 # ---------------------------------------------------------------------- ends

@@ -83,7 +83,7 @@ class ReconnectingLink:
         loop: Drives it.
         connections: Reach the host.
         arguments: Those of its agent, which is started now. The link never waits for the host: it reports
-            success or failure.
+            success or failure. With an infinite lease, silence does not count: only the connection's end does.
         stays: See `AgentLink`.
         quiet: Whether the user is not told when the connection is lost, and when it is back.
     """
@@ -149,7 +149,7 @@ class ReconnectingLink:
     @property
     def is_broken(self) -> bool:
         """See `AgentLink.is_broken`."""
-        return time.monotonic() > self._received_at + _BROKEN_SECONDS
+        return math.isfinite(self._lease) and time.monotonic() > self._received_at + _BROKEN_SECONDS
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
         """See `AgentLink.watch`."""

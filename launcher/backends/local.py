@@ -68,8 +68,6 @@ class PipeLink:
             data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
             return ()
-        except ConnectionResetError:  # a socket whose agent ended before it read all of its input
-            return None
         if not data:
             return None
         messages = []

@@ -83,7 +83,7 @@ class ReconnectingLink:
         loop: Drives it.
         connections: Reach the host.
         arguments: Those of its agent, which is started now. The link never waits for the host: it reports
-            success or failure. With an infinite lease, silence does not count: only the connection's end does.
+            success or failure. With an infinite lease, it waits for the end of the connection, silent or not.
         stays: See `AgentLink`.
         quiet: Whether the user is not told when the connection is lost, and when it is back.
     """

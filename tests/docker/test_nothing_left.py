@@ -67,6 +67,37 @@ def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, t
     assert left_of(docker, job) == []
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_launcher_that_is_suspended_and_then_killed(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    """Its tasks wait for one that is suspended, however long; not for one that is gone."""
+    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", STUBBORN, cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    started.send(signal.SIGSTOP)
+    time.sleep(8)  # longer than agents and launchers of other machines wait before they act on silence
+    assert len(containers(docker, started.pid)) == 2
+    started.kill()
+    no_container_is_alive(docker, started.pid, 15)
+    nothing_is_left(docker, launch, started.pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_agent_that_is_suspended_when_its_launcher_is_killed(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    """The watchdog, which is the main process of the container, ends it."""
+    started = launch.start("--docker", image, "--", "sh", "-c", STUBBORN, cwd=tmp_path)
+    started.until(lambda it: "up" in it.out, 40)
+    name = f"tf-launcher-{jobs(launch)[0]}-worker-0"
+    main = int(docker.docker("inspect", "--format", "{{.State.Pid}}", name))
+    agent = [pid for pid in children_of(main) if command_line(pid).startswith("tf-agent")]
+    os.kill(agent[0], signal.SIGSTOP)
+    started.kill()
+    no_container_is_alive(docker, started.pid, 15)
+    nothing_is_left(docker, launch, started.pid, signal.SIGKILL)
+
+
 #: The engine's event at which the launcher is signalled, how many of them have come then, and the signal.
 MOMENTS = [
     ("network create", 1, signal.SIGKILL),

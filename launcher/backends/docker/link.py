@@ -181,8 +181,8 @@ class ContainerConnections(Connections):
         self.arguments = AgentArguments.new(container.host, lease)
         served = replace(self.arguments, lease=lease_there(lease))
         program = bootstrap.program(_SERVE_ENTRY, served.as_json())
-        #: The first connection to its agent, and whether the link has it.
         command = engine.start(programs, argv)
+        #: The first connection to its agent, and whether the link has it.
         self.first = ContainerProgram(command, container, program, is_only=programs is None)
         self.taken = False
 

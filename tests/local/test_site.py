@@ -94,7 +94,7 @@ def test_the_reference_has_every_public_name(site: Path):
 
 def test_the_first_page_is_the_readme_with_the_version(site: Path):
     page = (site / "index.html").read_text(encoding="utf-8")
-    first = page.partition("terminal.svg")[0]
+    first = page.partition('id="why-not')[0]
     assert f"Version {launcher.__version__}" in first
     assert "pip install ." in first and "No ports to choose" in first
     assert 'href="start.html"' in first

@@ -19,7 +19,7 @@ _STACKS_ADVICE = (
 )
 _STALL_ADVICE = "`--stall 10m` would stop such tasks and show where they hang"
 _DEVICE_FILTERS_ADVICE = (
-    "a session of TensorFlow 1 without device_filters waits for every task (docs/restarts.md)"
+    "a session of TensorFlow 1 without device_filters waits for every task (docs/hangs.md)"
 )
 _DONE_WHEN_CHIEF_ADVICE = "; `--done-when chief` ends the job with worker/0"
 _NO_CHIEF_ADVICE = (

@@ -62,11 +62,11 @@ worker 2, ps 1, stall 20: up; worker/0 finishes 0; silence 5; WAITED; silence 6;
     worker/1 dies 6; worker/1 gone; ps/0 ends; closed
     -> 124 | succeeded, stalled, stopped | worker/1 on node1 printed nothing but waiting notices for 20s
     | worker/1 waits for worker/0, which has ended: a session of TensorFlow 1 without device_filters waits for
-      every task (docs/restarts.md); `--done-when chief` ends the job with worker/0
+      every task (docs/hangs.md); `--done-when chief` ends the job with worker/0
 worker 2, ps 1, timeout 90: up; silence 5; WAITED; silence 5; WAITED; WAITED; silence 1; time up job;
     worker/0,worker/1,ps/0 ends; closed
     -> 124 | stopped, stopped, stopped | worker/1 waits for worker/0: a session of TensorFlow 1 without
-       device_filters waits for every task (docs/restarts.md)
+       device_filters waits for every task (docs/hangs.md)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
     worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed

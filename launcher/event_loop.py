@@ -1,4 +1,9 @@
-"""The loop of a launch: it calls functions when descriptors are ready, at times, and for other threads."""
+"""The loop of a launch: it calls functions when descriptors are ready, at times, and for other threads.
+
+It runs in the main thread, and drives all links of a launch: a link is a state machine over a descriptor.
+While files are copied, before and after the job, the same loop runs. Threads do only what blocks: logins, and
+starts of commands.
+"""
 
 from __future__ import annotations
 

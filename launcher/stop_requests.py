@@ -2,6 +2,10 @@
 
 `launcher.supervisor.requests` asks it about a job that runs, `launcher.launch.interrupts` about the time
 before and after.
+
+A service manager or Slurm may signal all processes of a launch, and a person may press Ctrl-C and then close
+the terminal. None of that may shorten the grace of the tasks, so only the same signal again, some time after
+the first one, kills them.
 """
 
 from __future__ import annotations

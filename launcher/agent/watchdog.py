@@ -4,6 +4,10 @@ When the agent was killed, the watchdog adopts the processes that the agent leav
 kills an agent that is late: one that is stopped or stuck does not end its tasks. An agent without a lease is
 late some time after the other end of our stdin, or the process that started the agent, is gone. An agent with
 a lease renews a deadline in memory that both share. While all is well, the watchdog does nothing.
+
+If launcher, agent and watchdog are killed in the same moment, the next launch on the machine kills what they
+left (`launcher.agent.sweep`). PR_SET_PDEATHSIG in the tasks would kill only their main processes. It also
+needs fork and exec instead of posix_spawn: 5 ms of CPU for each task instead of 1 ms.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A backend is an object of a class that is derived from `Backend`. It reads its options, checks them, and for
 each launch makes an `Allocation`: the hosts, from when the launch gets them until it gives them back. An
 allocation connects to its hosts, see `launcher.backends.connections`; the rest of a launch knows no backend.
+
+``launch check`` and ``launch hosts`` enter the same allocation, with another purpose. A dry run has one, too,
+which acquires nothing. Docker on hosts keeps an allocation over SSH inside its own: agents there run the
+commands of the engines, and other agents run in the containers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Launchers as batch jobs: the queue of a cluster starts them, and may start them again."""
+"""Launchers as batch jobs: the queue of a cluster starts them, and may start them again.
+
+``--detach`` makes the folder of the run and submits the same command line, which finds the folder by an
+environment variable, and takes the run over. From other machines, commands read the folder, ask the queue for
+its state, and for everything else run themselves beside the launcher (`launcher.backends.queued_runs`). So
+they need no protocol of their own.
+"""
 
 from __future__ import annotations
 

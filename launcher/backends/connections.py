@@ -2,6 +2,10 @@
 
 `Connections` reach hosts, and start agents and programs there. An `AgentLink` carries the messages of one
 agent. A `Fleet` has the links to all hosts of a job. Two helpers for all backends are below.
+
+Starting, connecting to and killing an agent are three methods. By default each runs a program on the host. A
+container, a step of Slurm and a pod override those that differ: there the first program becomes the agent,
+and the end of the container is the end of the agent.
 """
 
 from __future__ import annotations

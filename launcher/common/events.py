@@ -146,7 +146,10 @@ class Measured(Record):
 
 
 class TaskExited(Record):
-    """The task's own process has ended; processes that it left behind may still run."""
+    """The task's own process has ended; processes that it left behind may still run.
+
+    The exit code of the task comes from this event. The job waits for `TaskGone`.
+    """
 
     host: str
     at: float
@@ -321,7 +324,11 @@ class StartTask(Record):
 
 
 class StopTasks(Record):
-    """To an agent: end these tasks, all at the same time. A later command replaces the stop sequence."""
+    """To an agent: end these tasks, all at the same time. A later command replaces the stop sequence.
+
+    The whole sequence, signals and seconds, is in the command, so that the agent continues it if the launcher
+    is killed.
+    """
 
     host: str
     tasks: Tuple[TaskId, ...]
@@ -373,6 +380,9 @@ class TaskMoved(Record):
     """To the launcher: show that a task has another state, has got its process, or is to start again.
 
     The last one of a task has all that is known about it. The fields are those of `launcher.common.report`.
+
+    No other event is about the state of a task: the console, tmux, JSON, the Python API and the pytest
+    plug-in show it, and none of them works out a state from the events of agents.
     """
 
     #: When the event happened that led to it.

@@ -2,6 +2,11 @@
 
 A record's annotations are the types. The tables below have the limits, by the name of a field: a number that
 is in no table is an error of this program. Hosts with Python 3.8 import this module.
+
+A message that is wrong here, that comes at the wrong moment (`launcher.supervisor.machine`), or that is about
+a task of another host, ends nothing but the host that sent it: it is lost. An impossible change of a state
+after these checks is a bug of launch. All texts of hosts become one line without control characters, so that
+no host can forge lines of launch.
 """
 
 from enum import EnumMeta

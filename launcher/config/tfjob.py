@@ -1,6 +1,10 @@
 """Kubeflow's TFJob, as the job file that does the same: docs/tfjob.md has both, field by field.
 
 The values keep the lines of the TFJob, and `launcher.config.jobfile` reads the result as any job file.
+
+No later layer knows TFJobs: fields of a template that only Kubernetes uses become ``pods:`` of the job file.
+One note names everything that launch does not use. If the program would behave differently without such a
+field, the field is a fault.
 """
 
 from __future__ import annotations

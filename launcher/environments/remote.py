@@ -10,6 +10,10 @@ It sends lines of JSON, each an object with some of these fields:
 
 If something fails, it exits, and the last line of its standard error is the reason. At the end of its
 standard input it ends itself and all processes that it has started.
+
+Scripts of an environment have its path in them, so its folder is never renamed. It is made under a name of
+its own, its manifest is written last, and the name of the environment becomes a link to it in one step. A
+lock for each user and host, which pip inherits, shows whether a folder without a manifest is left over.
 """
 
 import ast

@@ -3,6 +3,10 @@
 A connection is accepted only with the key of the job. It has a thread until its handshake is done, which
 `launcher.feed.remote.connect` describes. The listener unpickles nothing, and reads at most `MAX_HELLO_BYTES`
 of a hello.
+
+It is a Unix socket, which tasks on other machines reach through the connections of the launcher
+(``--relay``). A port of the network is reserved as well. The listener listens on it only if tasks have no
+other way, and says so, because rows are not encrypted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """One launch, from its options to its exit code. `Session.run` tells it from top to bottom.
 
 The agents start before the modules for display and supervision are imported: both take time, side by side.
+
+Patterns on this path are strings, which `re` compiles when they are first used.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Renderers write complete lines to a `Writer`, and the orchestrator flushes it. It never blocks before
 `finish`, which has limits.
+
+Output passes a pipe, the agent, a message, the log file and the console, in this order. If the reader of the
+console is slow, the agents keep the output, and no line is lost. When the job has failed or was stopped,
+lines that the reader does not take are dropped, and a notice has their number.
 """
 
 from __future__ import annotations

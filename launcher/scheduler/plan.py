@@ -1,4 +1,8 @@
-"""The plan: the command and the environment of every task, made when the ports are known."""
+"""The plan: the command and the environment of every task, made when the ports are known.
+
+Nothing in it grows faster than the number of tasks: it has the addresses of all tasks once, and each agent
+completes the environments of its own tasks.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Everything that the supervisor knows about one task or one host is here. Whoever changes a state calls
 `StateRecord.transition_to`, which refuses a change that is not in the table.
+
+For each question that an event raises there is a set or a counter, so only an event that changes all tasks
+iterates over all of them. ``tests/histories/invariants.py`` compares these with the states after every event.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@
 The first connection to the agent is the stdin and stdout of its ``docker run``. Here no network can break
 it: end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the agent
 listens: when that connection breaks, `launcher.agent.main.connect` in the container connects to it.
+
+So the agents of containers here have no lease: they wait for a launcher or an engine that is suspended.
+Elsewhere the lease stops the tasks of a killed launcher, even if the engine does not answer.
 """
 
 from __future__ import annotations

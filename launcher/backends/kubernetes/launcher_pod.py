@@ -2,6 +2,11 @@
 
 It gets launch itself, the folders of ``--sync`` and, if its image has none, ``kubectl``, as ``--sync`` copies
 files. `keeper` is its main process.
+
+The pod does not see the files of the machine that submits it. So the options follow the files, pickled, with
+the new places of the folders. After the end of the launcher, the first command about the run fetches its
+folder as ``--collect`` does, and deletes the Job. This pod owns the Jobs of the tasks, so the cluster removes
+them with it.
 """
 
 from __future__ import annotations

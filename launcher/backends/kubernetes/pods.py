@@ -1,4 +1,16 @@
-"""The pods of a launch: their Jobs are made, watched and removed by ``kubectl``."""
+"""The pods of a launch: their Jobs are made, watched and removed by ``kubectl``.
+
+The main process of a pod first listens on a socket. The program of the first ``kubectl exec`` reads the
+modules of the agent, then passes them, its stdin and its stdout to the main process, which becomes the agent.
+So a ``kubectl exec`` that breaks before has done nothing, and the next one begins again. Both accept only a
+process of the same user in the same container. No output of tasks goes to the stdout of the container,
+because the node would write it to its disk.
+
+Each ``kubectl`` takes CPU time. So one of them asks for all pods of a launch, and while pods start, a watch
+shows when all of them run. The API lists a pod until its processes have ended, even if it is deleted by
+force, and a new pod waits for that. If the node is lost, it waits for the lease once more. Then it has the
+next number, and avoids the lost node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A launcher as a batch job of Slurm: it is submitted, found from other machines, and requeued."""
+"""A launcher as a batch job of Slurm: it is submitted, found from other machines, and requeued.
+
+Shortly before the time limit, the launcher sends SIGUSR1 to itself, as a user may do, too. That stops the job
+as SIGTERM does. Its report becomes ``earlier.json``, the queue starts the launcher again, and the new
+launcher continues the counts of attempts and restarts.
+"""
 
 from __future__ import annotations
 

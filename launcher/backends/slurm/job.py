@@ -1,4 +1,9 @@
-"""A job at Slurm: its nodes, its end, and how launch gets one for itself and gives it back."""
+"""A job at Slurm: its nodes, its end, and how launch gets one for itself and gives it back.
+
+An allocation that launch asks for has a holder, a shell whose stdin is a pipe of launch. When the pipe
+closes, even because launch was killed, the holder cancels a pending salloc. The command that salloc runs
+reads the same pipe, and frees the allocation.
+"""
 
 from __future__ import annotations
 

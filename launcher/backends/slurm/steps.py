@@ -1,6 +1,10 @@
 """Steps of a job at Slurm: a program of ours on a node is the main process of an srun.
 
 The first step on a node looks at it, before the tasks are placed. Then it waits to become its agent.
+
+A daemon would be killed with the step that started it, so the agent is the main process of a step. If its
+srun is killed, a second step connects to the agent. For that, launch ends the child of srun that would cancel
+the step then, and cancels steps itself, by their names.
 """
 
 from __future__ import annotations

@@ -2,6 +2,20 @@
 
 A backend is a module, cheap to import, whose ``BACKEND`` is a `launcher.backends.backend.Backend`, and a line
 in this table. docs/extending.md shows one.
+
+`backend` says what a backend is, and `connections` what connects a launch to its hosts. The packages `ssh`,
+`docker`, `slurm` and `kubernetes` have the backends. What they share:
+
+::
+
+    fleet             the agents of a launch: local forks that of this machine, link reconnects to others
+    programs          runs programs of ours over a pipe: that of a command, of an SSH channel, or of a link
+                      (link_pipe); json_client asks them, bootstrap sends their modules
+    command_backend   a backend by command lines
+    containers        what Docker, Kubernetes and exports share
+    batch_queue       launchers as batch jobs; queued_runs finds their runs
+    cleaning          decides what launch clean may remove
+    here              tells whether a host is this machine, for which ssh_query asks the ssh command
 """
 
 from __future__ import annotations

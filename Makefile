@@ -3,9 +3,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
+RELEASE := .venv-release
 BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+COVERED ?= tests
 # Most tests wait: more processes than cores.
 SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules again.
@@ -29,8 +31,8 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast newest soak lint types docs public picture forks as-user data collected bench man packages oldest \
-	constraints wheel install uninstall clean python-ok
+.PHONY: help venv dev demo test test-fast newest coverage soak lint types docs public picture forks as-user data collected bench man packages \
+	oldest constraints wheel dist install uninstall clean python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +79,13 @@ data: $(VENV)/.dev
 collected: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
+# Coverage, while a process starts, swallows the Ctrl-C that one test presses at that time.
+coverage: packages oldest data  ## measure which lines of launcher/ the tests of make test run; COVERED=tests/unit: some of them
+	rm -rf build/coverage
+	$(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE) -m "not forks and not long" $(LONG:%=--ignore tests/soak/%) \
+	    --deselect tests/local/test_ends.py::test_ctrl_c_before_anything_runs $(PYTEST_ARGS) $(COVERED); code=$$?; \
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage html --quiet && $(BIN)/python -m coverage report && exit $$code
+
 soak: packages data  ## random kills, many times, on every transport; trainings that survive kills
 	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(EXAMPLES) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m long tests $(PYTEST_ARGS)
@@ -119,6 +128,11 @@ wheel: python-ok  ## build a wheel into dist/
 	$(PINNED) $(PYTHON) $(PIP) wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
+dist: $(RELEASE)/.installed  ## build sdist and wheel into dist/ and check them; with TAG=v1.2.3, it must be the version
+	rm -rf dist
+	$(PINNED) $(RELEASE)/bin/python -m build
+	$(PINNED) .ci/check-dist $(RELEASE)/bin/python "$$TAG"
+
 install: python-ok  ## install launch for the Python of PYTHON=
 	$(PYTHON) $(PIP) --quiet install .
 
@@ -137,7 +151,7 @@ constraints: $(VENV)/.dev  ## renew constraints.txt: the newest release of every
 	@git --no-pager diff --stat constraints.txt
 
 clean:  ## remove environments, caches and what building leaves
-	rm -rf $(VENV) .venv-newest $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest $(BENCH) $(RELEASE) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python-ok:
@@ -147,7 +161,7 @@ python-ok:
 	newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
 	@PYTHON=$(PYTHON) .ci/packages demo
 
-$(VENV)/bin/python $(BENCH)/bin/python: | python-ok
+$(VENV)/bin/python $(BENCH)/bin/python $(RELEASE)/bin/python: | python-ok
 	@echo "making a Python environment in $(@:/bin/python=)"
 	@$(PYTHON) -m venv $(@:/bin/python=)
 
@@ -174,4 +188,8 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
 $(BENCH)/.installed: $(PACKAGING) $(SOURCES) | $(BENCH)/bin/python
 	rm -rf build
 	$(PINNED) $(BENCH)/bin/python $(PIP) --quiet install '.[bench]'
+	@touch $@
+
+$(RELEASE)/.installed: pyproject.toml constraints.txt | $(RELEASE)/bin/python
+	$(PINNED) $(RELEASE)/bin/python $(PIP) --quiet install build twine
 	@touch $@

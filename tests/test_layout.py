@@ -103,6 +103,13 @@ def test_the_constraints_name_one_release_of_every_package():
         assert {"tensorflow-cpu", "pytest", "mkdocs"} <= set(chosen)
 
 
+def test_each_action_of_a_workflow_is_pinned_to_a_commit():
+    workflows = [path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml")]
+    used = [line for text in workflows for line in re.findall(r"\buses: *(.*)", text)]
+    assert used
+    assert not [line for line in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", line)]
+
+
 PAGES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import launcher
+from tests import promises
 from tests.pythons import oldest_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +140,14 @@ def test_the_places_that_the_architecture_names_exist():
         assert name in {getattr(node, "name", "") for node in scope}, f"{file} has no {place}"
 
 
-def test_the_tests_that_the_readme_names_exist():
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text(encoding="utf-8"))
-    found = {(path, name): f"\ndef {name}(" in (ROOT / "tests" / path).read_text() for path, name in named}
-    assert all(found.values()), [name for name, there in found.items() if not there]
+def test_every_promise_has_a_test_and_every_marker_a_promise():
+    promised = [name for names in promises.promises().values() for name in names]
+    proofs = promises.proofs()
+    assert len(promised) == len(set(promised))
+    assert not set(promised) - set(proofs), "promises of tests/promises.toml without a test"
+    assert not set(proofs) - set(promised), "markers of promises that tests/promises.toml does not have"
+
+
+def test_the_table_of_promises_is_that_of_the_markers():
+    _, _, table = promises.README.read_text(encoding="utf-8").partition(promises.HEADING)
+    assert table == promises.table(), "make promises renews it"

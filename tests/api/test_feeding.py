@@ -37,6 +37,7 @@ def consumed(folder: Path) -> list[int]:
     )
 
 
+@pytest.mark.promise("`TFCluster` feeds functions; each row arrives")
 def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
     cluster = TFCluster.run(
         consume,

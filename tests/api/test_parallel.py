@@ -19,6 +19,7 @@ from launcher import InputError, JobFailed, TaskFailed, TFParallel
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.promise("`TFParallel`")
 def test_results_come_in_the_order_of_the_arguments():
     def fun(args: dict[str, float], ctx: Any) -> Any:
         time.sleep(args["sleep"])

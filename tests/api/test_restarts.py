@@ -60,6 +60,7 @@ def rows_of(folder: Path) -> Counter[int]:
 PARTITIONS = [range(start, start + 500) for start in range(0, 20_000, 500)]
 
 
+@pytest.mark.promise("`restarts=` of `TFCluster` and `TFParallel`: rows, results and instances")
 @pytest.mark.parametrize(("workers", "policy"), [(1, "stop"), (2, "continue")])
 def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path):
     args = {"folder": str(tmp_path), "die": ["0-1"], "wait": True}

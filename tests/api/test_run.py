@@ -17,6 +17,7 @@ from launcher import InputError, JobFailed, Report, TaskFailed, TaskState
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.promise("`launcher.run` returns the report")
 def test_a_report(capfd: pytest.CaptureFixture[str]):
     script = "echo $JOB_NAME $WORD; test $JOB_NAME = worker || sleep 60"
     report = launcher.run(["sh", "-c", script], ps=1, workers=2, env={"WORD": "hello"})
@@ -59,6 +60,7 @@ def test_a_task_that_fails():
     assert re.fullmatch(shown, repr(report))
 
 
+@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize(
     ("program", "more", "message"),

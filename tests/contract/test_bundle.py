@@ -68,6 +68,8 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> 
         driver.link.close()
 
 
+@pytest.mark.promise("a new backend")
+@pytest.mark.promise("hosts need Python 3.8 and nothing else")
 def test_the_basics(agent: Driver):
     assert agent.hold("worker/0", "worker/1")
     assert agent.run("worker/0", ["sh", "-c", "echo out; exit 7"]).code == 7

@@ -26,6 +26,7 @@ MORE = 10.0
 PRINT_CPU = "import os, resource; os.write(1, b'%.6f' % sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
 
 
+@pytest.mark.promise("exit codes, the same everywhere")
 def test_every_exit_code(agent: Driver):
     for code in range(256):
         agent.start(f"worker/{code}", ["sh", "-c", f"exit {code}"])
@@ -67,6 +68,7 @@ def test_the_end_of_a_task_is_reported_before_the_end_of_what_it_left(agent: Dri
     assert ends == [events.TaskExited, events.TaskSignalled, events.TaskGone]
 
 
+@pytest.mark.promise("`launch ps RUN`: tasks, memory on all hosts")
 def test_memory_of_running_tasks(agent: Driver, eyes: Eyes):
     """That of all processes of a task, also of one that has left its session."""
     code = "import os, time; os.fork() or os.setsid(); big = b'x' * (60 << 20); print('up'); time.sleep(60)"
@@ -164,6 +166,7 @@ else:
         eyes.code(make, "0", name)
 
 
+@pytest.mark.promise("out of memory")
 def test_out_of_memory_is_reported_with_evidence(agent: Driver, eyes: Eyes, cgroup: Callable[[int], str]):
     procs = cgroup(64 << 20)
     code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); b = bytearray(500 << 20)"

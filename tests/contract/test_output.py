@@ -83,6 +83,7 @@ def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
         assert agent.output(f"worker/{index}") == b"".join(b"%d %d\n" % (index, i) for i in range(20000))
 
 
+@pytest.mark.promise("bounded memory")
 @pytest.mark.timeout(200)
 def test_memory_is_bounded_while_nothing_reads(open_agent: Callable[[], Driver], eyes: Eyes):
     """256 MiB are printed while the link is not read: the task waits, the agent stays small, all comes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from tests.contract.driver import AT_ONCE, Driver
@@ -25,6 +27,7 @@ def _started(agent: Driver, site: Site, task: str, code: str, **more: Any) -> ev
     return agent.started(task, [site.python, "-c", code, "a"], env={"OWN": task}, workdir=site.folder, **more)
 
 
+@pytest.mark.promise("`--preload`: forked tasks are like cold ones")
 def test_forked_tasks(agent: Driver, site: Site):
     tasks = [f"worker/{number}" for number in range(4)]
     _preload(agent, site, *tasks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from launcher.common import events
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
@@ -73,6 +75,7 @@ def test_ready(agent: Driver, eyes: Eyes):
     assert not [address for address in facts.addresses if address.startswith("127.")]
 
 
+@pytest.mark.promise("ports are held, no clash")
 def test_ports_are_held_against_all_other_processes(agent: Driver, eyes: Eyes):
     port = agent.hold("worker/0")["worker/0"]
     for v6only in "01":

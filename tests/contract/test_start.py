@@ -221,6 +221,7 @@ def usual_limit(nothing_left: str) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.promise("hundreds of tasks, a thousand hosts")
 @pytest.mark.timeout(360, func_only=True)  # the waits below, if each takes all its time
 @pytest.mark.usefixtures("usual_limit")
 def test_five_hundred_tasks(open_agent: Callable[[], Driver]):

@@ -60,6 +60,7 @@ def pids(agent: Driver, task: str, count: int = 2) -> list[int]:
     return [int(pid) for pid in re.findall(rb"pid (\d+)\n", agent.output(task))]
 
 
+@pytest.mark.promise("ten ways of a process to get away")
 @pytest.mark.parametrize("stop", [True, False], ids=["stopped", "ended"])
 @pytest.mark.parametrize("way", ESCAPES)
 def test_all_processes_of_a_task_are_ended(agent: Driver, eyes: Eyes, way: str, stop: bool):
@@ -133,6 +134,7 @@ def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes:
     assert eyes.site.run(["ls", "-A", eyes.site.folder]) == b""
 
 
+@pytest.mark.promise("SIGTERM, then stacks, then SIGKILL after `--grace`")
 def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     agent.start("worker/0", ["sh", "-c", "trap '' TERM ABRT; echo up; while :; do sleep 0.05; done"])
     agent.prints("worker/0", b"up")
@@ -255,6 +257,7 @@ def test_a_daemon_that_forks_and_ends_without_a_pause(agent: Driver, eyes: Eyes)
     assert gone.unkillable == ()
 
 
+@pytest.mark.promise("a fork bomb during a stop")
 @pytest.mark.parametrize(("ignore", "leave"), [("ignore", "leave"), ("obey", "stay")])
 def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, ignore: str, leave: str):
     agent.start("worker/0", [eyes.site.python, "-c", BOMB, ignore, leave, eyes.site.folder])

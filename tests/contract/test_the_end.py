@@ -118,6 +118,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
     assert household.agent.link.wait(SOON) is not None
 
 
+@pytest.mark.promise("agent or watchdog killed")
 @pytest.mark.parametrize(
     ("processes", "number", "ends"),
     [

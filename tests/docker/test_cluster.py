@@ -54,6 +54,7 @@ def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Itera
     assert [left for job in cluster.jobs for left in left_of(docker, job.name)] == []
 
 
+@pytest.mark.promise("the fixture `cluster` starts, kills, cuts off")
 def test_a_network_is_cut_and_mended(start: Callable[..., Job]):
     """Nothing gets through; afterwards the same connection goes on, so the address is the same."""
     job = start(["python3", "-u", "-c", MEETS], ps=1, workers=1, left_running=True)

@@ -53,6 +53,7 @@ def tf_image(real_engine: Engine, names: None) -> str:
     return built(real_engine, "tf-launcher-test")
 
 
+@pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_mnist_in_containers(docker: Engine, launch: Launch, tf_image: str):
     args = ["--docker", tf_image, "--ps", "1", "--workers", "1", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
     ended = launch(*args, MNIST, "--train_steps=100", cwd=ROOT, timeout=400)

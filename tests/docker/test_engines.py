@@ -39,6 +39,7 @@ def short_lived(
 LASTING = ("--docker", BASE, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600")
 
 
+@pytest.mark.promise("an engine of this machine that hangs or is stopped")
 def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
     """A launch ends all the same, and says what it leaves; that ends with the engine's next answer."""
     engine, folder = short_lived

@@ -17,6 +17,7 @@ from tests.docker.images import FOREIGN, tar
 from tests.local.seeing import last_run
 
 
+@pytest.mark.promise("out of memory")
 def test_a_worker_that_exceeds_its_memory(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
     args = ["--docker", image, "--workers", "2", "--memory", "64m", "--", "python3", "-c", code]
@@ -63,6 +64,7 @@ def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tm
     assert f"of the image {BASE} is Python 3.6.9, which is too old" in ended.err
 
 
+@pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
 def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """The run has a folder by then: it has ended, with a report like any other."""
     report = tmp_path / "report.json"

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
@@ -32,6 +34,7 @@ def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch
     assert " worker/0 | " in ended.out
 
 
+@pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
 def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):

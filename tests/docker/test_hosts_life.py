@@ -17,6 +17,7 @@ from tests.ssh.host import until
 SOON = 40
 
 
+@pytest.mark.promise("containers on hosts: launcher killed in steps of 1.2 s")
 @pytest.mark.timeout(300)
 def test_a_launcher_that_is_killed_early(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
@@ -51,6 +52,7 @@ def test_kept_containers(hosts: list[DockerHost], hostfile: str, launch: Launch,
     assert launch("clean", "--hosts", hostfile, timeout=60).out == "nothing to remove\n"
 
 
+@pytest.mark.promise("containers on hosts: a cut of 10 s without loss")
 @pytest.mark.parametrize("how", ["cut for 10 s", "docker killed"])
 def test_a_connection_that_breaks(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, how: str

@@ -45,6 +45,7 @@ def test_while_containers_start(
     until(lambda: not stuck.containers(), SOON, "no container")
 
 
+@pytest.mark.promise("containers on hosts: engine killed, stopped by SIGSTOP")
 def test_while_tasks_run(
     stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
@@ -59,6 +60,7 @@ def test_while_tasks_run(
     nothing_runs(hosts)
 
 
+@pytest.mark.promise("containers on hosts: engine killed, stopped by SIGSTOP")
 def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """Its container outlives it for the lease. Once it is back the container is removed."""
     started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)

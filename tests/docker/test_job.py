@@ -70,6 +70,7 @@ def test_the_working_folder_and_the_owner_of_files(
     assert (written.stat().st_uid, written.stat().st_gid) == (12345, 23456)
 
 
+@pytest.mark.promise("a new container takes the place of a lost one")
 def test_a_new_container_takes_the_place_of_one_that_is_killed(
     docker: Engine, image: str, launch: Launch, tmp_path: Path
 ):
@@ -93,6 +94,7 @@ def test_a_new_container_takes_the_place_of_one_that_is_killed(
     assert report["tasks"][1]["earlier"][0]["reason"] == "host lost"
 
 
+@pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
 def test_a_task_starts_again_in_its_container(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """At the same address; its memory is measured there."""
     words = ["--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]

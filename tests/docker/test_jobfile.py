@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import BASE, Engine
@@ -34,6 +36,7 @@ docker:
 """
 
 
+@pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "data").mkdir()

@@ -109,6 +109,8 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.promise("containers here, at any moment")
+@pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("event", "count", "number"), MOMENTS)
 def test_at_any_moment(
@@ -137,6 +139,7 @@ RENEWALS = [
 ]
 
 
+@pytest.mark.promise("a new container takes the place of a lost one")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("event", "count", "number"), RENEWALS)
 def test_while_a_container_takes_the_place_of_another(
@@ -223,6 +226,7 @@ class EngineEvents:
         self._process.communicate()
 
 
+@pytest.mark.promise("Ctrl-C once, twice")
 def test_ctrl_c_twice(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     args = ["--docker", image, "--workers", "2", "--grace", "600", "--", "sh", "-c", STUBBORN]
     started = launch.start(*args, cwd=tmp_path)
@@ -262,6 +266,7 @@ def made(docker: Engine) -> Iterator[Made]:
         docker.tried("network", "rm", name)
 
 
+@pytest.mark.promise("a launcher is dead only if that is proven")
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
     me = labels("x", keep=False)[OWNER_LABEL]

@@ -106,6 +106,8 @@ worker 1, ps 1, continue: up; ps/0 finishes 2; worker/0 finishes 0; closed
 """
 
 
+@pytest.mark.promise("a job is done with its chief, or all workers; then ps and evaluator are stopped")
+@pytest.mark.promise("a ps that dies is a failure")
 @pytest.mark.parametrize("case", cases(ENDS))
 def test_ends(case: Case):
     check(case)

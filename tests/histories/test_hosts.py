@@ -130,6 +130,7 @@ def test_lost_while_it_runs():
     assert not lost.status.known
 
 
+@pytest.mark.promise("hundreds of tasks, a thousand hosts")
 def test_200_tasks_on_20_hosts_cost_few_commands():
     script = Script(job("worker 196", "ps 4"), hosts(20))
     others = ",".join(task for task in script.host_of if task != "worker/7")

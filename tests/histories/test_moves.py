@@ -248,6 +248,7 @@ worker 2, hosts 2, containers, restarts 1: up; lost node2; Ctrl-C; worker/0 ends
 """
 
 
+@pytest.mark.promise("tasks of a lost host start again on others, never twice at a time")
 @pytest.mark.parametrize("case", cases(MOVES + RETURNS + RENEWED))
 def test_moves(case: Case):
     check(case)

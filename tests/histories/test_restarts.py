@@ -25,6 +25,7 @@ worker 1, board 1 sidecar -> board/0: - | worker/0: worker/0
 """
 
 
+@pytest.mark.promise("which tasks come back, when and how often")
 @pytest.mark.parametrize("line", GROUPS.strip().splitlines())
 def test_the_tasks_that_start_again_together(line: str):
     roles, _, expected = line.partition(" -> ")
@@ -84,6 +85,7 @@ def test_why_nothing_starts_again():
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"
 
 
+@pytest.mark.promise("programs that print their target first make progress")
 @pytest.mark.parametrize(
     ("failures", "ended"),
     [
@@ -314,6 +316,9 @@ for name, line in LINES.items():
     ENDS = ENDS.replace(name, line)
 
 
+@pytest.mark.promise("which tasks come back, when and how often")
+@pytest.mark.promise("failures that follow from a lost ps or worker do not count")
+@pytest.mark.promise("programs that print their target first make progress")
 @pytest.mark.parametrize("case", cases(ENDS))
 def test_ends(case):
     check(case)
@@ -344,6 +349,7 @@ def test_the_progress_of_any_task_counts(epochs: tuple[int, ...], ended: bool):
     assert (play("worker 2", "ps 1", history=history, restarts=9).report.failure is not None) == ended
 
 
+@pytest.mark.promise("every ps starts first")
 def test_every_ps_starts_first():
     """On whatever host; programs of TensorFlow 1 may hang otherwise."""
     replay = Script(job("chief 1", "worker 2", "ps 2", restarts=1), hosts(3)).play("up")

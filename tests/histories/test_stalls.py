@@ -83,6 +83,7 @@ WAITING = "I0000 00:00:1.5 16747 master.cc:278] CreateSession still waiting for 
 ENDS = ENDS.replace("WAITED", "says worker/1 WAITING/job:worker/replica:0/task:0").replace("WAITING", WAITING)
 
 
+@pytest.mark.promise("silent tasks: which they are; they show their stacks and come back")
 @pytest.mark.parametrize("case", cases(ENDS))
 def test_ends(case):
     check(case)

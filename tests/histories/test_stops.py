@@ -113,6 +113,7 @@ worker 1, grace 0: up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1
 """
 
 
+@pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.parametrize("case", cases(STOPS))
 def test_stops(case: Case):
     check(case)

@@ -42,6 +42,7 @@ def test_a_node_is_cut_off(start: Callable[..., Started], kubernetes: Cluster):
 FAILS = ("--", "sh", "-c", "test $LAUNCH_ATTEMPT = 2 || exit 3; echo up; sleep 10; echo done")
 
 
+@pytest.mark.promise("a pod whose first connection breaks; a kubelet that is started again")
 def test_a_kubelet_is_started_again(start: Callable[..., Started], kubernetes: Cluster):
     """During a restart, which breaks the connection to its pod: the agent waits for another one."""
     started = start("--kubernetes", kubernetes.image, "--workers", "1", "--restarts", "1", *FAILS)

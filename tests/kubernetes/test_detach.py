@@ -135,6 +135,7 @@ def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kuberne
     assert start("ps").wait(30).out == ""
 
 
+@pytest.mark.promise("a `-d` that fails is the newest run, and has its exit code")
 def test_its_account_has_no_rights(
     start: Start, launch: Launch, job: Path, kubernetes: Cluster, tmp_path: Path
 ):

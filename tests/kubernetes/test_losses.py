@@ -9,6 +9,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Started, command_line
 from tests.kubernetes.cluster import Cluster, soon
 
@@ -57,6 +59,7 @@ esac;;
 """
 
 
+@pytest.mark.promise("a pod whose first connection breaks; a kubelet that is started again")
 def test_the_first_connection_breaks(start: Start, kubernetes: Cluster, tmp_path: Path):
     """Another one starts the agent, or finds it: a kubelet that is just starting costs no job."""
     words = ("--kubernetes", kubernetes.image, "--workers", "3")

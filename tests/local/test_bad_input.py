@@ -48,6 +48,7 @@ def test_refused(launch: Launch, words: Words, message: str):
     assert message in ended.err
 
 
+@pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
 def test_all_faults_at_once(launch: Launch):
     times = ["--grace", "-1", "--timeout", "x"]
     places = ["--hosts", "localhost:none", "--report", "/no/such/folder/report"]
@@ -61,6 +62,7 @@ def test_a_secret_in_a_fault_stays_one(launch: Launch):
     assert "s3cret" not in _refused(launch, "-x", "TASK_INDEX=s3cret", "-x", "A B=s3cret", "true").err
 
 
+@pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
 def test_all_faults_of_a_hostfile(launch: Launch, tmp_path: Path):
     hosts = tmp_path / "lab.yaml"
     hosts.write_text("hosts:\n  - name: localhost\n    slotz: 2\n  - name: 127.0.0.2\n    slots: many\n")
@@ -69,6 +71,7 @@ def test_all_faults_of_a_hostfile(launch: Launch, tmp_path: Path):
     assert f"{hosts}:5: " in ended.err and "many" in ended.err
 
 
+@pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
 def test_all_faults_of_a_job_file(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     roles = "roles:\n  worker:\n    count: -2\n    command: [true]\n  ps: {conut: 1, command: x}\n"
@@ -232,6 +235,7 @@ def test_a_working_folder_has_a_source(launch: Launch, tmp_path: Path):
     assert "launch: --workdir: there is no" in _refused(launch, job, "--workdir", "/no/such").err
 
 
+@pytest.mark.promise("a missing hostfile is an error")
 def test_a_missing_hostfile_is_reported_with_the_rest(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text("roles: {worker: 1}\ncomand: [true]\nhosts: lab.yaml\n")
@@ -240,6 +244,7 @@ def test_a_missing_hostfile_is_reported_with_the_rest(launch: Launch, tmp_path: 
     assert missing.startswith(f"launch: {job}:3: {tmp_path}/lab.yaml: no such hostfile")
 
 
+@pytest.mark.promise("a missing hostfile is an error")
 def test_hosts_that_are_not_there(launch: Launch, tmp_path: Path):
     ended = launch("--hosts", "nohost.invalid", "echo", "ran")
     assert (ended.code, "ran" in ended.out) == (125, False), "it does not run here instead"
@@ -262,6 +267,7 @@ def test_a_working_folder_that_can_not_be_entered(launch: Launch, tmp_path: Path
     assert f"the working folder '{tmp_path}/closed' can't be entered: permission denied" in ended.err
 
 
+@pytest.mark.promise("job files by their endings; one of another name is told so")
 @pytest.mark.parametrize("name", ["job.conf", "./job.conf", "folder/job"])
 @pytest.mark.parametrize(
     "text",

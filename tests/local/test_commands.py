@@ -96,6 +96,7 @@ def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
     assert ended.out.startswith("worker/0 | the other ps\n")
 
 
+@pytest.mark.promise("a `.py` file, `-m`, `-c`, any program; its arguments are its own")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -115,6 +116,7 @@ def test_all_that_follows_the_program_is_its_own(launch: Launch, words: list[str
 # ---------------------------------------------------------------------- dry run
 
 
+@pytest.mark.promise("`--dry-run` starts nothing and can be pasted")
 def test_a_dry_run_starts_nothing(launch: Launch, tmp_path: Path):
     ended = launch("--ps", "1", "--workers", "2", "--dry-run", "touch", tmp_path / "started")
     assert ended.code == 0
@@ -122,6 +124,7 @@ def test_a_dry_run_starts_nothing(launch: Launch, tmp_path: Path):
     assert "ps: 127.0.0.1:" in ended.out and "TF_CONFIG" in ended.out
 
 
+@pytest.mark.promise("`--dry-run` starts nothing and can be pasted")
 def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
     """Each task's command, taken from the page into a shell, does what the task would."""
     odd = 'it\'s "$(odd)" `and`\nworse'
@@ -344,6 +347,7 @@ def test_pkill_finds_the_launcher_only(launch: Launch, family: Family):
     assert started.wait().code == 143
 
 
+@pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
 def test_no_value_stands_on_the_command_line(launch: Launch, family: Family):
     words = ["-x", "TOK*", "-x", "HOME", "--workers", "1"]
     started = launch.start(*words, "--", "sh", "-c", "echo $TOKEN; sleep 60", env={"TOKEN": "secret-one"})

@@ -49,6 +49,7 @@ def running(launch: Launch, *words: str) -> Started:
 # ---------------------------------------------------------------------- launch ps RUN
 
 
+@pytest.mark.promise("`launch ps RUN`: tasks, memory on all hosts")
 def test_the_tasks_of_a_run(launch: Launch):
     started = launch.start("--ps", "1", "--workers", "2", "--", sys.executable, "-I", "-S", "-c", MEMORY)
     started.until(lambda it: "big" in it.out and it.out.count("step") == 3)
@@ -201,6 +202,7 @@ def connect(launch: Launch) -> socket.socket:
     return peer
 
 
+@pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 def test_clients_that_misbehave(launch: Launch):
     """The launcher serves the others, and the job goes on."""
     started = running(launch)
@@ -231,6 +233,7 @@ def test_clients_that_misbehave(launch: Launch):
     assert "Traceback" not in started.err
 
 
+@pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
 @pytest.mark.parametrize("request_name", ["tasks", "follow"])
 def test_another_user_can_not_ask(launch: Launch, request_name: str):
@@ -260,6 +263,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 def test_a_socket_that_is_not_the_launchers_is_not_asked(
     launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ):
@@ -301,6 +305,7 @@ def test_a_record_of_another_user_is_not_trusted(
 # ---------------------------------------------------------------------- launch restart
 
 
+@pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
 def test_tasks_start_again(launch: Launch):
     """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
     started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
@@ -333,6 +338,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch):
     assert started.wait().code == 130
 
 
+@pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
 def test_a_task_that_is_slow_to_end(launch: Launch):
     script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
     started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)

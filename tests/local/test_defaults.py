@@ -29,6 +29,7 @@ def _lines(out: str) -> list[str]:
     return sorted(line.partition(" | ")[2] for line in out.splitlines() if " | " in line)
 
 
+@pytest.mark.promise("defaults of a project: where they are, what overrides them, `--dry-run` names them")
 @pytest.mark.parametrize("folder", [".", "src"])
 @pytest.mark.parametrize(("name", "table"), [("launch.toml", ""), ("pyproject.toml", "tool.launch")])
 def test_a_file_beside_the_program_or_in_the_current_folder(
@@ -55,6 +56,7 @@ def test_the_file_beside_the_program_comes_first(launch: Launch, project: Path):
     assert len(_lines(launch("echo", cwd=project).out)) == 3
 
 
+@pytest.mark.promise("defaults of a project: where they are, what overrides them, `--dry-run` names them")
 def test_the_command_line_overrides(launch: Launch, project: Path):
     (project / "launch.toml").write_text(
         "workers = 3\nps = 1\nevaluator = true\ntimeout = 1\nrestarts = 2\n"
@@ -74,6 +76,7 @@ def test_the_command_line_overrides(launch: Launch, project: Path):
     assert _lines(ended.out) == [f"worker {project} None"]
 
 
+@pytest.mark.promise("defaults of a project: where they are, what overrides them, `--dry-run` names them")
 def test_a_dry_run_shows_each_default(launch: Launch, project: Path):
     (project / "pyproject.toml").write_text(
         "[project]\nname = 'x'\n\n[tool.launch]\nworkers = 2\nhosts = [\n  'node1',\n  'node2',\n]\n"

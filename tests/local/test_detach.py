@@ -41,6 +41,7 @@ def numbers(text: str, task: str) -> list[int]:
     return [int(number) for number in re.findall(rf"{task} +\| line (\d+) of it", text)]
 
 
+@pytest.mark.promise("`-d`, the terminal is closed, `attach`: no line is lost")
 def test_no_line_is_lost_when_the_terminal_is_closed(
     terminal: Open, launch: Launch, family: Family, tmp_path: Path
 ):

@@ -28,6 +28,7 @@ from tests.local.seeing import (
 from tests.local.stops import ask_each
 
 
+@pytest.mark.promise("exit codes, the same everywhere")
 @pytest.mark.parametrize("code", [0, 2, 125, 255])
 def test_the_exit_code_of_the_job_is_that_of_the_task(launch: Launch, code: int):
     assert launch("--timeout", "0", "--", "sh", "-c", f"exit {code}").code == code
@@ -109,6 +110,7 @@ def test_a_script_in_a_weird_place(launch: Launch, weird_path: Path):
 # ---------------------------------------------------------------------- one fails
 
 
+@pytest.mark.promise("one failure stops all at once; `--on-failure continue`")
 def test_one_failure_stops_the_others_at_once(launch: Launch, family: Family):
     script = "test $TASK_INDEX != 1 || exit 7; exec sleep 300"
     ended = launch("--workers", "3", "--grace", "300", "--", "sh", "-c", script)
@@ -122,6 +124,7 @@ def test_one_failure_stops_the_others_at_once(launch: Launch, family: Family):
     family.gone(0.5)
 
 
+@pytest.mark.promise("the first failure: cause, last lines, traceback")
 def test_its_last_lines_and_traceback_are_shown(launch: Launch, tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -133,6 +136,7 @@ def test_its_last_lines_and_traceback_are_shown(launch: Launch, tmp_path: Path):
     assert "Traceback" in ended.err and "ValueError: no such batch" in ended.err
 
 
+@pytest.mark.promise("one failure stops all at once; `--on-failure continue`")
 def test_continue_lets_the_others_finish(launch: Launch):
     script = "test $TASK_INDEX != 1 || exit 7; sleep 0.4; echo done"
     ended = launch("--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
@@ -144,6 +148,7 @@ def test_continue_lets_the_others_finish(launch: Launch):
 # ---------------------------------------------------------------------- signals and time limits
 
 
+@pytest.mark.promise("exit codes, the same everywhere")
 def test_timeout(launch: Launch, family: Family):
     ended = launch("--workers", "2", "--timeout", "0.3s", "--grace", "300", "--", "sleep", "300")
     assert ended.code == 124
@@ -158,6 +163,7 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("Ctrl-C once, twice")
 @pytest.mark.parametrize("number", ENDS)
 def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int):
     # The shell's child would take SIGTERM for the shell's own as long as it is no sleep yet.
@@ -193,6 +199,7 @@ TWO_WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 def test_a_stop_is_one_stop(launch: Launch, tmp_path: Path):
     """Tasks keep their time to save their state, whatever else asks for the end."""
     assert ask_each(launch, tmp_path, TWO_WAYS, 0.05, 1.5) == []
@@ -211,6 +218,7 @@ def test_nohup_is_respected(launch: Launch, family: Family):
     assert started.wait().code == 0
 
 
+@pytest.mark.promise("Ctrl-C once, twice")
 @pytest.mark.parametrize("seconds", [0.3, 0.5])
 def test_ctrl_c_twice_kills_at_once(launch: Launch, family: Family, seconds: float):
     words = ["--workers", "3", "--grace", "300"]
@@ -264,6 +272,7 @@ def test_ctrl_c_during_any_import_leaves_no_traceback(launch: Launch):
     assert 10 < number < 999
 
 
+@pytest.mark.promise("SIGTERM, then stacks, then SIGKILL after `--grace`")
 def test_grace_is_followed_by_stacks_and_sigkill(launch: Launch, family: Family, tmp_path: Path):
     """A Python program that hangs shows where, in its log."""
     script = tmp_path / "hung.py"

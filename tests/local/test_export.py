@@ -150,6 +150,7 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("an exported program has its modules and packages, or it is said")
 @pytest.mark.parametrize(("words", "files"), PROGRAMS, ids=[words for words, _ in PROGRAMS])
 def test_the_config_map_has_modules_and_what_they_import(
     launch: Launch, tmp_path: Path, words: str, files: str
@@ -184,6 +185,7 @@ def test_the_config_map_has_modules_and_what_they_import(
         subprocess.run([sys.executable, *program], cwd=folder, timeout=60, check=True)
 
 
+@pytest.mark.promise("an exported program has its modules and packages, or it is said")
 def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path):
     (tmp_path / "big").mkdir()
     (tmp_path / "big" / "__init__.py").write_text("#" * 1_000_000)

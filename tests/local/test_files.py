@@ -18,6 +18,7 @@ from tests.local.seeing import RunFolder, last_run, stub
 COMMAND = (sys.executable, "-m", "launcher")
 
 
+@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
 def test_the_folder_of_a_run(launch: Launch):
     ended = launch("--ps", "1", "--workers", "2", "-x", "SECRET=pass phrase", "--", "sh", "-c",
                    "test $JOB_NAME = ps && exec sleep 60; echo $SECRET")  # fmt: skip
@@ -40,6 +41,7 @@ def test_the_plan_has_no_value_of_an_x_option_in_one_word_with_q(launch: Launch,
     assert "pass phrase" not in command
 
 
+@pytest.mark.promise("`TF_CONFIG` and flags by role; placeholders; variables as TonY has them")
 def test_the_plan(launch: Launch):
     launch("--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase", "--", "sh", "-c", "exit 0")
     plan = last_run(launch).plan
@@ -56,6 +58,7 @@ def test_the_plan(launch: Launch):
         assert "SECRET" not in task["env"]
 
 
+@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
 def test_the_report(launch: Launch, weird_path: Path):
     script = "test $TASK_INDEX = 0 || exit 7; sleep 60"
     launch("--report", weird_path / "re port.json", "--workers", "2", "--", "sh", "-c", script)
@@ -77,6 +80,7 @@ def test_the_report(launch: Launch, weird_path: Path):
         assert task["peak_rss"] > 0 and task["cpu_s"] >= 0
 
 
+@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
 def test_the_events(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", "echo hi")
     events = last_run(launch).events
@@ -99,6 +103,7 @@ def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_pat
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
 def test_run_dir(launch: Launch, weird_path: Path):
     """A folder that all may read gets files that none of them may read."""
     folder, report = weird_path / "run", weird_path / "report.json"
@@ -150,6 +155,7 @@ def _mounted(options: str, folder: Path) -> tuple[str, ...]:
     return (*unshare, "sh", "-c", script, "sh", *COMMAND)
 
 
+@pytest.mark.promise("full disks")
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code: int):
     disk = tmp_path / "disk"

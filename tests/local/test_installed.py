@@ -81,12 +81,14 @@ def _run_a_job(commands: Path, version: str, launch: Launch, folder: Path) -> No
     assert documentation.is_relative_to(commands.parent) and (documentation / "hangs.md").is_file()
 
 
+@pytest.mark.promise("the wheel in an empty environment; each Python of this machine")
 def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launch, tmp_path: Path):
     commands = _installed(sys.executable, str(wheel), tmp_path / "environment")
     _run_a_job(commands, _THIS, launch, tmp_path)
     _run(commands / "python", "-c", "import launcher, launcher.testing; launcher.TFCluster")
 
 
+@pytest.mark.promise("the wheel in an empty environment; each Python of this machine")
 @pytest.mark.parametrize("version", _OTHERS)
 def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, launch: Launch, tmp_path: Path):
     python = python_of(version)

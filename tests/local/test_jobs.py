@@ -21,6 +21,7 @@ roles:
 """
 
 
+@pytest.mark.promise("`TF_CONFIG` and flags by role; placeholders; variables as TonY has them")
 def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: Path):
     for name in ("train.py", "board.py"):
         (tmp_path / name).touch()
@@ -38,6 +39,7 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: 
     assert launch(tmp_path / "job.yaml").code == 0, "its end is the job's, as a chief's"
 
 
+@pytest.mark.promise("job files by their endings; one of another name is told so")
 @pytest.mark.parametrize("name", ["job.json", "JOB.YAML", "j.Yml", "job.JSON"])
 def test_endings_of_job_files(launch: Launch, tmp_path: Path, name: str):
     """JSON may be indented with tabs; only the file's options follow it."""
@@ -49,6 +51,7 @@ def test_endings_of_job_files(launch: Launch, tmp_path: Path, name: str):
     assert "can't read the job file" in launch.here(f"no{name}").err
 
 
+@pytest.mark.promise("roles of any name")
 def test_roles_of_the_user(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -189,6 +192,7 @@ def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
 # ---------------------------------------------------------------------- ports
 
 
+@pytest.mark.promise("ports are held, no clash")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_two_launches_at_once(launch: Launch):

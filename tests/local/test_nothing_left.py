@@ -20,6 +20,7 @@ ALL = ("ignore", "child", "setsid", "daemon", "cleared", "stopped", "tree")
 _PROCESSES = 9
 
 
+@pytest.mark.promise("what a task leaves behind is killed and reported")
 def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family):
     """Also where nothing was stopped: the task itself ended, with exit code 0."""
     ended = launch("--grace", "0.2", "--", *stub("family", *ALL, "exit=0"))
@@ -42,6 +43,7 @@ def test_everything_at_once(launch: Launch, family: Family):
 # ---------------------------------------------------------------------- the launcher is killed
 
 
+@pytest.mark.promise("launcher killed at any moment, with any child")
 def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family):
     """Ten moments, from before its first line to after the start of sixteen stubborn tasks."""
     words = ["--workers", "16", "--grace", "30", "--", *stub("family", "ignore", "child", "cleared", "sleep")]
@@ -54,6 +56,7 @@ def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family):
         family.forget()
 
 
+@pytest.mark.promise("launcher killed; agent, watchdog or launcher stopped by SIGSTOP before")
 @pytest.mark.parametrize("when", ["running", "stopping", "with its group", "agent", "watchdog", "launcher"])
 def test_kill_9_of_the_launcher(launch: Launch, family: Family, when: str):
     """A terminal or a batch system kills its group. One process may be stopped: the others do its work."""
@@ -75,6 +78,7 @@ def test_kill_9_of_the_launcher(launch: Launch, family: Family, when: str):
 # ---------------------------------------------------------------------- the agent is killed
 
 
+@pytest.mark.promise("agent or watchdog killed")
 @pytest.mark.parametrize("process", ["launch-agent", "launch-watchdog"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, process: str, number: int):

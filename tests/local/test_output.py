@@ -24,6 +24,7 @@ def _piped(tail: str) -> tuple[str, ...]:
     return ("bash", "-c", f'"$@" | {tail}; exit ${{PIPESTATUS[0]}}', "bash", *COMMAND)
 
 
+@pytest.mark.promise("whole lines with prefixes, never torn")
 def test_whole_lines_with_prefixes(launch: Launch):
     ended = launch("--workers", "4", "--", *stub("printer", "lines", 3000))
     assert ended.code == 0
@@ -34,6 +35,7 @@ def test_whole_lines_with_prefixes(launch: Launch):
         assert last_run(launch).log(f"worker/{task}").count(b"\n") == 3000
 
 
+@pytest.mark.promise("whole lines with prefixes, never torn")
 def test_several_hosts_have_their_names_before_each_line(launch: Launch):
     words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4"]
     ended = launch(*words, "--", "sh", "-c", "echo I am $TASK_INDEX")
@@ -55,6 +57,7 @@ def test_notices_are_folded_into_a_pipe(launch: Launch):
     assert last_run(launch).log("worker/0").count(notice.encode()) == 1
 
 
+@pytest.mark.promise("progress bars do not flood")
 @pytest.mark.parametrize(("kind", "last"), [("progress", "2000/2000 done"), ("backspace", "002000")])
 def test_a_line_that_is_rewritten_does_not_flood(launch: Launch, kind: str, last: str):
     ended = launch("--", *stub("printer", kind, 2000))
@@ -64,6 +67,7 @@ def test_a_line_that_is_rewritten_does_not_flood(launch: Launch, kind: str, last
     assert last_run(launch).log("worker/0").count(b"\r" if kind == "progress" else b"\b") >= 2000
 
 
+@pytest.mark.promise("logs have every byte; a bad byte loses nothing")
 def test_binary(launch: Launch):
     """Every byte is in the log; the console gets text that can't harm a terminal."""
     ended = launch("--", *stub("printer", "binary", 20))
@@ -74,6 +78,7 @@ def test_binary(launch: Launch):
     assert not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]", shown)
 
 
+@pytest.mark.promise("logs have every byte; a bad byte loses nothing")
 def test_one_bad_byte_loses_nothing(launch: Launch):
     ended = launch("--", "sh", "-c", r"printf 'before \377 after\nna\303\257ve'")
     assert "worker/0 | before \N{REPLACEMENT CHARACTER} after\nworker/0 | naïve\n" in ended.out
@@ -98,6 +103,7 @@ def _largest(started: Started, family: Family, seconds: float) -> dict[str, int]
     return largest
 
 
+@pytest.mark.promise("bounded memory")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["--quiet", "--json", "--show=worker"])
 def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
@@ -118,6 +124,7 @@ def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
 # ---------------------------------------------------------------------- readers and disks
 
 
+@pytest.mark.promise("slow, stopped, closed readers")
 def test_a_reader_that_closes_its_pipe_ends_the_job(launch: Launch, family: Family):
     """``launch ... | head -1``: as SIGPIPE ends any other program, and nothing is left."""
     words = ["--workers", "2", "--", "sh", "-c", "while :; do echo y; sleep 0.05; done"]
@@ -132,6 +139,7 @@ def test_a_reader_that_closes_its_pipe_ends_the_job(launch: Launch, family: Fami
     assert last_run(launch).report["exit_code"] == 141
 
 
+@pytest.mark.promise("slow, stopped, closed readers")
 def test_a_reader_that_stops_for_a_while_loses_nothing(launch: Launch, tmp_path: Path):
     """It holds the tasks up meanwhile; the log is written before the console."""
     took = tmp_path / "took"

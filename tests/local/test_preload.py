@@ -139,6 +139,7 @@ def _ends(run: RunFolder, names: dict[str, list[str]]) -> dict[str, tuple[Any, .
     return {name: (task["status"], logs[name].splitlines()) for name, task in tasks.items()}
 
 
+@pytest.mark.promise("`--preload`: forked tasks are like cold ones")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("unbuffered", ["1", ""])
 def test_a_forked_task_is_like_one_that_starts_cold(
@@ -308,6 +309,7 @@ print("random", np.random.rand(), float(tf.random.normal(())))
 """
 
 
+@pytest.mark.promise("`--preload`: forked tasks are like cold ones")
 @pytest.mark.tensorflow
 @pytest.mark.slow
 @pytest.mark.timeout(200)

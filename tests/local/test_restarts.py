@@ -20,6 +20,7 @@ if os.environ["LAUNCH_ATTEMPT"] == "1" and os.environ["TASK_INDEX"] == sys.argv[
 """
 
 
+@pytest.mark.promise("a task comes back with its port; all of it is reported")
 def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Launch):
     ended = launch("--restarts", "2", "--workers", "2", "--ps", "1", "-c", FRAIL, "{attempt}", "1")
     assert ended.code == 0, ended.err

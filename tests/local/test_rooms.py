@@ -16,6 +16,8 @@ from tests.conftest import Launch, install
 from tests.local.seeing import last_run
 from tests.stubs import rooms
 
+pytestmark = pytest.mark.promise("hosts that are known later, in an installed backend")
+
 #: The first attempt waits to be killed with its host.
 PROGRAM = (
     'echo "up $LAUNCH_ATTEMPT of $PPID"; test "$LAUNCH_ATTEMPT" = 2 || exec sleep 300; echo "$CLUSTER_SPEC"'

@@ -82,6 +82,7 @@ roles:
 """
 
 
+@pytest.mark.promise("a job is done with its chief, or all workers; then ps and evaluator are stopped")
 def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     """The launcher waits for it and prints that; TensorBoard stays as long."""
     (tmp_path / "job.yaml").write_text(JOB.format(go=tmp_path / "go"))

@@ -129,6 +129,7 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
     slow.finish()
 
 
+@pytest.mark.promise("slow, stopped, closed readers")
 @pytest.mark.timeout(300)
 def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float], Reader], tmp_path: Path):
     """Slower than the job prints: nothing is skipped, and the tasks wait; the log is complete."""

@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Launch
 from tests.local.seeing import STUBS, last_run, stub
 
@@ -28,6 +30,7 @@ while not Path("again").exists():
 """
 
 
+@pytest.mark.promise("silent tasks: which they are; they show their stacks and come back")
 def test_a_hung_task_shows_its_stacks_and_comes_back(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text(HUNG)
     words = ("--stall", "4s", "--restarts", "1", "--ps", "1", "--workers", "2", "train.py")

@@ -51,6 +51,7 @@ def _trained(launch: Launch, *words: str) -> Ended:
     return ended
 
 
+@pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
     words = ["--ps", "2", "--workers", "2", *TENSORFLOW]
     _trained(launch, *words, "--flags", str(EXAMPLES / "mnist_dist.py"), "--train_steps=300")
@@ -72,6 +73,7 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     family.gone(1.0)
 
 
+@pytest.mark.promise("the programs of `docs/strategies.md` run as they stand there, and go on after a kill")
 def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp_path: Path):
     """As they stand there, but with fewer steps, in one folder, with the command that stands below each; a
     worker of the first one is killed, and the second one is launched twice. An HTTP proxy, as company

@@ -15,6 +15,7 @@ from tests.local.seeing import Family, Terminal, last_run, stub
 Open = Callable[..., Terminal]
 
 
+@pytest.mark.promise("the table")
 def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
     """Each drawing of the live line is erased before anything else is written."""
     script = f"echo first; until test -e {tmp_path / 'go'}; do sleep 0.05; done; echo second"
@@ -69,6 +70,7 @@ CRASH = f"print('{NOTICE}', flush=True); raise ValueError('no such thing')"
 FOLDED = "launch: 2 start-up notices of TensorFlow (2 tasks) are in the logs only; --verbose shows them"
 
 
+@pytest.mark.promise("the verdict is the last line")
 def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     script = f"rmdir {tmp_path}/folder; echo made > {tmp_path}/file"
@@ -88,6 +90,7 @@ def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
 
 
+@pytest.mark.promise("start-up notices are folded on a terminal only; the list is that of the docs")
 @pytest.mark.parametrize("verbose", [False, True])
 def test_notices_are_folded(terminal: Open, launch: Launch, verbose: bool):
     options = ["--verbose"] if verbose else []

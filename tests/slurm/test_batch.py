@@ -145,6 +145,7 @@ while :; do sleep 0.2; done
 """
 
 
+@pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.parametrize("options", [(), ("--full", "--signal=TERM"), ("--batch", "--signal=TERM")])
 def test_scancel(
     start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], options: tuple[str, ...]
@@ -163,6 +164,7 @@ def test_scancel(
     assert "network" not in ended.out
 
 
+@pytest.mark.promise("a `-d` that fails is the newest run, and has its exit code")
 def test_sbatch_refuses(start: Start, launch: Launch):
     ended = start("--slurm", "-d", "--partition", "nope", "true").wait()
     assert ended.code == 125 and "invalid partition specified: nope" in ended.err

@@ -126,6 +126,8 @@ def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: str) ->
     return Cases(tmp_path)
 
 
+@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
+@pytest.mark.promise("random arguments of the Python API never raise anything raw")
 def test_run(cases: Cases):
     names = ["ps", "workers", "chief", "evaluator", "roles", "check", "program", *_OPTIONS]
     for _ in range(_RUN):
@@ -133,6 +135,8 @@ def test_run(cases: Cases):
     cases.check(_RUN)
 
 
+@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
+@pytest.mark.promise("random arguments of the Python API never raise anything raw")
 def test_cluster(cases: Cases):
     names = [name for name in inspect.signature(TFCluster.run).parameters if name != "options"]
 
@@ -145,6 +149,8 @@ def test_cluster(cases: Cases):
     cases.check(_CLUSTER)
 
 
+@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
+@pytest.mark.promise("random arguments of the Python API never raise anything raw")
 def test_parallel(cases: Cases):
     names = ["map_fun", "tf_args", "num_executors", "use_barrier", "at_once", "return_exceptions"]
     right = {"map_fun": lambda args, ctx: None, "tf_args": [1], "quiet": True}
@@ -153,6 +159,8 @@ def test_parallel(cases: Cases):
     cases.check(_PARALLEL)
 
 
+@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
+@pytest.mark.promise("random arguments of the Python API never raise anything raw")
 def test_feeding(cases: Cases):
     """One cluster takes all of it: no call ends its job."""
 

@@ -94,6 +94,7 @@ def check(all_cases: Sequence[Case], results: Sequence[dict[str, Any]], host: st
     assert not found, f"{len(found)} faults\n" + "\n".join(found[:20])
 
 
+@pytest.mark.promise("a hostile agent that speaks the protocol")
 def test_the_agent_of_this_machine(launch: Launch, tmp_path: Path):
     chosen = cases.here()[::_EACH]
     words = ["--grace", "1", "--timeout", "20", "--run-dir", str(tmp_path / "run"), "--", "true"]
@@ -144,6 +145,7 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
         yield hostfile
 
 
+@pytest.mark.promise("a hostile agent that speaks the protocol")
 def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The other host runs an agent of ours: its task ends with the job."""
     chosen = [*over_ssh()[::_EACH_ELSEWHERE], *cases.endless()[:_FLOODS]]

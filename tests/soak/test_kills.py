@@ -64,6 +64,7 @@ def codes(victim: str, moment: str) -> set[int]:
     return {128 + signal.SIGKILL} if victim == "task" else {125}
 
 
+@pytest.mark.promise("kills at random moments")
 @repeated
 @moments
 @victims
@@ -120,6 +121,7 @@ def kill(pid: int) -> None:
         return
 
 
+@pytest.mark.promise("kills at random moments")
 @repeated
 @moments
 @victims
@@ -146,6 +148,7 @@ def test_on_a_host(ssh_launch: Launch, hosts: list[LabHost], victim: str, moment
     # The fixture `lab` fails the test for each process that is left on a host.
 
 
+@pytest.mark.promise("kills at random moments")
 @repeated
 @moments
 @pytest.mark.parametrize("victim", ["launcher", "container"])

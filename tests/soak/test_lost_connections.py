@@ -39,6 +39,7 @@ def make_slow(host: LabHost, what: str, seconds: int) -> ExitStack:
     return stack
 
 
+@pytest.mark.promise("lost connections where logins take seconds")
 @pytest.mark.timeout(_START + TIMES * _EACH)
 @pytest.mark.parametrize("slow", SLOW, ids=str)
 def test_a_job_outlives_lost_connections(

@@ -91,6 +91,7 @@ def running(launch: Launch) -> Started:
     return started
 
 
+@pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")
 def test_requests_to_the_control_socket(launch: Launch):
     started = running(launch)
     name = last_run(launch).path.name
@@ -139,6 +140,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert started.wait().code == 130
 
 
+@pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")
 def test_commands_of_the_program_that_started_launch(launch: Launch):
     commands, ours = os.pipe()
     words = ["--commands-fd", str(commands), "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600"]

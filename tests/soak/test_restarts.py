@@ -60,6 +60,7 @@ def check(launch: Launch) -> None:
         assert [each["attempt"] for each in task["earlier"]] == [*range(1, task["attempt"])]
 
 
+@pytest.mark.promise("kills with restarts: never two attempts, no port lost")
 @repeated
 @pytest.mark.parametrize("restart", ["task", "job"])
 def test_here(launch: Launch, family: Family, restart: str, turn: int):
@@ -72,6 +73,7 @@ def test_here(launch: Launch, family: Family, restart: str, turn: int):
     family.gone(HERE)
 
 
+@pytest.mark.promise("the launcher, agent or watchdog is killed in a restart")
 @repeated
 @pytest.mark.parametrize("victim", ["launcher", "agent", "watchdog", "Ctrl-C"])
 def test_the_end_in_a_restart(launch: Launch, family: Family, victim: str, turn: int):
@@ -89,6 +91,7 @@ def test_the_end_in_a_restart(launch: Launch, family: Family, victim: str, turn:
     family.gone(HERE)
 
 
+@pytest.mark.promise("kills with restarts: never two attempts, no port lost")
 @pytest.mark.parametrize("turn", range(max(1, TIMES // 5)))
 def test_on_hosts(ssh_launch: Launch, hosts: list[LabHost], turn: int):
     started = ssh_launch.start(*command("task", "--hosts", "node1:4,node2:4"), cwd="/")
@@ -110,6 +113,7 @@ def last_host(launch: Launch, task: str) -> str:
     return next(event["host"] for event in started if event["task"] == task)
 
 
+@pytest.mark.promise("kills with restarts: never two attempts, no port lost")
 @pytest.mark.parametrize("turn", range(max(1, TIMES // 5)))
 def test_in_containers(docker: Engine, image: str, launch: Launch, tmp_path: Path, turn: int):
     started = launch.start(*command("task", "--docker", image), cwd=tmp_path)

@@ -20,6 +20,7 @@ TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 WIDTH = int(os.environ.get("LAUNCH_SOAK_WIDTH", "12"))
 
 
+@pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", CODES)
 def test_two_requests(launch: Launch, tmp_path: Path, first: str):

@@ -103,6 +103,7 @@ def _in_docker(request: pytest.FixtureRequest, folder: Path) -> Place:
     return Place(request.getfixturevalue("launch"), options, folder, kill)
 
 
+@pytest.mark.promise("trainings of every strategy survive any task's death, and go on from a checkpoint")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 @pytest.mark.parametrize(("training", "victim"), VICTIMS)
 def test_a_task_is_killed(place: Place, training: str, victim: str):
@@ -114,6 +115,7 @@ def test_a_task_is_preempted(place: Place):
     survive(place, "in_step", "worker/1", signal.SIGTERM)
 
 
+@pytest.mark.promise("trainings of every strategy survive any task's death, and go on from a checkpoint")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_random_task_is_killed_every_ten_seconds(place: Place, training: str):

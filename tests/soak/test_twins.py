@@ -146,6 +146,7 @@ def a_round(site: Site, twins: tuple[Twin, Twin], turn: int) -> None:
     assert not site.of(runs[1])
 
 
+@pytest.mark.promise("of two machines of one host name neither touches what is the other's")
 def test_at_one_engine(docker: Engine, image: str, launch: Launch, twins: tuple[Twin, Twin]):
     def objects() -> list[str]:
         names = docker.lines("ps", "-a", "--format", "{{.Names}}")
@@ -154,6 +155,7 @@ def test_at_one_engine(docker: Engine, image: str, launch: Launch, twins: tuple[
     rounds(Site(launch, (["--docker", image, "--no-mount"], []), objects), twins)
 
 
+@pytest.mark.promise("of two machines of one host name neither touches what is the other's")
 def test_in_one_namespace(kubernetes: Cluster, launch: Launch, twins: tuple[Twin, Twin]):
     def objects() -> list[str]:
         return kubernetes.kubectl("get", "jobs", "-o", "name").split()
@@ -164,6 +166,7 @@ def test_in_one_namespace(kubernetes: Cluster, launch: Launch, twins: tuple[Twin
     assert kubernetes.gone(60), kubernetes.left()
 
 
+@pytest.mark.promise("of two machines of one host name neither touches what is the other's")
 def test_folders_of_one_home(twins: tuple[Twin, Twin], tmp_path: Path):
     """The machines are hosts that tasks run on; each sync removes folders that nobody uses any more."""
     hosts = LocalHosts(tmp_path / "homes")

@@ -61,6 +61,7 @@ def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatc
     assert check_squares("node1,node2") == {"node1", "node2"}
 
 
+@pytest.mark.promise("rows of other machines come through the SSH connection")
 @pytest.mark.parametrize("forwards", [True, False])
 def test_rows_go_over_the_network_only_where_no_port_is_forwarded(
     hosts: list[LabHost], forwards: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: p
         mend.join()
 
 
+@pytest.mark.promise("the fixture `cluster` starts, kills, cuts off")
 def test_a_task_of_the_pytest_fixture_is_suspended_and_killed(hosts: list[LabHost], cluster: Cluster):
     job = cluster.start(COUNTS, workers=2, hosts="node1,node2", workdir="/", on_failure="continue")
     task, other = job.tasks
@@ -201,6 +203,7 @@ def leave_something(args: Any, ctx: Any) -> None:
         raise ValueError("over there")
 
 
+@pytest.mark.promise("collect from hosts; output folders")
 def test_output_folders_are_copied_here_when_the_program_fails(hosts: list[LabHost]):
     with (
         pytest.raises(KeyError),

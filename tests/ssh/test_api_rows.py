@@ -48,6 +48,7 @@ def noted(cluster: TFCluster) -> list[array.array[int]]:
     return found
 
 
+@pytest.mark.promise("`TFCluster` feeds functions; each row arrives")
 @pytest.mark.slow
 def test_each_of_a_million_rows_arrives_exactly_once():
     with TFCluster.run(note, None, 2, hosts="node1,node2", quiet=True, **HERE) as cluster:

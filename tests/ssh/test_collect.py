@@ -38,6 +38,7 @@ def collects(*paths: str) -> list[str]:
     return [option for path in paths for option in ("--collect", path)]
 
 
+@pytest.mark.promise("collect from hosts; output folders")
 def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     furnish(hosts)
     out = tmp_path / "out"
@@ -67,6 +68,7 @@ def test_of_the_synced_folder(ssh_launch: Launch, tmp_path: Path):
     assert got == ["0\n", "1\n"]
 
 
+@pytest.mark.promise("sshd killed, cable cut, in sync and collect")
 def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The file that was on its way begins again, over another connection."""
     furnish(hosts)

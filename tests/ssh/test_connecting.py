@@ -54,6 +54,7 @@ def talker() -> Iterator[Callable[[bytes], int]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.promise("two jumps; all addresses of a host")
 def test_all_addresses_of_a_host_are_tried(home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
     resolve = socket.getaddrinfo
     refused = resolve("127.0.0.1", 9, socket.AF_INET, socket.SOCK_STREAM)
@@ -167,6 +168,7 @@ def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHos
         assert fleet.is_alive(hosts[0].name)
 
 
+@pytest.mark.promise("two jumps; all addresses of a host")
 def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]):
     home.config(f"Host {hosts[2].name}\n  ProxyJump {hosts[0].name},{hosts[1].name}\n")
     assert works(Host(hosts[2].name)) == []

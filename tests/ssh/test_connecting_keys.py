@@ -22,6 +22,7 @@ from tests.ssh.lab import Lab
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.promise("host key unknown, then accepted")
 def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     (home.path / ".ssh").chmod(0o700)
@@ -79,6 +80,7 @@ def test_a_new_key_that_can_not_be_written_is_refused(home: Home, hosts: list[La
     assert message == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
 
 
+@pytest.mark.promise("host key under a hashed name")
 def test_ssh_config_may_accept_new_keys(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.config("Host *\n  StrictHostKeyChecking accept-new\n  HashKnownHosts yes\n")
@@ -87,6 +89,7 @@ def test_ssh_config_may_accept_new_keys(home: Home, hosts: list[LabHost]):
     assert works(Host(hosts[0].name)) == []
 
 
+@pytest.mark.promise("host key changed, revoked")
 @pytest.mark.parametrize("accept_new", [False, True])
 def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, hosts: list[LabHost]):
     hosts[0].new_host_key()
@@ -104,6 +107,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     assert len(works(Host(hosts[0].name))) == 1  # unknown now, and ~/.ssh/config lets such a key in
 
 
+@pytest.mark.promise("host key changed, revoked")
 def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
     key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
     home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
@@ -143,6 +147,7 @@ def test_keys_that_are_refused(home: Home, hosts: list[LabHost]):
     assert "(there was no key to offer); is that the right user" in refusal(host)
 
 
+@pytest.mark.promise("a locked key, ssh-agent")
 def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
     home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -22,6 +22,7 @@ def prepared(hosts: list[LabHost]) -> list[Path]:
     return [environment(host.home) for host in hosts]
 
 
+@pytest.mark.promise("an environment missing or broken on hosts")
 def test_all_hosts_that_lack_it_are_named_at_once(
     ssh_launch: Launch, hosts: list[LabHost], prepared: list[Path], tmp_path: Path
 ):
@@ -65,6 +66,7 @@ def test_a_module_that_is_not_there(ssh_launch: Launch, prepared: list[Path]):
     assert ended.code == 1 and hint in ended.err
 
 
+@pytest.mark.promise("hints of failed tasks: each fits its lines and no others, and those of real programs")
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [

@@ -5,9 +5,13 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Launch, install
 from tests.contract.sites import example_backends
 from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.promise("a new backend")
 
 
 def test_a_backend_by_a_command_line(ssh_launch: Launch, lab: Lab, tmp_path: Path):

@@ -27,6 +27,7 @@ def quiet(hosts: list[LabHost]) -> bool:
     return not any(host.processes() for host in hosts)
 
 
+@pytest.mark.promise("hosts by name, by hostfile, beside this machine")
 def test_each_task_runs_on_its_host(ssh_launch: Launch, hosts: list[LabHost]):
     script = "echo $(hostname) $TASK_ADDRESS"
     ended = ssh_launch("--hosts", ALL, "--workers", "4", "--", "sh", "-c", script, cwd="/")
@@ -43,6 +44,8 @@ def test_a_detached_job_that_hangs_comes_back(ssh_launch: Launch, hosts: list[La
     assert soon(lambda: quiet(hosts), 30)
 
 
+@pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
+@pytest.mark.promise("`launch ps RUN`: tasks, memory on all hosts")
 def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list[LabHost]):
     """Memory is that on their hosts; a host that does not answer delays the others by 2 s only."""
     code = "import time; big = b'x' * (60 << 20); print('up', flush=True); time.sleep(300)"
@@ -73,6 +76,7 @@ def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list
     assert soon(lambda: quiet(hosts), 30)
 
 
+@pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
 def test_nothing_of_the_users_is_on_a_command_line(ssh_launch: Launch, hosts: list[LabHost]):
     words = ["-x", "TOKEN=s3cret", "--", "sh", "-c", "echo up $TOKEN; exec sleep 300", "argument"]
     started = ssh_launch.start("--hosts", "node1", "--workers", "1", *words, cwd="/")
@@ -87,6 +91,7 @@ def test_nothing_of_the_users_is_on_a_command_line(ssh_launch: Launch, hosts: li
     assert soon(lambda: quiet(hosts), 30)
 
 
+@pytest.mark.promise("exit codes, the same everywhere")
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -120,6 +125,7 @@ def test_a_launch_that_reaches_no_host_reports_it(ssh_launch: Launch, hosts: lis
     assert f"launch: {message['failure']['text']}\n" in ended.err
 
 
+@pytest.mark.promise("hosts by name, by hostfile, beside this machine")
 def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     """Neither gets a ``localhost`` for the other."""
     refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/")
@@ -162,6 +168,7 @@ RESET = "rule='INPUT -p tcp --dport 22 -j REJECT --reject-with tcp-reset'"
 RESET += "; iptables -w -I $rule && sleep 1; iptables -w -D $rule"
 
 
+@pytest.mark.promise("cuts of 3, 10, 70 s; reset; sshd killed at the end: logs and console are whole")
 def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost]):
     """Cut for 3 s, for 10 s in which the task ends, and for 70 s; reset, and killed as the task ends.
 
@@ -203,6 +210,7 @@ def _asleep(host: LabHost) -> list[str]:
     return [process.argv for process in host.processes() if process.argv == "sleep 300"]
 
 
+@pytest.mark.promise("a host cut off for good stops its tasks itself")
 def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
     lease, grace = 6, 1
     started = ssh_launch.start(
@@ -223,6 +231,7 @@ def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
     assert soon(lambda: quiet([*hosts[:2], hosts[3]]), 30)
 
 
+@pytest.mark.promise("a slow network that loses packets")
 def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].slow(delay=100, loss=10)
     ended = ssh_launch(
@@ -234,6 +243,7 @@ def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
         assert log == [b"%d" % line for line in range(1, 2001)]
 
 
+@pytest.mark.promise("launcher killed at any moment, with any child")
 def test_kill_9_of_the_launcher(ssh_launch: Launch, hosts: list[LabHost]):
     script = "trap '' TERM; (setsid sleep 300 &) ; echo up; sleep 300"
     started = ssh_launch.start("--hosts", ALL, "--workers", "8", "--", "sh", "-c", script, cwd="/")
@@ -258,6 +268,7 @@ def test_ctrl_c_before_a_host_has_answered(ssh_launch: Launch, hosts: list[LabHo
     assert "did not exit" not in ended.err, ended.err
 
 
+@pytest.mark.promise("Ctrl-C once, twice")
 def test_ctrl_c_twice(ssh_launch: Launch, hosts: list[LabHost]):
     script = "trap '' TERM; echo up; sleep 300 & wait; sleep 300"
     words = ["--workers", "4", "--grace", "60", "--", "sh", "-c", script]
@@ -274,6 +285,7 @@ def test_ctrl_c_twice(ssh_launch: Launch, hosts: list[LabHost]):
     assert soon(lambda: quiet(hosts), 30)
 
 
+@pytest.mark.promise("Ctrl-C while a host is cut off")
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost], times: int):

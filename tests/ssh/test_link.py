@@ -116,6 +116,7 @@ def here(opened: Callable[..., Reach]) -> Reach:
     return reach
 
 
+@pytest.mark.promise("hosts need Python 3.8 and nothing else")
 def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     python = oldest_python()
     if python is None:
@@ -132,6 +133,7 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.gone()
 
 
+@pytest.mark.promise("an agent stopped on a host")
 def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
     """It can't look at the clock: its watchdog does. Before that nothing happens to it."""
     here = opened(lease=9.0)

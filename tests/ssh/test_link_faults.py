@@ -86,6 +86,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
         one.close()
 
 
+@pytest.mark.promise("sshd killed at the start, in a flood")
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record = hosts[0].record()
@@ -102,6 +103,7 @@ def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts
     assert back.startswith("connected again after ")
 
 
+@pytest.mark.promise("sshd killed at the start, in a flood")
 def test_much_output_through_connections_that_break(reach: Callable[..., Reach]):
     here = reach()
     size = 100_000_000

@@ -27,6 +27,7 @@ def _asleep(host: LabHost) -> bool:
     return any(process.argv == "sleep 300" for process in host.processes())
 
 
+@pytest.mark.promise("tasks of a lost host start again on others, never twice at a time")
 def test_two_of_four_hosts_lose_power_at_once_which_is_one_restart(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):
@@ -85,6 +86,7 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
         assert re.search(r"^node4 worker/1 \| up 2$", shown, re.MULTILINE), shown
 
 
+@pytest.mark.promise("a host that comes back takes the tasks of the next lost one, with its files")
 def test_a_host_that_comes_back_takes_the_tasks_of_the_next_one(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):

@@ -19,6 +19,8 @@ from tests.local.seeing import last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
+pytestmark = pytest.mark.promise("no thread or process is left for the launcher's user")
+
 #: Users that run nothing: on Debian daemon, bin, sys and so on.
 USERS = range(1, 8)
 #: Connects to the relay until it is answered.

@@ -71,6 +71,7 @@ def rows(ended: Ended) -> dict[str, str]:
     return dict(re.split(r"\s+", line, maxsplit=1) for line in ended.out.splitlines()[1:])
 
 
+@pytest.mark.promise("`launch prepare`: eight hosts, each with another fault or none")
 def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
     if os.geteuid() != 0:
         pytest.skip("needs root: hosts made of network namespaces")
@@ -148,6 +149,7 @@ def test_no_password_is_on_a_command_line(
     assert not holding
 
 
+@pytest.mark.promise("`launch prepare` uses the package indexes of pip where uv has none of its own")
 def test_the_package_indexes_of_pip(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
 ):
@@ -223,6 +225,7 @@ def prepare_clean(launch: Launch, hosts: str) -> Ended:
     return launch("prepare", "--hosts", hosts, "--clean", timeout=60)
 
 
+@pytest.mark.promise("`launch prepare` that is killed, cut off or started twice")
 def test_two_at_once_make_one_environment(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
     index.open.clear()
     both = [ssh_launch.start("prepare", "--hosts", "node1", cwd=ssh_launch.home.parent) for _ in range(2)]
@@ -233,6 +236,7 @@ def test_two_at_once_make_one_environment(ssh_launch: Launch, quick: list[LabHos
     assert len(folders(quick[0])) == 1
 
 
+@pytest.mark.promise("`launch prepare` that is killed, cut off or started twice")
 def test_an_interrupted_one_leaves_no_environment(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
 ):

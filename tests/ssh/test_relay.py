@@ -164,6 +164,7 @@ def crowd_on(host: LabHost, port: int, count: int, seconds: float = 60.0) -> str
     return printed_on(host, CROWD, port, count, seconds)
 
 
+@pytest.mark.promise("the relay to a socket of this machine")
 def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, told: Told, echo: Echo):
     ports = fleet.relay(echo.path)
     assert sorted(ports) == [host.name for host in lab.hosts]

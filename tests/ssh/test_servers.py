@@ -45,12 +45,14 @@ def config(lab: Lab, launch: Launch, host: LabHost) -> Path:
     return folder
 
 
+@pytest.mark.promise("`Include`, `Match`, ProxyCommand")
 def test_match_and_a_proxy_command_with_shell_features(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     config(lab, ssh_launch, hosts[0])
     ended = ssh_launch("--hosts", "short", "--workers", "1", "--", "true", cwd="/", timeout=60)
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.promise("`Include`, `Match`, ProxyCommand")
 def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     """With more of both. ``ssh -G`` reads the account's home: a mount namespace has another ``.ssh``."""
     home = pwd.getpwuid(os.getuid()).pw_dir
@@ -111,6 +113,7 @@ def test_a_home_that_is_not_that_of_the_account(ssh_launch: Launch, hosts: list[
         words = ["--hosts", "system", "true"]
 
 
+@pytest.mark.promise("host key of a gateway")
 def test_the_host_key_of_a_gateway_is_checked(ssh_launch: Launch, hosts: list[LabHost]):
     config = ssh_launch.home / ".ssh/config"
     config.write_text(f"Host node2\n  ProxyJump node1\n{config.read_text()}")
@@ -125,6 +128,7 @@ def test_the_host_key_of_a_gateway_is_checked(ssh_launch: Launch, hosts: list[La
 SHELLS = ["sh", "bash", "dash", "zsh", "csh", "tcsh", "ksh", "fish"]
 
 
+@pytest.mark.promise("login shells with banners")
 @pytest.mark.parametrize("shells", [SHELLS[:4], SHELLS[4:]], ids=str)
 def test_every_login_shell_and_its_banner(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, shells: list[str]
@@ -141,6 +145,7 @@ def test_every_login_shell_and_its_banner(
     assert sums == subprocess.check_output(["cksum", "data"], cwd=tmp_path, text=True).splitlines() * 4
 
 
+@pytest.mark.promise("keys renewed during output and sync")
 def test_keys_are_renewed_during_output_and_sync(
     lab: Lab, ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):

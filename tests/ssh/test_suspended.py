@@ -33,6 +33,7 @@ def test_the_time_limit_with_an_agent_that_is_suspended(ssh_launch: Launch, host
     hosts[0].run(["sh", "-c", f"kill -CONT {pids}"])  # it ends its tasks and itself
 
 
+@pytest.mark.promise("hosts are lost when the launcher is suspended for longer than its lease")
 def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     words = ["--hosts", "node1,node2", "--workers", "2", "--lease", "6"]
     started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
@@ -42,6 +43,7 @@ def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     assert all(f"host {host} is lost: " in ended.err for host in ("node1", "node2")), ended.err
 
 
+@pytest.mark.promise("tasks go on when the launcher is suspended for less than its lease")
 def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     """The tasks go on, in the background, too, and no line is lost."""
     assert ssh_launch("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/").code == 0

@@ -65,6 +65,7 @@ def until_halfway(started: Started, host: LabHost, size: int) -> None:
     assert started.process.poll() is None, "it was too fast"
 
 
+@pytest.mark.promise("only changes are sent")
 def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     for host in hosts:
         host.expected.append("copies")
@@ -82,6 +83,8 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
         (project / "run.sh").chmod(0o755)
 
 
+@pytest.mark.promise("`DIR:PLACE`; two launches at once")
+@pytest.mark.promise("links out of the tree, FIFOs, setuid, hard links, rewrites of the same size")
 def test_a_place_of_two_launches_at_once_and_odd_files(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):
@@ -117,6 +120,7 @@ def test_a_place_of_two_launches_at_once_and_odd_files(
     assert not os.listdir(hosts[0].there(hosts[0].home) / CACHE / "work")
 
 
+@pytest.mark.promise("full disks")
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts
@@ -170,6 +174,7 @@ def test_homes_that_can_not_be_written(ssh_launch: Launch, hosts: list[LabHost],
         assert "could not be removed" not in ended.err
 
 
+@pytest.mark.promise("Python missing or too old")
 def test_python_that_is_missing_or_too_old(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """Each host is reported once, and nothing is brought to the others."""
     hosts[1].no_python()
@@ -186,6 +191,7 @@ def test_python_that_is_missing_or_too_old(ssh_launch: Launch, hosts: list[LabHo
     assert not [path for host in hosts for path in host.files() if "/work/" in path]
 
 
+@pytest.mark.promise("sshd killed, cable cut, in sync and collect")
 @pytest.mark.parametrize("seconds", [0, pytest.param(14, marks=pytest.mark.slow)])
 def test_a_link_that_breaks_in_the_middle(
     ssh_launch: Launch, hosts: list[LabHost], project: Path, seconds: int

@@ -23,6 +23,7 @@ JOB = ["--hosts", "node1,node2", "--chief", "--workers", "1", "--lease", "30", "
 JOB += ["-x", f"PYTHONPATH={FOLDER}"]
 
 
+@pytest.mark.promise("TensorBoard on a host is seen here, even after a broken connection")
 def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Launch, tmp_path: Path):
     logs = tmp_path / "logs"
     started = ssh_launch.start(*JOB, f"--tensorboard={logs}", "--", "sleep", "200", cwd=tmp_path)

@@ -150,6 +150,7 @@ def test_a_launcher_that_was_killed_leaves_no_report(cluster: Cluster):
 # ---------------------------------------------------------------------- killed and suspended tasks
 
 
+@pytest.mark.promise("the fixture `cluster` starts, kills, cuts off")
 def test_a_task_is_killed(cluster: Cluster):
     job = cluster.start(COUNTS, ps=1, workers=2, on_failure="continue")
     job.task("worker/0").until_prints("step 3")
@@ -232,6 +233,7 @@ def _state(pid: int) -> str:
     return "" if state in "ZX" else state
 
 
+@pytest.mark.promise("the fixture `cluster` starts, kills, cuts off")
 def test_a_killed_task_starts_again(cluster: Cluster):
     """Its state and log are those of its last attempt; a wait for a line bears the time in between."""
     job = cluster.start(

@@ -94,6 +94,7 @@ def test_known_algorithms_come_first(tmp_path: Path):
     assert found == ("rsa-sha2-512", "rsa-sha2-256", "ssh-ed25519")
 
 
+@pytest.mark.promise("host key under a hashed name")
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen on this machine")
 def test_hashed_names_are_those_of_openssh(tmp_path: Path):
     path, key = tmp_path / "known", tmp_path / "key"

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.promise("no thread or process is left for the launcher's user")
+
 #: As a user who has no other processes; the kernel does not limit root.
 LIMITED = """
 import os, resource

@@ -80,6 +80,7 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
             expand(text)
 
 
+@pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -135,6 +136,7 @@ def test_faults_of_lists(text: str, expected: str):
     assert faults(text, "--hosts") == [f"--hosts: {expected}"]
 
 
+@pytest.mark.promise("a port is never slots, in any form of host")
 @pytest.mark.parametrize(
     "host", ["h:{}", "u@h:{}", "[::1]:{}", "u@[fe80::1%eth0]:{}", "n[01-16]:{}", "10.0.0.1:{}"]
 )
@@ -168,6 +170,7 @@ def test_so_many_slots_are_possible():
 # ---------------------------------------------------------------------- plain lines
 
 
+@pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
 @pytest.mark.parametrize(
     ("line", "host"),
     [
@@ -266,6 +269,7 @@ hosts:
 """
 
 
+@pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
 def test_yaml():
     base = Host("", user="bob", python="py3", labels=("d",), env=(("A", "1"), ("B", "2")))
     m = replace(
@@ -399,6 +403,7 @@ def test_files_that_are_no_hostfiles(tmp_path: Path, data: bytes | None, fault: 
     assert fault in str(caught.value)
 
 
+@pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
 @pytest.mark.parametrize(
     ("name", "names"),
     [

@@ -240,6 +240,7 @@ ITEMS = "items:\n" + "".join(
 MAP = "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n"
 
 
+@pytest.mark.promise("the only TFJob among documents and in lists; what another file of Kubernetes is")
 @pytest.mark.parametrize(
     ("text", "first", "others"),
     [
@@ -275,6 +276,7 @@ def kinds(text: str) -> str:
     )
 
 
+@pytest.mark.promise("the only TFJob among documents and in lists; what another file of Kubernetes is")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -114,6 +114,7 @@ UNNAMED = {
 }
 
 
+@pytest.mark.promise("columns of fed rows are never exchanged")
 @pytest.mark.parametrize("order", ["ab", "ba"])
 @pytest.mark.parametrize("form", [*NAMED, *UNNAMED])
 def test_columns_by_name(tmp_path: Path, form: str, order: str):
@@ -136,6 +137,7 @@ def test_columns_by_name(tmp_path: Path, form: str, order: str):
         feed.terminate()
 
 
+@pytest.mark.promise("columns of fed rows are never exchanged")
 @pytest.mark.parametrize(
     ("block", "problem"),
     [

@@ -79,6 +79,7 @@ def test_every_row_is_fed_and_every_result_comes_in_order(
         assert set(had.values()) <= {1}
 
 
+@pytest.mark.promise("`restarts=` of `TFCluster` and `TFParallel`: rows, results and instances")
 @anything
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 90), st.lists(st.integers(0, 9), max_size=60))
 def test_equal_batches_when_all_tasks_start_again(tasks: int, batch: int, rows: int, order: list[int]):

@@ -129,6 +129,7 @@ def test_what_is_there_is_replaced_and_no_link_followed(hosts: LocalHosts, out: 
     assert (out / "precious").read_text() == "precious" and (out / "d/y").read_text() == "y"
 
 
+@pytest.mark.promise("full disks")
 def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path):
     (hosts.home("a") / "d").mkdir()
     for name, size in (("x", 6_000_000), ("y", 20), ("z", 0)):
@@ -161,6 +162,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.promise("a hostile agent that speaks the protocol")
 @pytest.mark.parametrize(
     ("code", "text"),
     [

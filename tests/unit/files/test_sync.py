@@ -41,6 +41,7 @@ def there(hosts: LocalHosts) -> Path:
     return hosts.home("a") / "some/where"
 
 
+@pytest.mark.promise("only changes are sent")
 def test_only_what_changed_is_sent(bring: Sync, hosts: LocalHosts, folder: Path):
     for number, sent in enumerate((None, 15, 30, 15)):
         tree, copying = bring(folder, job=f"job{number}")
@@ -156,6 +157,7 @@ def test_a_big_file_goes_through_little_memory(bring: Sync, folder: Path):
         assert file.read(4) == b"here"
 
 
+@pytest.mark.promise("files that shrink, grow, are rewritten")
 @pytest.mark.parametrize("how", ["grow", "shrink", "rewrite", "rewrite once"])
 def test_a_file_that_changes_while_it_is_sent_is_named(
     hosts: LocalHosts, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -272,6 +274,7 @@ def test_a_place_stays_and_what_no_sync_brought_is_kept(bring: Sync, folder: Pat
     assert synced(there) == expected
 
 
+@pytest.mark.promise("nothing of others is replaced")
 def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: Path, there: Path):
     there.mkdir(parents=True)
     (there / "thesis").write_text("years of work")

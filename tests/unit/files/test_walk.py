@@ -124,6 +124,7 @@ def plant(root: bytes, paths: list[bytes]) -> None:
             continue
 
 
+@pytest.mark.promise("ignore rules as `git check-ignore`")
 @pytest.mark.skipif(_GIT is None, reason="no git on this machine")
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(

@@ -277,6 +277,7 @@ CASES = {
 }
 
 
+@pytest.mark.promise("hints of failed tasks: each fits its lines and no others, and those of real programs")
 @pytest.mark.parametrize("row", HINTS, ids=lambda row: row.name)
 def test_each_row_fits_some_lines_and_not_others(row: Hint):
     cases = CASES[row.name]
@@ -352,6 +353,7 @@ for module, names in read_table("output/tensorflow1_names.toml").items():
 """
 
 
+@pytest.mark.promise("hints of failed tasks: each fits its lines and no others, and those of real programs")
 @pytest.mark.tensorflow
 def test_real_programs():
     """One process runs all of them, because the import of TensorFlow takes seconds."""

@@ -57,6 +57,7 @@ def logged(tmp_path: Path) -> Logged:
     return Logged(RunPaths(str(tmp_path)))
 
 
+@pytest.mark.promise("the first failure: cause, last lines, traceback")
 def test_the_whole_report(logged: Logged):
     others = [failed("worker/2", 3), failed("board/0", 1, sidecar=True)]
     others += [task_report("ps/0", state=TaskState.STOPPED, reason=Reason.STOPPED)]

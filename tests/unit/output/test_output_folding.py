@@ -37,6 +37,7 @@ def fed(fold: TaskFolding, text: str) -> str:
     return fold.feed(lines.encode()).decode().replace(prefix, "")
 
 
+@pytest.mark.promise("start-up notices are folded on a terminal only; the list is that of the docs")
 def test_the_page_has_the_list_of_notices():
     listed = re.findall(r"^```text\n(WARNING: .*?)^```", TASKS_PAGE.read_text(), re.M | re.S)[0].splitlines()
     assert [line for line in listed if fed(folds(Folding())[0], line)] == []

@@ -18,6 +18,7 @@ STOPPED: dict[str, Any] = {
 FAILURE = Failure(Reason.EXIT, task=TaskId("worker/1"), host="node2", at=111.0, text="worker/1: exit code 7")
 
 
+@pytest.mark.promise("the table")
 def test_all_well():
     text = result_table(report(task_report("worker/0"), task_report("ps/0", port=40001, **STOPPED)))
     assert text == (

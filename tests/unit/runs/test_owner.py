@@ -28,6 +28,8 @@ from tests.conftest import command_line
 from tests.local.seeing import soon
 from tests.unit.runs.conftest import Sleeper, owner_of
 
+pytestmark = pytest.mark.promise("a launcher is dead only if that is proven")
+
 #: A process of this machine and boot that has ended.
 _GONE = 2**22 - 1
 

@@ -232,6 +232,7 @@ def test_all_faults_come_at_once():
     ]
 
 
+@pytest.mark.promise("a localhost is in no other host's ClusterSpec")
 @pytest.mark.parametrize(
     ("inventory", "unreachable"),
     [

@@ -127,6 +127,7 @@ def test_classic_flags():
     assert made.tasks[1].argv[2:] == ("--ps_hosts=", "--worker_hosts=n1:5001", "--chief_hosts=n1:5000", *own)
 
 
+@pytest.mark.promise("`TF_CONFIG` and flags by role; placeholders; variables as TonY has them")
 def test_every_placeholder():
     names = (
         "job_name task_index rank world_size local_rank local_size node_rank first_address first_host "

@@ -40,68 +40,64 @@ class HostFacts(Record):
     user: int
 
 
-class AgentReady(Record):
-    """The agent of a host runs."""
+class HostEvent(Record):
+    """Something happened on a host, or to its agent."""
 
     host: str
     at: float
+
+
+class AttemptEvent(HostEvent):
+    """Something happened to an attempt of a task."""
+
+    task: TaskId
+    attempt: int
+
+
+class AgentReady(HostEvent):
+    """The agent of a host runs."""
+
     pid: int
     facts: HostFacts
 
 
-class HostGpus(Record):
+class HostGpus(HostEvent):
     """The output of ``nvidia-smi`` on the host, a line for each GPU: ``index, name, memory``."""
 
-    host: str
-    at: float
     gpus: Tuple[str, ...]
 
 
-class PortsHeld(Record):
+class PortsHeld(HostEvent):
     """The agent holds one port for each of these tasks."""
 
-    host: str
-    at: float
     ports: Mapping[TaskId, int]
 
 
-class PortsRefused(Record):
+class PortsRefused(HostEvent):
     """The answer to `HoldPorts`: no task can run here; ``why`` is the reason, for the user.
 
     ``code`` is 125 (no port is free), 127 (the environment does not exist) or 126 (its Python does not run).
     """
 
-    host: str
-    at: float
     why: str
     code: int = 125
 
 
-class PeersTried(Record):
+class PeersTried(HostEvent):
     """The agent has tried to connect to other hosts: the addresses that it can't reach, and the reasons."""
 
-    host: str
-    at: float
     unreachable: Mapping[str, str]
 
 
-class TaskStarted(Record):
+class TaskStarted(AttemptEvent):
     """The task's process exists."""
 
-    host: str
-    at: float
-    task: TaskId
-    attempt: int
     pid: int
 
 
-class TaskNotStarted(Record):
+class TaskNotStarted(AttemptEvent):
     """The task did not start; ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
 
-    host: str
-    at: float
-    task: TaskId
-    attempt: int
     code: int
     why: str
 
@@ -115,46 +111,34 @@ class TaskOutput(Record):
     data: bytes
 
 
-class TaskSignalled(Record):
+class TaskSignalled(AttemptEvent):
     """A step of the stop sequence: this signal was sent to this number of the task's processes."""
 
-    host: str
-    at: float
-    task: TaskId
-    attempt: int
     signal: int
     processes: int
 
 
-class SignalSent(Record):
+class SignalSent(HostEvent):
     """The answer to `SignalTask`: the signal was sent to these processes of the task."""
 
-    host: str
-    at: float
     task: TaskId
     signal: int
     #: The state of each process afterwards, as ``/proc`` shows it, the main process first: ``SSR``.
     states: str
 
 
-class Measured(Record):
+class Measured(HostEvent):
     """The answer to `Measure`: resident bytes of all processes of each task, each process counted alone."""
 
-    host: str
-    at: float
     memory: Mapping[TaskId, int]
 
 
-class TaskExited(Record):
+class TaskExited(AttemptEvent):
     """The task's own process has ended; processes that it left behind may still run.
 
     The exit code of the task comes from this event. The job waits for `TaskGone`.
     """
 
-    host: str
-    at: float
-    task: TaskId
-    attempt: int
     #: Either the exit code or the signal is set.
     code: Optional[int]
     signal: Optional[int]
@@ -165,32 +149,24 @@ class TaskExited(Record):
     oom: str = ""
 
 
-class TaskGone(Record):
+class TaskGone(AttemptEvent):
     """Every process of the task has ended, and its output is complete."""
 
-    host: str
-    at: float
-    task: TaskId
-    attempt: int
     #: Number of processes that it left behind and the agent ended.
     leftovers: int = 0
     #: Pids that outlived SIGKILL (uninterruptible sleep).
     unkillable: Tuple[int, ...] = ()
 
 
-class HostNotice(Record):
+class HostNotice(HostEvent):
     """A line of the agent for the user."""
 
-    host: str
-    at: float
     text: str
 
 
-class AgentLost(Record):
+class AgentLost(HostEvent):
     """The link to an agent ended without `AgentClosed`; ``why`` is the reason, for the user."""
 
-    host: str
-    at: float
     why: str
     #: Whether no other host is left, either.
     all_gone: bool = False
@@ -198,11 +174,8 @@ class AgentLost(Record):
     preempted: bool = False
 
 
-class AgentClosed(Record):
+class AgentClosed(HostEvent):
     """The agent has ended by `CloseAgent`; no process of its tasks is left."""
-
-    host: str
-    at: float
 
 
 class StopAsked(Record):
@@ -261,10 +234,15 @@ Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, Tim
 StopSequence = Tuple[Tuple[int, float], ...]
 
 
-class HoldPorts(Record):
-    """To an agent: hold one port for each task, until `CloseAgent`."""
+class HostCommand(Record):
+    """What the agent of a host is to do."""
 
     host: str
+
+
+class HoldPorts(HostCommand):
+    """Hold one port for each task, until `CloseAgent`."""
+
     tasks: Tuple[TaskId, ...]
     #: The environment of the tasks: the agent tries its Python first.
     venv: Optional[str] = None
@@ -272,10 +250,9 @@ class HoldPorts(Record):
     preferred: Mapping[TaskId, Tuple[int, ...]] = {}
 
 
-class Preload(Record):
-    """To an agent: start a process that imports modules; these tasks are forked from it when they start."""
+class Preload(HostCommand):
+    """Start a process that imports modules; these tasks are forked from it when they start."""
 
-    host: str
     tasks: Tuple[TaskId, ...]
     #: The Python of the tasks, and their environment.
     python: str
@@ -285,25 +262,22 @@ class Preload(Record):
     env: Mapping[str, str]
 
 
-class TryPeers(Record):
-    """To an agent: try to connect to these addresses (``host:port``), which other agents hold."""
+class TryPeers(HostCommand):
+    """Try to connect to these addresses (``host:port``), which other agents hold."""
 
-    host: str
     addresses: Tuple[str, ...]
 
 
-class SetCluster(Record):
-    """To an agent: the ClusterSpec, from which it completes the commands and environments of its tasks."""
+class SetCluster(HostCommand):
+    """Take the ClusterSpec, and complete the commands and environments of tasks from it."""
 
-    host: str
     addresses: Mapping[str, Tuple[str, ...]]
     sidecars: Tuple[str, ...]
 
 
-class StartTask(Record):
-    """To an agent: start this task."""
+class StartTask(HostCommand):
+    """Start this task."""
 
-    host: str
     task: TaskId
     attempt: int
     argv: Tuple[str, ...]
@@ -323,48 +297,42 @@ class StartTask(Record):
     templates: Mapping[str, str] = {}
 
 
-class StopTasks(Record):
-    """To an agent: end these tasks, all at the same time. A later command replaces the stop sequence.
+class StopTasks(HostCommand):
+    """End these tasks, all at the same time. A later command replaces the stop sequence.
 
     The whole sequence, signals and seconds, is in the command, so that the agent continues it if the launcher
     is killed.
     """
 
-    host: str
     tasks: Tuple[TaskId, ...]
     steps: StopSequence
 
 
-class SignalTask(Record):
-    """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its main one.
+class SignalTask(HostCommand):
+    """Send one signal to a task; ``all``: to each of its processes, not only to its main one.
 
     The task does not count as stopped by the launcher, even if the signal ends it. `SignalSent` is the
     answer, unless the task has ended.
     """
 
-    host: str
     task: TaskId
     signal: int
     all: bool = False
 
 
-class Measure(Record):
-    """To an agent: answer with `Measured`."""
-
-    host: str
+class Measure(HostCommand):
+    """Answer with `Measured`."""
 
 
-class HoldOutput(Record):
-    """To an agent: send no output of tasks while ``on`` is true (its reader is slow); events are sent."""
+class HoldOutput(HostCommand):
+    """Send no output of tasks while ``on`` is true (its reader is slow); events are sent."""
 
-    host: str
     on: bool
 
 
-class CloseAgent(Record):
-    """To an agent: end every task and all processes that tasks left behind, then end."""
+class CloseAgent(HostCommand):
+    """End every task and all processes that tasks left behind, then end."""
 
-    host: str
     #: Do not end yet: run remote commands until the next `CloseAgent`.
     stays: bool = False
 

@@ -40,12 +40,19 @@ else:
     _MISSING = object()
 
     class _RecordType(type):
-        """Makes the fields of a record from its annotations; values in the class are defaults."""
+        """Makes the fields of a record from its annotations, after those of the record that it extends.
+
+        Values in the class are defaults.
+        """
+
+        _fields, _field_defaults = (), {}
 
         def __new__(cls, name, bases, body):
             record = super().__new__(cls, name, bases, {"__slots__": (), **body})
-            record._fields = tuple(getattr(record, "__annotations__", ()))
-            record._field_defaults = {field: body[field] for field in record._fields if field in body}
+            own = getattr(record, "__annotations__", ())  # before Python 3.10 perhaps those of the base
+            record._fields = tuple(dict.fromkeys((*record._fields, *own)))
+            defaults = {field: body[field] for field in own if field in body}
+            record._field_defaults = {**record._field_defaults, **defaults}
             for index, field in enumerate(record._fields):
                 setattr(record, field, property(itemgetter(index)))
             return record

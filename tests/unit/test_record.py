@@ -43,6 +43,14 @@ class Twin(Record):
     tasks: tuple[str, ...] = ()
 
 
+class Extended(Recorded):
+    user: str = "me"
+
+
+class Renamed(Extended):
+    """Has the fields of `Extended`."""
+
+
 class Empty(Record):
     pass
 
@@ -132,6 +140,15 @@ def test_replace_refuses_an_unknown_field() -> None:
 def test_fields_have_the_order_of_the_class() -> None:
     assert Recorded._fields == ("host", "port", "tasks")
     assert [*as_dict(Recorded("n")).items()] == [("host", "n"), ("port", 22), ("tasks", ())]
+
+
+def test_a_record_has_the_fields_of_the_one_that_it_extends() -> None:
+    assert as_dict(Extended("n")) == {"host": "n", "port": 22, "tasks": (), "user": "me"}
+    assert as_dict(Renamed("n", 1, user="you")) == {"host": "n", "port": 1, "tasks": (), "user": "you"}
+    extended, renamed = Extended("n"), Renamed("n")
+    assert (renamed.place, renamed.user, type(replace(renamed, port=1))) == ("n:22", "me", Renamed)
+    assert Recorded("n") not in (extended, renamed)
+    assert extended != renamed
 
 
 def test_a_record_is_made_from_attributes_of_another_object() -> None:

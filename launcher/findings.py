@@ -238,13 +238,8 @@ def _pairs(
         elif owners and pair.target not in owners:
             wrong = f"{name} means {address} there, which is {owners[0]}"
         if wrong and not _as_address(name) and not is_loopback(name):
-            yield Finding(
-                PROBLEM,
-                "name",
-                (pair.source,),
-                seen=wrong,
-                advice=f"correct /etc/hosts there, or {_ADDRESS_ADVICE}",
-            )
+            advice = f"correct /etc/hosts there, or {_ADDRESS_ADVICE}"
+            yield Finding(PROBLEM, "name", (pair.source,), seen=wrong, advice=advice)
         else:
             why = f" ({pair.why})" if pair.result == "failed" else ""
             failed[pair.source, pair.result + why].append(pair.target)
@@ -282,10 +277,8 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
         other_minor = _minor(version) != _minor(usual)
         worse = ": they may not understand each other's graphs and messages" if other_minor else ""
         seen = f"TensorFlow {version}, the others have {usual}{worse}"
-        advice = "install the same version on all hosts"
-        yield Finding(
-            PROBLEM if other_minor else WARNING, "tensorflow-differs", names, seen=seen, advice=advice
-        )
+        severity, advice = PROBLEM if other_minor else WARNING, "install the same version on all hosts"
+        yield Finding(severity, "tensorflow-differs", names, seen=seen, advice=advice)
 
 
 def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
@@ -333,10 +326,9 @@ def _resources(report: HostCheck) -> Iterator[Finding]:
             continue
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:
+            seen = f"{where} can't be written: {folder.why}"
             advice = f"free space there, correct it, or use another: {key} in the hostfile"
-            yield Finding(
-                PROBLEM, "disk", here, seen=f"{where} can't be written: {folder.why}", advice=advice
-            )
+            yield Finding(PROBLEM, "disk", here, seen=seen, advice=advice)
         elif free is not None and free < _MIN_FREE_BYTES:
             seen = f"{where} has {byte_size(free)} left"
             yield Finding(WARNING, "disk", here, seen=seen, advice="free space there: checkpoints need it")
@@ -352,11 +344,9 @@ def _gpus(report: HostCheck) -> Iterator[Finding]:
     absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus.list)]
     if gpus.state in ("failed", "slow"):
         lines = gpus.output.splitlines() or ["it did not answer in time"]
+        seen = f"nvidia-smi fails: {sanitize_host_text(lines[0])}"
         advice = "the driver is broken, or was replaced without a restart of the host"
-        severity = PROBLEM if expected else WARNING
-        yield Finding(
-            severity, "gpus", here, seen=f"nvidia-smi fails: {sanitize_host_text(lines[0])}", advice=advice
-        )
+        yield Finding(PROBLEM if expected else WARNING, "gpus", here, seen=seen, advice=advice)
     elif absent:
         seen = f"GPU {join_names(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
         yield Finding(PROBLEM, "gpus", here, seen=seen, advice="correct `gpus:` in the hostfile")

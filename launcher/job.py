@@ -362,50 +362,37 @@ class Plan(Record):
 STOP_NOW_MARK = b"now"
 
 
+class _RunFile:
+    """A file or a folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: "RunPaths", _: object) -> str:
+        return f"{paths.root}/{self._name}"
+
+
 class RunPaths(Record):
     """The files of one run, below ``root`` (a path without a slash at its end)."""
 
     root: str
 
-    @property
-    def plan(self) -> str:
-        """The plan: hosts, ports, commands, and those environment variables that launch sets."""
-        return f"{self.root}/plan.json"
-
-    @property
-    def events(self) -> str:
-        """Every event but output, and every notice, in the order they came; a JSON object for each line."""
-        return f"{self.root}/events.jsonl"
-
-    @property
-    def report(self) -> str:
-        """The report; it exists only when the run has ended."""
-        return f"{self.root}/report.json"
-
-    @property
-    def owner(self) -> str:
-        """The identity of the launcher process: pid, start time, boot id."""
-        return f"{self.root}/launcher.json"
-
-    @property
-    def earlier(self) -> str:
-        """The report of the launcher before this one, if a queue has started the run again."""
-        return f"{self.root}/earlier.json"
-
-    @property
-    def stop_asked(self) -> str:
-        """The file that ``launch stop`` makes before SIGTERM; with ``--now`` it has `STOP_NOW_MARK`."""
-        return f"{self.root}/stop-asked"
-
-    @property
-    def messages(self) -> str:
-        """The messages of a launcher of ``--detach``, the failure report and the table among them."""
-        return f"{self.root}/launcher.log"
-
-    @property
-    def logs(self) -> str:
-        """The folder of the logs."""
-        return f"{self.root}/logs"
+    #: The plan: hosts, ports, commands, and those environment variables that launch sets.
+    plan = _RunFile("plan.json")
+    #: Every event but output, and every notice, in the order they came; a JSON object for each line.
+    events = _RunFile("events.jsonl")
+    #: The report; it exists only when the run has ended.
+    report = _RunFile("report.json")
+    #: The identity of the launcher process: pid, start time, boot id.
+    owner = _RunFile("launcher.json")
+    #: The report of the launcher before this one, if a queue has started the run again.
+    earlier = _RunFile("earlier.json")
+    #: The file that ``launch stop`` makes before SIGTERM; with ``--now`` it has `STOP_NOW_MARK`.
+    stop_asked = _RunFile("stop-asked")
+    #: The messages of a launcher of ``--detach``, the failure report and the table among them.
+    messages = _RunFile("launcher.log")
+    #: The folder of the logs.
+    logs = _RunFile("logs")
 
     def output(self, task: TaskId) -> str:
         """The folder for the results of a task, see `JobSpec.output_dirs`."""
@@ -413,4 +400,4 @@ class RunPaths(Record):
 
     def log(self, task: TaskId) -> str:
         """The file with the raw bytes that a task printed."""
-        return f"{self.root}/logs/{task.file_stem}.log"
+        return f"{self.logs}/{task.file_stem}.log"

@@ -18,15 +18,7 @@ _T = TypeVar("_T")
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads for work that blocks, fewer than asked for where the system starts no more.
-
-    Args:
-        most: How many threads at most.
-        name: The beginning of the names of the threads.
-    """
-
-    def __init__(self, most: int, name: str) -> None:
-        super().__init__(most, name)
+    """Threads for work that blocks, fewer than asked for where the system starts no more."""
 
     def begin(self, function: Callable[[], _T]) -> Future[_T]:
         """Call a function in one of the threads, as soon as one is free.

@@ -33,7 +33,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def new_pool(most: int, name: str) -> Pool:
-    """Return a pool of threads, see `launcher.thread_pool.Pool`."""
+    """Return a pool of so many threads at most, whose names begin with this one."""
     from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
 
     return Pool(most, name)

@@ -115,13 +115,9 @@ class ClusterSpec:
         """``host:port`` of one task."""
         return self.addresses[task.role][task.index]
 
-    def rank(self, task: TaskId) -> int:
-        """The index of a task among all tasks, from 0."""
-        return self._first_rank[task.role] + task.index
-
     def values_of(self, task: TaskId, attempt: int) -> Dict[str, str]:
         """Placeholder -> its value for a task."""
-        address, rank = self.address(task), self.rank(task)
+        address, rank = self.address(task), self._first_rank[task.role] + task.index
         host, port = _halves(address)
         ranks = self._ranks[host]
         return {

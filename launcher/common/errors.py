@@ -26,7 +26,7 @@
 In `launch` the failure of a task is an event and a part of the report. In the Python API it is an exception.
 """
 
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type
 
 from launcher.common.record import Record
 
@@ -171,6 +171,10 @@ class JobFailed(LaunchError):
         super().__init__(text)
 
 
+def _shown_lines(task: str, lines: Sequence[str]) -> List[str]:
+    return [f"last lines of {task}:", *(f"    {line}" for line in lines)] if lines else []
+
+
 class TaskFailed(JobFailed):
     """A task has failed, as the first one of its job.
 
@@ -204,9 +208,7 @@ class TaskFailed(JobFailed):
         self.signal = signal
         self.traceback = traceback
         self.last_lines = tuple(last_lines)
-        shown = [traceback.rstrip()] if traceback else []
-        if last_lines and not traceback:
-            shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)]
+        shown = [traceback.rstrip()] if traceback else _shown_lines(task, last_lines)
         code_of_job = None if report is None else report.exit_code
         super().__init__("\n".join([text, *shown]), run_dir, code_of_job, report)
 
@@ -230,5 +232,4 @@ class FeedTimeout(FeedError):
         self.last_lines = tuple(last_lines)
         verb = "have" if "," in task else "has"
         text = f"{task} {verb} taken no rows for {seconds:g}s, though rows wait (see feed_timeout=)"
-        shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
-        super().__init__("\n".join([text, *shown]))
+        super().__init__("\n".join([text, *_shown_lines(task, last_lines)]))

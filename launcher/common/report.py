@@ -201,11 +201,8 @@ class Report(Record):
         """``<Report of JOB: exit code 7 after 12s, tasks: 1 failed, 2 stopped; worker/1 failed: ...>``."""
         counts = Counter(task.state.value for task in self.tasks)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        why = (
-            ""
-            if self.failure is None
-            else f"; {shortened(escape_controls(self.failure.text), _MAX_TEXT_CHARACTERS)}"
-        )
+        text = "" if self.failure is None else f"; {self.failure.text}"
+        why = shortened(escape_controls(text), _MAX_TEXT_CHARACTERS)
         took = duration(self.ended_at - self.started_at)
         return (
             f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states or 'none'}{why}>"

@@ -88,15 +88,8 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
             groups.setdefault((task.argv[0], task.venv, frozenset(early)), []).append(task)
     for tasks in groups.values():
         env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
-        names = tuple(task.task for task in tasks)
-        yield Preload(
-            tasks[0].host,
-            tasks=names,
-            python=tasks[0].argv[0],
-            venv=tasks[0].venv,
-            modules=spec.preload,
-            env=env,
-        )
+        names, python = tuple(task.task for task in tasks), tasks[0].argv[0]
+        yield Preload(tasks[0].host, names, python, tasks[0].venv, modules=spec.preload, env=env)
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
@@ -144,8 +137,7 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
     """Return the variables of a task, without those of its agent's environment and of the ClusterSpec.
 
     A variable of the job is overridden by that of the host, then of the role, then of the command line. Users
-    may override
-    ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
+    may override ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
 
     Returns:
         The variables with a fixed value, and those whose value may have placeholders.
@@ -226,11 +218,7 @@ def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
             if size > MAX_ARGUMENT_BYTES and label not in found:
                 found.add(label)
                 problem = f"{label} takes {size:,} bytes in a job of {tasks}"
-                advice = (
-                    "; short `address:` entries of the hosts make it shorter"
-                    if label in _CLUSTER_VARIABLES
-                    else ""
-                )
-                yield Fault(
-                    "", problem, f"expected at most {MAX_ARGUMENT_BYTES:,}, the limit of Linux{advice}"
-                )
+                expected = f"expected at most {MAX_ARGUMENT_BYTES:,}, the limit of Linux"
+                if label in _CLUSTER_VARIABLES:
+                    expected += "; short `address:` entries of the hosts make it shorter"
+                yield Fault("", problem, expected)

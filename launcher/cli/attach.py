@@ -9,7 +9,7 @@ import time
 
 from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdrawn
 from launcher.cli.logs import follow, logs_of, report_of
-from launcher.cli.run_names import unfinished_runs
+from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.settings import Group, Setting, Settings
@@ -36,10 +36,7 @@ job runs on."""
 _STOP_WORDS = ("stop", "--timeout", "0")
 
 
-RUN: Setting[str | None] = Setting(
-    "run", str, "its name, a part of it, `latest`, or its folder (default: newest)", metavar="RUN",
-    default=None, positional="?", complete=unfinished_runs,
-)  # fmt: skip
+RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
 LINES = Setting(
     "lines", whole(0, 10**12), "begin with the last N lines of each task (default: 10)",
     flags=("-n", "--lines"), metavar="N", default=10,

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
 from launcher.backends.queued_runs import find_or_newest, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
-from launcher.cli.run_names import unfinished_runs
+from launcher.cli.run_names import run_argument
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -59,10 +59,7 @@ _TAIL_BYTES = 8 * 1024
 _MAX_NAMED_HOSTS = 2
 
 
-RUN: Setting[str | None] = Setting(
-    "run", str, "list its tasks: its name, a part of it, `latest`, or its folder", metavar="RUN",
-    default=None, positional="?", complete=unfinished_runs,
-)  # fmt: skip
+RUN = run_argument("list its tasks: its name, a part of it, `latest`, or its folder")
 ALL = Setting("all", switch, "also runs that have ended", flags=("-a", "--all"), default=False)
 WATCH = Setting(
     "watch", switch, "show its tasks (default: those of the newest run) until it has ended",
@@ -84,7 +81,9 @@ def run(settings: Settings) -> int:
         words = [name for name, given in (("--watch", settings[WATCH]), ("--json", settings[JSON])) if given]
         if (code := relayed(found, "ps", *words, found.paths.root)) is not None:
             return code
-        return _watch(found, settings[JSON]) if settings[WATCH] else _print_tasks(found, settings[JSON])
+        show = _watch if settings[WATCH] else _print_tasks
+        show(found, settings[JSON])
+        return 0
     runs = all_runs()
     swept = kill_leftovers(runs)
     if swept.text:
@@ -113,7 +112,7 @@ def _goes_on(state: RunState, queued: BatchJobStatus | None) -> bool:
     return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
 
 
-def _watch(run: Run, as_json: bool) -> int:
+def _watch(run: Run, as_json: bool) -> None:
     """Show the tasks of a run until it has ended.
 
     On a terminal a table is renewed when a task has moved. Else there is a line for each move.
@@ -128,7 +127,8 @@ def _watch(run: Run, as_json: bool) -> int:
         elif not redraws:
             _print_moves(moves, as_json)
     print(_CLEAR if redraws else "", end="")
-    return 0 if as_json else _print_tasks(run, False)
+    if not as_json:
+        _print_tasks(run, as_json)
 
 
 def _redraw(run: Run, follower: RunFollower) -> None:
@@ -159,7 +159,7 @@ def described(moved: Mapping[str, Any]) -> str:
     return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{again}"
 
 
-def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
+def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> None:
     """Print the tasks of a run, or so many of them; of one that has ended the table of its report."""
     now = snapshot(run, measure=True)
     waiting = Waiting()
@@ -168,7 +168,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
         now = snapshot(run)
     if now.ended and not as_json:
         print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
-        return 0
+        return
     records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:most]]
     if as_json:
         print(json.dumps(records, indent=2))
@@ -178,7 +178,6 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
             print(f"... and {len(now.report.tasks) - len(records)} more")
         if now.report.tensorboard:
             print(f"TensorBoard: {escape_controls(now.report.tensorboard)}")
-    return 0
 
 
 def _task_record(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:

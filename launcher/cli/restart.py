@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.queued_runs import relayed
 from launcher.cli.ps import described
-from launcher.cli.run_names import newest_tasks, unfinished_runs
+from launcher.cli.run_names import newest_tasks, run_argument
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.report import TaskState
@@ -30,10 +30,7 @@ asked."""
 _POLL_SECONDS = 0.1
 
 
-RUN: Setting[str] = Setting(
-    "run", str, "its name, a part of it, `latest`, or its folder", metavar="RUN", default="",
-    positional="1", complete=unfinished_runs,
-)  # fmt: skip
+RUN = run_argument("its name, a part of it, `latest`, or its folder", positional="1")
 TASKS: Setting[tuple[str, ...]] = Setting(
     "tasks", str, "tasks such as worker/0, or roles", metavar="TASK", default=(), positional="*",
     repeatable=True, complete=newest_tasks,

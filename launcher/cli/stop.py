@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from launcher.backends.queued_runs import going, relayed, shares_files, withdrawn
 from launcher.cli.follower import RunFollower
-from launcher.cli.run_names import unfinished_runs
+from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -53,10 +53,7 @@ _AGENTS_TIMEOUT_SECONDS = 8.0
 _RELAYED_SECONDS = 1.0
 
 
-RUN: Setting[str | None] = Setting(
-    "run", str, "its name, a part of it, `latest`, or its folder", metavar="RUN", default=None,
-    positional="?", complete=unfinished_runs,
-)  # fmt: skip
+RUN = run_argument("its name, a part of it, `latest`, or its folder")
 NOW = Setting("now", switch, "kill its tasks at once", default=False)
 TIMEOUT = Setting(
     "timeout", duration, "time to wait for it: 90s, 5m (default: 60)", metavar="S", default=60.0

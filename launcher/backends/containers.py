@@ -47,7 +47,7 @@ USER: Setting[str | None] = Setting(
     given_in=_ENGINES, needs=ANY_CONTAINERS,
 )  # fmt: skip
 PULL = Setting(
-    "pull", values.choice(*PULL_CHOICES), "when to pull the image (default: missing)", choices=PULL_CHOICES,
+    "pull", values.OneOf(*PULL_CHOICES), "when to pull the image (default: missing)",
     default="missing", given_in=_ENGINES, needs=ANY_CONTAINERS,
 )  # fmt: skip
 CONTAINER_GPUS: Setting[int | None] = Setting(

@@ -10,7 +10,7 @@ from argcomplete import autocomplete, completers, shell_integration
 
 from launcher.cli.export import FORMS
 from launcher.config.settings import Group, Setting, Settings
-from launcher.config.values import choice
+from launcher.config.values import OneOf
 
 SUMMARY = "print the completion script of a shell"
 
@@ -22,9 +22,7 @@ eval "$(launch completion bash)"              for this shell only
 zsh needs fpath+=(~/.zfunc) before compinit in ~/.zshrc."""
 
 
-SHELL = Setting(
-    "shell", choice("bash", "zsh"), "which shell", choices=("bash", "zsh"), default="", positional="1"
-)
+SHELL = Setting("shell", OneOf("bash", "zsh"), "which shell", default="", positional="1")
 GROUPS = (Group("positional arguments", (SHELL,)),)
 
 

@@ -20,7 +20,7 @@ from launcher.common.errors import Fault, JobError
 from launcher.common.record import replace
 from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
 from launcher.config.table import PYTHON, WORKDIR
-from launcher.config.values import choice
+from launcher.config.values import OneOf
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
@@ -45,10 +45,7 @@ file say how it is used, and what it can't do."""
 #: Form -> the backend whose options it has.
 FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
 
-FORM = Setting(
-    "form", choice(*FORMS), ", ".join(FORMS), metavar="FORM", choices=tuple(FORMS), default="",
-    positional="1",
-)  # fmt: skip
+FORM = Setting("form", OneOf(*FORMS), ", ".join(FORMS), metavar="FORM", default="", positional="1")
 ARGS: Setting[tuple[str, ...]] = Setting(
     "args", str, "options and program, or a job file, as for launch", metavar="ARGS", default=(),
     positional="...", repeatable=True,

@@ -6,8 +6,9 @@ import os
 from collections.abc import Collection, Sequence
 
 from launcher.common.errors import Fault, JobError
+from launcher.common.text import escape_controls
 from launcher.common.trusted_io import is_ours
-from launcher.config.documents import FaultList, parse_toml, read_text, shown_path
+from launcher.config.documents import FaultList, parse_toml, read_text
 from launcher.config.jobfile import read_defaults
 from launcher.config.settings import FileContent, FileSection
 
@@ -42,7 +43,7 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
 
 def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) -> FileContent | None:
     """The defaults of one file, which these users may have written, too; ``None``: there are none."""
-    table, shown = _TABLES_BY_FILE[os.path.basename(path)], shown_path(path)
+    table, shown = _TABLES_BY_FILE[os.path.basename(path)], escape_controls(path)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)

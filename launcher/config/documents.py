@@ -162,7 +162,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     Raises:
         InputError: of class ``error``: the file can't be read, is too large, or is not text.
     """
-    shown, data = shown_path(path), b""
+    shown, data = escape_controls(path), b""
     try:
         if path.startswith(_DESCRIPTOR_PATHS):
             with open(path, "rb") as file:
@@ -171,8 +171,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
             data = read_regular(path)
         return data.decode("utf-8-sig")
     except OSError as cause:
-        meant = similar_file(path) if isinstance(cause, FileNotFoundError) else ""
-        expected = f"did you mean {shown_path(meant)}?" if meant else ""
+        expected = meant_file(path) if isinstance(cause, FileNotFoundError) else ""
         fault = Fault(shown, f"can't read the {kind}: {cause.strerror}", expected)
     except UnicodeDecodeError as cause:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
@@ -180,9 +179,10 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     raise error([fault])
 
 
-def shown_path(path: str) -> str:
-    """A path for a message, on one line."""
-    return path if path.isprintable() else repr(path)
+def meant_file(path: str) -> str:
+    """``did you mean FILE?`` instead of a file that does not exist; empty: no other has a similar name."""
+    found = similar_file(path)
+    return f"did you mean {escape_controls(found)}?" if found else ""
 
 
 def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
@@ -289,7 +289,16 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         table: the keys that lead to the table; empty: the whole document.
     """
     try:
-        return _toml_table(load_toml(text), table, _toml_lines(text), faults)
+        value, lines = load_toml(text), _toml_lines(text)
+        for number, key in enumerate(table, 1):
+            value = value.get(key)
+            if value is None:
+                return None
+            if not isinstance(value, dict):
+                problem = f"{quoted('.'.join(table[:number]))} is not a table"
+                faults.add(lines.get(tuple(table[:number]), 0), problem, "expected KEY = VALUE lines")
+                return None
+        return node_of(value, faults, lines, tuple(table))
     except (RecursionError, MemoryError):
         faults.add(0, "nested too deep", "expected a few levels")
     except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError
@@ -297,23 +306,6 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         found = re.match(r"line (\d+)", position)
         faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
     return None
-
-
-def _toml_table(
-    value: Any, table: Sequence[str], lines: Mapping[tuple[str, ...], int], faults: FaultList
-) -> ConfigNode | None:
-    """See `parse_toml`."""
-    for number, key in enumerate(table, 1):
-        value = value.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            line = lines.get(tuple(table[:number]), 0)
-            faults.add(
-                line, f"{quoted('.'.join(table[:number]))} is not a table", "expected KEY = VALUE lines"
-            )
-            return None
-    return node_of(value, faults, lines, tuple(table))
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -388,55 +380,42 @@ class Target(Record):
 NO_TARGET = Target()
 
 
-class _Document(Record):
-    """A document, or an object in a list of Kubernetes."""
-
-    node: ConfigNode
-    #: The kind of an object of Kubernetes; empty for any other document.
-    kind: str
-
-    @property
-    def line(self) -> int:
-        return self.node.line
-
-
-def job_document(text: str, faults: FaultList) -> tuple[ConfigNode | None, Sequence[str]]:
-    """Find the document of a job file: the only TFJob, or the only document.
+def job_document(text: str, faults: FaultList, notes: list[str]) -> ConfigNode | None:
+    """Find the document of a job file: the only TFJob, or the only document, which is a mapping.
 
     Args:
         text: The content of the file.
         faults: Gets the faults of the file.
+        notes: Gets notes for the user.
 
     Returns:
-        The document and notes for the user. The document is None if there are faults.
+        None if it has faults.
     """
     documents = _documents(text, faults)
     if documents is None:
-        return None, ()
-    jobs = [each for each in documents if each.kind == TFJOB]
+        return None
+    jobs = [each for each in documents if is_tfjob(each)]
     if not jobs:
-        expected = f"expected kind: {TFJOB}, or a job file with command: and roles:"
-        return _only(documents, expected, faults), ()
+        return _only(documents, f"expected kind: {TFJOB}, or a mapping with command: and roles:", faults)
     if len(jobs) > 1:
         problem = f"the file has {len(jobs)} TFJobs, the first at line {jobs[0].line}"
         faults.add(jobs[1].line, problem, "expected one: launch starts one job")
-        return None, ()
-    others = [f"{each.kind or 'a document'} (:{each.line})" for each in documents if each is not jobs[0]]
-    where = faults.where(jobs[0].line)
-    note = f"{where}: launch uses this TFJob only; of the same file it does not use {join_names(others)}"
-    return jobs[0].node, (note,) if others else ()
+        return None
+    others = [f"{_kind(each) or 'a document'} (:{each.line})" for each in documents if each is not jobs[0]]
+    if others:
+        unused = f"of the same file it does not use {join_names(others)}"
+        notes.append(f"{faults.where(jobs[0].line)}: launch uses this TFJob only; {unused}")
+    return jobs[0]
 
 
-def host_document(text: str, faults: FaultList) -> ConfigNode | None:
-    """Find the document of a hostfile.
+def only_document(text: str, expected: str, faults: FaultList) -> ConfigNode | None:
+    """Find the only document of a file, which must be a mapping, and no object of Kubernetes.
 
     Returns:
         None if it has faults, which were added.
     """
     documents = _documents(text, faults)
-    if documents is None:
-        return None
-    return _only(documents, "expected hosts: and a list of hosts", faults)
+    return None if documents is None else _only(documents, expected, faults)
 
 
 def is_tfjob(node: ConfigNode) -> bool:
@@ -444,27 +423,27 @@ def is_tfjob(node: ConfigNode) -> bool:
     return _kind(node) == TFJOB
 
 
-def _only(documents: Sequence[_Document], expected: str, faults: FaultList) -> ConfigNode | None:
-    """Return the only document, which must not be an object of Kubernetes.
-
-    Returns:
-        None if there is another document, or such an object: then a fault was added.
-    """
-    objects = [each for each in documents if each.kind]
+def _only(documents: Sequence[ConfigNode], expected: str, faults: FaultList) -> ConfigNode | None:
+    """Return the only document, as `only_document` does."""
+    objects = [each for each in documents if _kind(each)]
     if objects:
-        kind = objects[0].kind
-        inside = f"; {kind} has a {TFJOB} at {_KINDS_WITH_TFJOB[kind]}" if kind in _KINDS_WITH_TFJOB else ""
-        kinds = ", ".join(dict.fromkeys(each.kind for each in objects))
-        faults.add(objects[0].line, f"this is a file of Kubernetes ({kinds})", f"{expected}{inside}")
+        kinds = list(dict.fromkeys(map(_kind, objects)))
+        inside = _KINDS_WITH_TFJOB.get(kinds[0], "")
+        expected += f"; {kinds[0]} has a {TFJOB} at {inside}" if inside else ""
+        faults.add(objects[0].line, f"this is a file of Kubernetes ({', '.join(kinds)})", expected)
         return None
     if len(documents) > 1:
         problem = f"a second document, after that at line {documents[0].line}"
         faults.add(documents[1].line, problem, "expected one document")
         return None
-    return documents[0].node if documents else ConfigNode(None, 1, 1)
+    document = documents[0] if documents else ConfigNode(None, 1, 1)
+    if isinstance(document.value, dict):
+        return document
+    faults.add_kind(document, "the file", expected)
+    return None
 
 
-def _documents(text: str, faults: FaultList) -> list[_Document] | None:
+def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
     """Return the documents of a file that are not empty, and in place of a list of Kubernetes its objects.
 
     Returns:
@@ -472,15 +451,16 @@ def _documents(text: str, faults: FaultList) -> list[_Document] | None:
     """
     attempt = FaultList(faults.source)
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
-    is_yaml = not len(attempt)
-    if not is_yaml or any(each.kind == TFJOB for each in documents):
+    is_yaml = not attempt
+    if not is_yaml or any(map(is_tfjob, documents)):
         patterns = [_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, *([] if is_yaml else [_TEMPLATE_PLACEHOLDER])]
         unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
         if unfilled:
             line = text.count("\n", 0, unfilled.start(1)) + 1
-            faults.add(
-                line, f"the placeholder {quoted(unfilled[1])} is not filled in", _filled_by(unfilled[1])
-            )
+            expected = "expected the output of `helm template CHART`"
+            if unfilled[1].startswith("$"):
+                expected = "expected a value, as Katib writes it into the TFJob of each trial"
+            faults.add(line, f"the placeholder {quoted(unfilled[1])} is not filled in", expected)
             return None
     if not is_yaml:
         parse_yaml(text, faults)
@@ -488,22 +468,13 @@ def _documents(text: str, faults: FaultList) -> list[_Document] | None:
     return documents
 
 
-def _filled_by(placeholder: str) -> str:
-    """Return what the user can give in place of a file with this placeholder."""
-    if placeholder.startswith("$"):
-        return "expected a value, as Katib writes it into the TFJob of each trial"
-    return "expected the output of `helm template CHART`"
-
-
-def _objects(node: ConfigNode) -> Iterator[_Document]:
-    """Yield a document, or the objects of a list of Kubernetes."""
-    kind = _kind(node)
-    items = node.value.get("items", node).value if kind.endswith("List") else None
-    if not isinstance(items, list):
-        yield _Document(node, kind)
-    elif not items:
-        yield _Document(node, f"an empty {kind}")
-    for item in items if isinstance(items, list) else ():
+def _objects(node: ConfigNode) -> Iterator[ConfigNode]:
+    """Yield a document, or the objects of a list of Kubernetes that is not empty."""
+    items = node.value.get("items", node).value if _kind(node).endswith("List") else None
+    if not items or not isinstance(items, list):
+        yield node
+        return
+    for item in items:
         yield from _objects(item)
 
 

@@ -28,10 +28,10 @@ from typing import Any
 
 from launcher.common.errors import Fault, HostfileError
 from launcher.common.record import replace
-from launcher.common.trusted_io import similar_file
+from launcher.common.text import escape_controls
 from launcher.config import schema, values
-from launcher.config.documents import ConfigNode, FaultList, host_document, quoted, read_text, shown_path
-from launcher.config.schema import KeySpec, MappingValues, several, single, table, text_of
+from launcher.config.documents import ConfigNode, FaultList, meant_file, only_document, quoted, read_text
+from launcher.config.schema import KeySpec, MappingValues, key_table, several, single, text_of
 from launcher.config.values import comma_separated
 from launcher.job import Host
 
@@ -228,30 +228,30 @@ def _is_ipv6(text: str) -> bool:
 
 # ---------------------------------------------------------------------- keys
 
-ENV = KeySpec("env", "Environment variables of the tasks.", schema.named(values.env_name))
-WORKDIR = KeySpec("workdir", "The folder that the tasks run in.", single(values.one_line))
-PYTHON = KeySpec("python", "The Python that runs .py files and modules.", single(values.program_path))
+ENV = KeySpec("env", schema.named(values.env_name), "Environment variables of the tasks.")
+WORKDIR = KeySpec("workdir", single(values.one_line), "The folder that the tasks run in.")
+PYTHON = KeySpec("python", single(values.program_path), "The Python that runs .py files and modules.")
 _VENV = "The Python environment of the tasks: a name of launch prepare or of conda, or a folder."
-VENV = KeySpec("venv", _VENV, single(values.environment))
+VENV = KeySpec("venv", single(values.environment), _VENV)
 LABELS = KeySpec(
-    "labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True)
+    "labels", several(values.label, comma_separated, pairs=True), "Labels by which roles choose."
 )
-_ROLES = KeySpec("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
-_SPARE = KeySpec("spare", "Only tasks of a lost host run here: true or false.", single(values.flag))
-_GPUS = KeySpec("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
+_ROLES = KeySpec("roles", several(values.role_name, comma_separated), "Only tasks of these roles run here.")
+_SPARE = KeySpec("spare", single(values.flag), "Only tasks of a lost host run here: true or false.")
+_GPUS = KeySpec("gpus", several(values.gpu_id, values.gpu_ids), "How many GPUs the host has, or their ids.")
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
-HOST = table(
+HOST = key_table(
     KeySpec(
-        "name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", single(str)
+        "name", single(str), "The name or address that ssh connects to, perhaps with ranges: node[01-16]."
     ),
-    KeySpec("address", "The address for other tasks. Default: the name.", single(parse_address)),
-    KeySpec("user", "The login user. Default: as ssh has it.", single(values.user_name)),
-    KeySpec("port", "The port of the ssh server. Default: as ssh has it.", single(values.whole(1, 65535))),
+    KeySpec("address", single(parse_address), "The address for other tasks. Default: the name."),
+    KeySpec("user", single(values.user_name), "The login user. Default: as ssh has it."),
+    KeySpec("port", single(values.whole(1, 65535)), "The port of the ssh server. Default: as ssh has it."),
     KeySpec(
-        "slots", "The number of tasks. Default: 1, and more if all hosts are full.", single(values.slots)
+        "slots", single(values.slots), "The number of tasks. Default: 1, and more if all hosts are full."
     ),
-    KeySpec("max_slots", "The number of tasks if all slots are taken. Default: slots.", single(values.slots)),
+    KeySpec("max_slots", single(values.slots), "The number of tasks if all slots are taken. Default: slots."),
     PYTHON,
     VENV,
     WORKDIR,
@@ -263,13 +263,13 @@ HOST = table(
 )
 _PLAIN_KEYS = {name: key for name, key in HOST.items() if name not in ("name", "env")}
 _DEFAULT_KEYS = {name: key for name, key in HOST.items() if name not in ("name", "address", "spare")}
-HOSTFILE = table(
-    KeySpec("hosts", "The hosts: names, or mappings with the keys of a host."),
-    KeySpec("spares", "The same for hosts with `spare: true`."),
+HOSTFILE = key_table(
+    KeySpec("hosts", help="The hosts: names, or mappings with the keys of a host."),
+    KeySpec("spares", help="The same for hosts with `spare: true`."),
     KeySpec(
         "defaults",
-        "Settings of hosts that do not have them; env is merged.",
         schema.mapping(_DEFAULT_KEYS, "expected settings for all hosts"),
+        "Settings of hosts that do not have them; env is merged.",
     ),
 )
 
@@ -292,23 +292,21 @@ def read_hosts(given: str | Sequence[Host] | None, source: str = "") -> tuple[Ho
     """
     if not isinstance(given, str):
         return tuple(given or ())
-    text = given
-    if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
-        return parse_list(text, source)
-    if not os.path.exists(text):
-        problem, meant = f"{shown_path(text)}: no such hostfile", similar_file(text)
-        expected = f"did you mean {shown_path(meant)}?" if meant else "expected a file, or host[:slots],..."
+    if not names_file(given) and (os.path.isdir(given) or not os.path.exists(given)):
+        return parse_list(given, source)
+    shown = escape_controls(given)
+    if not os.path.exists(given):
+        expected = meant_file(given) or "expected a file, or host[:slots],..."
+        raise HostfileError([Fault(source, f"{shown}: no such hostfile", expected)])
+    if given.endswith(".py"):
+        problem, expected = f"{shown} is a program, not a hostfile", f"expected --hosts X {shown}"
         raise HostfileError([Fault(source, problem, expected)])
-    if text.endswith(".py"):
-        problem = f"{shown_path(text)} is a program, not a hostfile"
-        raise HostfileError([Fault(source, problem, f"expected --hosts X {shown_path(text)}")])
-    content = read_text(text, "hostfile", HostfileError)
+    content = read_text(given, "hostfile", HostfileError)
     try:
-        return parse_hostfile(content, text)
+        return parse_hostfile(content, given)
     except HostfileError:
         if not re.search(r"(?m)^(roles[ \t]*:|kind[ \t]*:[ \t]*TFJob)", content):
             raise
-    shown = shown_path(text)
     raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
 
 
@@ -389,24 +387,18 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
                 builder.add(text, entry.line, None, defaults)
             continue
         settings = schema.read_mapping(entry, HOST, faults)
+        settings.lacks("name", 'a host without "name"', "expected name: and its name or address")
         if "name" in settings:
             builder.add(settings.pop("name"), entry.line, settings, defaults)
-        elif "name" not in settings.nodes and not settings.misspelt:
-            faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
 
 
 def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
-    node, expected = host_document(text, faults), "expected hosts: and a list of hosts"
+    expected = "expected hosts: and a list of hosts"
+    node = only_document(text, expected, faults)
     if node is None:
         return ()
-    if not isinstance(node.value, dict):
-        faults.add_kind(node, "the file", expected)
-        return ()
     values = schema.read_mapping(node, HOSTFILE, faults)
-    if "hosts" not in values and values.misspelt:
-        return ()
-    if "hosts" not in values:
-        faults.add(values.line, '"hosts" is missing', expected)
+    if values.lacks("hosts", '"hosts" is missing', expected):
         return ()
     builder, defaults = HostListBuilder(faults), values.get("defaults", {})
     _read_list(values["hosts"], "hosts", builder, defaults)

@@ -25,8 +25,7 @@ from launcher.config.documents import (
 )
 from launcher.config.hostfile import ENV, LABELS, WORKDIR
 from launcher.config.levels import file_level, keys_of
-from launcher.config.schema import KeySpec, MappingValues, mapping, several, single
-from launcher.config.schema import table as keys_by_name
+from launcher.config.schema import KeySpec, MappingValues, key_table, mapping, mapping_of, several, single
 from launcher.config.settings import FileContent, FileSection, SourceKind
 from launcher.config.values import GPU_RESOURCE, QUANTITIES
 from launcher.job import (
@@ -50,41 +49,41 @@ _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"
 
 
 _FLAG = single(values.flag)
-_GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", single(QUANTITIES[GPU_RESOURCE]))
+_GPUS = KeySpec("gpus", single(QUANTITIES[GPU_RESOURCE]), "GPUs per task. Default: a share; 0 for ps.")
 _QUANTITIES = mapping(
-    keys_by_name(*(KeySpec(name, "", single(read)) for name, read in QUANTITIES.items())),
+    key_table(*(KeySpec(name, single(read)) for name, read in QUANTITIES.items())),
     f"expected a mapping with cpu:, memory: or {GPU_RESOURCE}:",
 )
 _RESOURCES = mapping(
-    keys_by_name(KeySpec("limits", "", _QUANTITIES), KeySpec("requests", "", _QUANTITIES)),
+    key_table(KeySpec("limits", _QUANTITIES), KeySpec("requests", _QUANTITIES)),
     "expected limits:, or requests:, as in Kubernetes",
 )
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
-_ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
+_ROLE_RESTART = single(values.OneOf(*ROLE_RESTART_CHOICES))
 _IMAGE = single(values.image)
 _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
-ROLE = keys_by_name(
-    KeySpec("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
-    KeySpec("command", table.COMMAND.key_help, table.read_program),
+ROLE = key_table(
+    KeySpec("count", single(values.whole(0, MAX_TASKS)), "The number of tasks. Default: 1."),
+    KeySpec("command", table.read_program, table.COMMAND.key_help),
     ENV,
     _GPUS,
-    KeySpec("image", "The image of the tasks: they run in containers. Default: that of docker.", _IMAGE),
+    KeySpec("image", _IMAGE, "The image of the tasks: they run in containers. Default: that of docker."),
     KeySpec(
-        "resources", "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu.", _RESOURCES
+        "resources", _RESOURCES, "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu."
     ),
-    KeySpec("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
+    KeySpec("hosts", _HOSTS, "Only these hosts run the tasks; ranges are allowed."),
     replace(LABELS, help="Only hosts with all of these labels run the tasks."),
-    KeySpec("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
+    KeySpec("service", _FLAG, "The tasks never exit. Default: true for ps and evaluator."),
     KeySpec(
-        "drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)
+        "drain", single(values.duration), "How long the tasks may run after the job is done. Default: 0."
     ),
-    KeySpec("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
+    KeySpec("restart", _ROLE_RESTART, "What starts again when one of the tasks fails: never, task or job."),
     KeySpec(
-        "retryable", "Exit codes after which a task starts again, [1, 128-255]. Default: all.", _RETRYABLE
+        "retryable", _RETRYABLE, "Exit codes after which a task starts again, [1, 128-255]. Default: all."
     ),
-    KeySpec("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
-    KeySpec("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
+    KeySpec("sidecar", _FLAG, "The tasks only serve the job (TensorBoard). The job ignores how they end."),
+    KeySpec("flags", _FLAG, "Append the classic flags. Default: as for the job; false for a sidecar."),
     WORKDIR,
 )
 
@@ -126,18 +125,12 @@ def parse_job(
             relative to the folder that they run in.
         target: what the command line says about a TFJob; other job files take no program.
     """
-    faults = FaultList(source)
-    text = text.removeprefix("\ufeff")
-    notes: Sequence[str]
-    node, notes = job_document(text, faults) if text or not roles else (ConfigNode({}), ())
-    if node is not None and not isinstance(node.value, dict):
-        faults.add_kind(node, "the file", "expected a mapping, with roles:")
-        node = None
-    elif node is not None and is_tfjob(node):
+    text, faults, notes = text.removeprefix("\ufeff"), FaultList(source), list[str]()
+    node = job_document(text, faults, notes) if text or not roles else ConfigNode({})
+    if node is not None and is_tfjob(node):
         from launcher.config.tfjob import job_of  # noqa: PLC0415 - few job files are TFJobs
 
-        made, more_notes = job_of(node, target, faults)
-        node, notes = None if faults else made, (*notes, *more_notes)
+        node = job_of(node, target, faults, notes)
     elif node is not None and target.program:
         faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
     if node is None:
@@ -177,7 +170,7 @@ def read_defaults(
     """
     keys = keys_of(table.ROWS, SourceKind.PROJECT_FILE, sections)
     top = schema.read_mapping(node, keys, faults, _in_job_file)
-    level = file_level(top, table.ROWS, sections, TENSORFLOW_ROLES, SourceKind.PROJECT_FILE, folder)
+    level = file_level(top, sections, TENSORFLOW_ROLES, SourceKind.PROJECT_FILE, folder)
     return FileContent(level, faults=faults.all())
 
 
@@ -190,12 +183,12 @@ class _JobFileReader:
         faults: FaultList,
         sections: Sequence[FileSection],
         folder: str,
-        notes: Sequence[str] = (),
+        notes: list[str],
     ) -> None:
         self.faults = faults
         self.sections = sections
         self.folder = folder
-        self.notes = [*notes]
+        self.notes = notes
         self.keys = keys_of(table.ROWS, SourceKind.JOB_FILE, sections)
         self.top = schema.read_mapping(node, self.keys, faults, _below_roles)
 
@@ -203,7 +196,7 @@ class _JobFileReader:
         """The content of the file."""
         roles = self._roles()
         names = tuple(self.top["roles"].value) if roles else ()
-        level = file_level(self.top, table.ROWS, self.sections, names, SourceKind.JOB_FILE, self.folder)
+        level = file_level(self.top, self.sections, names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles
         return FileContent(
             level, roles=roles, notes=tuple(dict.fromkeys(self.notes)), faults=self.faults.all()
@@ -221,13 +214,11 @@ class _JobFileReader:
         """The roles that have tasks, in the order written; a job without tasks is a fault."""
         faults, top = self.faults, self.top
         node = top.get("roles", ConfigNode({}))
-        if not isinstance(node.value, dict):
-            faults.add_kind(node, "roles", "expected a mapping, as in worker: 4")
-            return ()
+        written_roles = mapping_of(node, "roles", faults, "expected a mapping, as in worker: 4")
         if "command" in top:
             self._note_variables(top.nodes["command"].key_line, top["command"])
         found = []
-        for name, written in node.value.items():
+        for name, written in written_roles.items():
             if ":" in name:  # {worker:2} is a key without a value
                 faults.add(written.key_line, f"role is {quoted(name)}", 'expected a space after the ":"')
                 continue

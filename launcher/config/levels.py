@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.common.record import replace
 from launcher.common.text import did_you_mean
-from launcher.config import values
+from launcher.config import schema, values
 from launcher.config.documents import ConfigNode
-from launcher.config.schema import (
-    Keys,
-    KeySpec,
-    MappingValues,
-    Read,
-    by_role,
-    read_mapping,
-    several,
-    single,
-    table,
-)
+from launcher.config.schema import Keys, KeySpec, MappingValues, Read, by_role, several, single
 from launcher.config.settings import FileSection, Given, Level, Setting, SourceKind
+from launcher.config.table import ROWS
 
 
 def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[FileSection] = ()) -> Keys:
@@ -31,13 +23,12 @@ def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[F
         kind: The kind of file.
         sections: Those that the file may have.
     """
-    found = (KeySpec(row.key, row.key_help, _reader(row)) for row in rows if kind in row.given_in)
-    return table(*found, *(KeySpec(section.name, section.help) for section in sections))
+    found = (KeySpec(row.key, _reader(row), row.key_help) for row in rows if kind in row.given_in)
+    return schema.key_table(*found, *(KeySpec(section.name, help=section.help) for section in sections))
 
 
 def file_level(
     written: MappingValues,
-    rows: Sequence[Setting[Any]],
     sections: Sequence[FileSection],
     role_names: Sequence[str],
     kind: SourceKind,
@@ -47,14 +38,14 @@ def file_level(
 
     Args:
         written: The file, read by `keys_of`.
-        rows, sections, kind: As for `keys_of`.
+        sections, kind: As for `keys_of`.
         role_names: The roles that sections may name; empty: any.
         folder: The folder of the file: its paths are relative to it.
 
     Returns:
         If there are faults, without sections: what they ask for is not known.
     """
-    by_key = {row.key: row for row in rows if kind in row.given_in}
+    by_key = {row.key: row for row in ROWS if kind in row.given_in}
     by_name = {section.name: section for section in sections}
     level: dict[str, Given] = {}
     of_sections: dict[str, Given] = {}
@@ -77,10 +68,8 @@ def _section_level(
     text = written_text(node)
     if isinstance(node.value, str) and section.short:
         node = replace(node, value={section.short: node})
-    elif not isinstance(node.value, dict):
-        faults.add_kind(node, section.name, section.expected)
-        node = replace(node, value={})
-    written = read_mapping(node, keys_of(section.rows, kind), faults)
+    node = replace(node, value=schema.mapping_of(node, section.name, faults, section.expected))
+    written = schema.read_mapping(node, keys_of(section.rows, kind), faults)
     given = [row for row in section.rows if row.key in written]
     for row in given:
         for role, _ in written[row.key] if row.by_role else ():
@@ -119,37 +108,22 @@ def written_text(node: ConfigNode) -> str:
 
 
 def _reader(row: Setting[Any]) -> Read:
-    """Return what reads the value of a key."""
+    """Return what reads the value of a key.
+
+    Blocks of text and control characters are mistakes in a file. Where the option may have no value, ``true``
+    is a setting without a value, and ``false`` is none.
+    """
     if row.read is not None:
         return row.read
-    parse = _of_one_line(row.parse)
-    if row.by_role:
-        return by_role(single(parse))
-    if row.repeatable:
-        return several(parse)
-    if row.value_optional and not row.takes_next_word:
-        return single(_optional(parse))
-    return single(parse)
 
-
-def _of_one_line(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser that refuses blocks of text and control characters, which are mistakes in a file."""
-
-    def parse_line(text: str) -> Any:
-        value = parse(text)
+    def parse(text: str) -> Any:
+        if row.value_optional and not row.takes_next_word:
+            with suppress(ValueError):
+                return "" if values.flag(text) else None
+        value = row.parse(text)
         values.one_line(text)
         return value
 
-    return parse_line
-
-
-def _optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser for which ``true`` is a setting without a value, and ``false`` is none."""
-
-    def parse_optional(text: str) -> Any:
-        try:
-            return "" if values.flag(text) else None
-        except ValueError:
-            return parse(text)
-
-    return parse_optional
+    if row.by_role:
+        return by_role(single(parse))
+    return several(parse) if row.repeatable else single(parse)

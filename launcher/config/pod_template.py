@@ -8,9 +8,9 @@ from typing import Any
 
 from launcher.common.cluster import literal
 from launcher.common.record import Record, replace
-from launcher.config import values
+from launcher.config import schema, values
 from launcher.config.documents import ConfigNode, FaultList, Target, quoted
-from launcher.config.schema import KeySpec, MappingValues, read_mapping, single, table, text_of
+from launcher.config.schema import KeySpec, MappingValues, key_table, mapping_of, single, text_of
 from launcher.config.values import GPU_RESOURCE, QUANTITIES
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 
@@ -63,26 +63,19 @@ def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dic
     return found
 
 
-def mapping_of(node: ConfigNode, label: str, faults: FaultList) -> dict[str, ConfigNode]:
-    """The mapping of a node; empty if it is another value, which is a fault."""
-    if not isinstance(node.value, dict):
-        faults.add_kind(node, label, "expected a mapping")
-        return {}
-    return node.value
-
-
 def any_keys(*names: str) -> list[KeySpec]:
     """Keys whose values may be any."""
-    return [KeySpec(name, "") for name in names]
+    return [KeySpec(name) for name in names]
 
 
-_CONTAINER = table(
-    KeySpec("command", "", _words),
-    KeySpec("args", "", _words),
-    KeySpec("workingDir", "", single(values.one_line)),
-    KeySpec("image", "", single(values.image)),
-    KeySpec("imagePullPolicy", "", single(values.choice(*_PULL_POLICIES))),
-    KeySpec("resources", "", _resources),
+#: The keys of a container.
+_KEYS = key_table(
+    KeySpec("command", _words),
+    KeySpec("args", _words),
+    KeySpec("workingDir", single(values.one_line)),
+    KeySpec("image", single(values.image)),
+    KeySpec("imagePullPolicy", single(values.OneOf(*_PULL_POLICIES))),
+    KeySpec("resources", _resources),
     *any_keys(
         "name", "env", "envFrom", "lifecycle", "livenessProbe", "ports", "readinessProbe",
         "resizePolicy", "restartPolicy", "securityContext", "startupProbe", "stdin", "stdinOnce",
@@ -146,7 +139,7 @@ class _ContainerReader:
             own: the container that runs the program.
             containers: all containers.
         """
-        container = read_mapping(own, _CONTAINER, self._faults, owner=f"of the container {_CONTAINER_NAME}")
+        container = schema.read_mapping(own, _KEYS, self._faults, owner=f"of the container {_CONTAINER_NAME}")
         nodes, images = container.nodes, self._target.images
         role, rest = self._limits(container)
         variables, late = self._variables(nodes.get("env"))

@@ -22,9 +22,9 @@ class KeySpec(Record):
     """One key of a mapping."""
 
     name: str
-    #: The description in the reference documentation.
-    help: str
     read: Read = as_written
+    #: The description in the reference documentation.
+    help: str = ""
 
 
 Keys = dict[str, KeySpec]
@@ -64,8 +64,8 @@ _KEY_ADVICE = {
 }
 
 
-def table(*keys: KeySpec) -> Keys:
-    """Keys by name."""
+def key_table(*keys: KeySpec) -> Keys:
+    """Return the table of these keys."""
     return {key.name: key for key in keys}
 
 
@@ -92,6 +92,13 @@ class MappingValues(dict[str, Any]):
     def add(self, key: str, problem: str, expected: str) -> None:
         """Add a fault at the line of a key."""
         self.faults.add(self.line_of(key), problem, expected)
+
+    def lacks(self, key: str, problem: str, expected: str) -> bool:
+        """Return whether a key is not written; then add the fault, unless a misspelt key may be that one."""
+        is_missing = key not in self.nodes
+        if is_missing and not self.misspelt:
+            self.add(key, problem, expected)
+        return is_missing
 
 
 def read_mapping(
@@ -145,6 +152,16 @@ def text_of(node: ConfigNode, label: str, faults: FaultList) -> str | None:
         return node.value
     faults.add_kind(node, label, "expected one value")
     return None
+
+
+def mapping_of(
+    node: ConfigNode, label: str, faults: FaultList, expected: str = "expected a mapping"
+) -> dict[str, ConfigNode]:
+    """The mapping of a value; if it is anything else, add a fault and return an empty one."""
+    if isinstance(node.value, dict):
+        return node.value
+    faults.add_kind(node, label, expected)
+    return {}
 
 
 def single(read: Callable[[str], Any]) -> Read:

@@ -22,9 +22,8 @@ from launcher.job import Role
 T_co = TypeVar("T_co", covariant=True)
 
 
-def switch(text: str) -> bool:
-    """Read the key of a switch, whose option has no value."""
-    return values.flag(text)
+#: Reads the key of a switch, whose option has no value.
+switch = values.flag
 
 
 class SourceKind(enum.Flag):
@@ -61,7 +60,6 @@ class Setting(Generic[T_co]):
         default: The value of a setting that is not given.
         flags: All spellings of the option if they are not just ``--name``.
         key: The key in files if it is not the name.
-        choices: The possible values, for the help and for completion.
         value_optional: The option may be given without a value, which means an empty text. A metavar that
             begins with ``[=`` says that its value follows a ``=``; else the next word may be the value.
         repeatable: The option may be given several times, and the key may be a list. The value is a tuple.
@@ -89,7 +87,6 @@ class Setting(Generic[T_co]):
         metavar: str = "",
         flags: Sequence[str] = (),
         key: str = "",
-        choices: Sequence[str] = (),
         value_optional: bool = False,
         repeatable: bool = False,
         by_role: bool = False,
@@ -106,8 +103,9 @@ class Setting(Generic[T_co]):
         self.name, self.parse, self.help, self.default = name, parse, help, default
         self.flags = tuple(flags) or (f"--{name.replace('_', '-')}",)
         self.key = key or name
-        self.choices = tuple(choices)
-        self.metavar = metavar or ("{" + ",".join(choices) + "}" if choices else "")
+        #: The possible values, for the help and for completion; empty: there are others.
+        self.choices = parse.choices if isinstance(parse, values.OneOf) else ()
+        self.metavar = metavar or ("{" + ",".join(self.choices) + "}" if self.choices else "")
         self.value_optional, self.once = value_optional, once
         self.repeatable, self.by_role = repeatable, by_role
         self.given_in, self.read, self.path, self.join = given_in, read, path, join
@@ -236,11 +234,9 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
     try:
         # Without a value the parser is not asked: an empty text is no image.
         value = text if row.value_optional and not text else row.parse(text)
-    except HiddenValueError as error:
-        faults.append(Fault(row.flag, str(error)))
-        return None
     except ValueError as error:
-        faults.append(Fault(row.flag, repr(word), str(error)))
+        is_hidden = isinstance(error, HiddenValueError)
+        faults.append(Fault(row.flag, str(error)) if is_hidden else Fault(row.flag, repr(word), str(error)))
         return None
     return (role, value) if row.by_role else value
 

@@ -25,7 +25,7 @@ from launcher.config.settings import (
     SourceKind,
     switch,
 )
-from launcher.config.values import choice, positive_duration, role_name, whole
+from launcher.config.values import OneOf, positive_duration, role_name, whole
 from launcher.job import MAX_TASKS, RESTART_CHOICES, Host, Program
 
 #: A launch that may have other machines among its hosts.
@@ -42,23 +42,12 @@ _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 # ---------------------------------------------------------------------- readers
 
 
-def any_text(text: str) -> str:
-    """Read a text of any characters."""
-    return text
-
-
 def _environment(text: str) -> str:
     """Read the value of ``--env``, which sets a variable in other tools: it may be secret."""
     name, equals, _ = text.partition("=")
     if equals:
         raise HiddenValueError(f"for a variable use -x {name}=...")
     return values.environment(text)
-
-
-def _program_name(text: str) -> str:
-    if values.not_empty(text).startswith("-"):
-        raise ValueError('expected the name or path of a program, not beginning with "-"')
-    return text
 
 
 def _lease(text: str) -> float:
@@ -142,16 +131,16 @@ GPUS: Setting[int | None] = Setting(
     given_in=_COUNTS,
 )  # fmt: skip
 HOSTS: Setting[str | tuple[Host, ...] | None] = Setting(
-    "hosts", any_text, "a hostfile, or host[:slots],... (default: this machine)", metavar="X", default=None,
+    "hosts", str, "a hostfile, or host[:slots],... (default: this machine)", metavar="X", default=None,
     given_in=EVERYWHERE, read=_read_hosts, path=_hostfile, once="for several hosts use host,host",
 )  # fmt: skip
 
 COMMAND: Setting[Program | None] = Setting(
-    "command", any_text, "The program and its arguments: a list, or a text that is split as a shell does.",
+    "command", str, "The program and its arguments: a list, or a text that is split as a shell does.",
     default=None, given_in=SourceKind.JOB_FILE, read=read_program,
 )  # fmt: skip
 ROLES: Setting[Any] = Setting(
-    "roles", any_text, "The roles: a number of tasks, or a mapping.", default=None,
+    "roles", str, "The roles: a number of tasks, or a mapping.", default=None,
     given_in=SourceKind.JOB_FILE, read=as_written,
 )  # fmt: skip
 FLAGS = Setting(
@@ -159,19 +148,19 @@ FLAGS = Setting(
     given_in=EVERYWHERE,
 )  # fmt: skip
 VARIABLES: Setting[tuple[str, ...]] = Setting(
-    "variables", any_text, "set a variable, or copy it (NAME, PRE*); repeatable", metavar="NAME[=VALUE]",
+    "variables", str, "set a variable, or copy it (NAME, PRE*); repeatable", metavar="NAME[=VALUE]",
     flags=("-x",), default=(), repeatable=True,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
     "env",
-    any_text,
+    str,
     "Environment variables of the tasks.",
     default=(),
     given_in=FILES,
     read=named(values.env_name),
 )
 PYTHON: Setting[str | None] = Setting(
-    "python", _program_name, "the Python that runs .py files (default: launch's own)", metavar="PATH",
+    "python", values.program_path, "the Python that runs .py files (default: launch's own)", metavar="PATH",
     default=None, given_in=EVERYWHERE, path=_remote_name,
 )  # fmt: skip
 VENV: Setting[str | None] = Setting(
@@ -188,16 +177,16 @@ WORKDIR: Setting[str | None] = Setting(
     given_in=EVERYWHERE, path=remote_path,
 )  # fmt: skip
 TENSORBOARD: Setting[str | None] = Setting(
-    "tensorboard", any_text, "run TensorBoard (default: on the working folder)", metavar="[=DIR]",
+    "tensorboard", str, "run TensorBoard (default: on the working folder)", metavar="[=DIR]",
     default=None, value_optional=True, given_in=EVERYWHERE,
 )  # fmt: skip
 
 SYNC: Setting[tuple[str, ...]] = Setting(
-    "sync", any_text, "copy a folder to the hosts, run there; repeatable", metavar="DIR[:REMOTE]", default=(),
+    "sync", str, "copy a folder to the hosts, run there; repeatable", metavar="DIR[:REMOTE]", default=(),
     repeatable=True, given_in=EVERYWHERE, path=_here, needs=OTHER_MACHINES,
 )  # fmt: skip
 COLLECT: Setting[tuple[str, ...]] = Setting(
-    "collect", any_text, "copy PATH of tasks to here at the end; repeatable", metavar="[TASK=]PATH[:DIR]",
+    "collect", str, "copy PATH of tasks to here at the end; repeatable", metavar="[TASK=]PATH[:DIR]",
     default=(), repeatable=True, given_in=EVERYWHERE,
 )  # fmt: skip
 NO_CHECK = Setting(
@@ -205,7 +194,7 @@ NO_CHECK = Setting(
 )
 # It needs no other machines: the Python API always gives it, and a job file may name hosts.
 RELAY: Setting[str | None] = Setting(
-    "relay", any_text, "forward a port of each host here; see LAUNCH_RELAY", metavar="SOCKET", default=None
+    "relay", str, "forward a port of each host here; see LAUNCH_RELAY", metavar="SOCKET", default=None
 )
 LEASE = Setting(
     "lease", _lease, "time tasks run without a connection (default: 60)", metavar="S", default=60.0,
@@ -225,8 +214,8 @@ RESTARTS = Setting(
     given_in=EVERYWHERE,
 )  # fmt: skip
 RESTART = Setting(
-    "restart", choice(*RESTART_CHOICES), "what starts again (default: auto, by the strategy)",
-    choices=RESTART_CHOICES, default="auto", given_in=EVERYWHERE,
+    "restart", OneOf(*RESTART_CHOICES), "what starts again (default: auto, by the strategy)",
+    default="auto", given_in=EVERYWHERE,
 )  # fmt: skip
 STALL = Setting(
     "stall", values.duration, "a task silent for so long fails: 90s, 10m (default: 0)", metavar="S",
@@ -234,8 +223,8 @@ STALL = Setting(
 )  # fmt: skip
 
 ON_FAILURE = Setting(
-    "on_failure", choice("stop", "continue"), "stop or continue if a task fails (default: stop)",
-    choices=("stop", "continue"), default="stop", given_in=EVERYWHERE,
+    "on_failure", OneOf("stop", "continue"), "stop or continue if a task fails (default: stop)",
+    default="stop", given_in=EVERYWHERE,
 )  # fmt: skip
 DONE_WHEN = Setting(
     "done_when", role_name, "chief, workers or a role: the job is done when it is", metavar="ROLE",
@@ -260,7 +249,7 @@ DETACH = Setting(
 )  # fmt: skip
 DRY_RUN = Setting("dry_run", switch, "show the plan, start nothing", default=False)
 REPORT: Setting[str | None] = Setting(
-    "report", any_text, "write a report (JSON) to this file, too", metavar="FILE", default=None
+    "report", str, "write a report (JSON) to this file, too", metavar="FILE", default=None
 )
 QUIET = Setting("quiet", switch, "show failures only", flags=("-q", "--quiet"), default=False)
 RUN_DIR: Setting[str | None] = Setting(
@@ -287,7 +276,7 @@ NO_DEFAULTS = Setting(
 )
 
 #: The options of a launcher in a cluster, see `launcher.launch.submit`.
-SUBMITTED: Setting[str | None] = Setting("submitted", any_text, metavar="FILE", default=None)
+SUBMITTED: Setting[str | None] = Setting("submitted", str, metavar="FILE", default=None)
 # Descriptors of programs that start `launch`, as the Python API does: `launcher.output.renderers`,
 # `launcher.launch.orchestrator`, `launcher.config.jobfile`, `launcher.launch.interrupts`.
 EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", default=None)

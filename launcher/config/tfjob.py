@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from launcher.common.record import replace
 from launcher.common.text import did_you_mean
-from launcher.config import values
+from launcher.config import schema, values
 from launcher.config.documents import ConfigNode, FaultList, Target, quoted
-from launcher.config.pod_template import PodTemplate, any_keys, mapping_of, read_template
-from launcher.config.schema import KeySpec, MappingValues, mapping, read_mapping, single, table
+from launcher.config.pod_template import PodTemplate, any_keys, read_template
+from launcher.config.schema import KeySpec, MappingValues, key_table, mapping, mapping_of, single
 from launcher.job import CHIEF_ROLES, MAX_TASKS
 
 #: The versions whose TFJobs have the form of the last one.
@@ -31,74 +31,75 @@ _DEFAULT_RESTARTS = "1000"
 
 _COUNT = single(values.whole(0, MAX_TASKS))
 _SECONDS = single(values.whole(1, values.MAX_DAYS * 86_400))
-_POLICY = table(
-    KeySpec("cleanPodPolicy", "", single(values.choice("All", "Running", "None"))),
-    KeySpec("activeDeadlineSeconds", "", _SECONDS),
-    KeySpec("backoffLimit", "", _COUNT),
+_POLICY = key_table(
+    KeySpec("cleanPodPolicy", single(values.OneOf("All", "Running", "None"))),
+    KeySpec("activeDeadlineSeconds", _SECONDS),
+    KeySpec("backoffLimit", _COUNT),
     *any_keys("suspend", "ttlSecondsAfterFinished", "schedulingPolicy", "managedBy"),
 )
-_SPEC = table(
+_SPEC = key_table(
     *any_keys("tfReplicaSpecs", "enableDynamicWorker"),
-    KeySpec("successPolicy", "", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
-    KeySpec("runPolicy", "", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
+    KeySpec("successPolicy", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
+    KeySpec("runPolicy", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
     *_POLICY.values(),  # where earlier versions have them
 )
-_TFJOB = table(
-    KeySpec("apiVersion", "", single(values.choice(*_VERSIONS))),
-    KeySpec("spec", "", mapping(_SPEC, "expected a mapping with tfReplicaSpecs:")),
+_TFJOB = key_table(
+    KeySpec("apiVersion", single(values.OneOf(*_VERSIONS))),
+    KeySpec("spec", mapping(_SPEC, "expected a mapping with tfReplicaSpecs:")),
     *any_keys("kind", "metadata", "status"),
 )
-_REPLICAS = table(
-    KeySpec("replicas", "", _COUNT),
-    KeySpec("restartPolicy", "", single(values.choice("Never", "OnFailure", "Always", "ExitCode"))),
+_REPLICAS = key_table(
+    KeySpec("replicas", _COUNT),
+    KeySpec("restartPolicy", single(values.OneOf("Never", "OnFailure", "Always", "ExitCode"))),
     *any_keys("template"),
 )
 # ---------------------------------------------------------------------- the file
 
 
-def job_of(node: ConfigNode, target: Target, faults: FaultList) -> tuple[ConfigNode, list[str]]:
-    """The job file that does the same as a TFJob, and notes for the user.
+def job_of(node: ConfigNode, target: Target, faults: FaultList, notes: list[str]) -> ConfigNode | None:
+    """The job file that does the same as a TFJob; ``None``: it has faults.
 
     Args:
         node: the mapping of the TFJob.
         target: what the user asks for.
-        faults: new faults are added. If there are any, the job file is of no use.
+        faults: new faults are added.
+        notes: new notes for the user are added.
     """
-    made = _TFJob(target, faults)
-    return made.job(node), made.notes()
+    tfjob = _TFJob(target, faults, notes)
+    made = tfjob.job(node)
+    tfjob.note_unused()
+    return None if faults else made
 
 
 class _TFJob:
     """Makes the job file of one TFJob."""
 
-    def __init__(self, target: Target, faults: FaultList) -> None:
-        self._target, self._faults = target, faults
+    def __init__(self, target: Target, faults: FaultList, notes: list[str]) -> None:
+        self._target, self._faults, self._notes = target, faults, notes
         #: What launch does not use -> its lines.
         self._unused: dict[str, list[int]] = {}
-        self._notes: list[str] = []
         #: What each type of replicas says of its pods.
         self._templates: dict[str, PodTemplate] = {}
 
-    def notes(self) -> list[str]:
-        """Notes for the user; one names all that is not used."""
+    def note_unused(self) -> None:
+        """Add a note that names all that is not used."""
         names: list[str] = []
         for lines, name in sorted((sorted(set(lines)), name) for name, lines in self._unused.items()):
             places = [f":{line}" for line in lines]
             if not names:
                 places[0] = self._faults.where(lines[0])
             names.append(f"{name} ({', '.join(places)})")
-        unused = f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md"
-        return self._notes + ([unused] if names else [])
+        if names:
+            self._notes.append(f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md")
 
     def _leave(self, name: str, node: ConfigNode) -> None:
         self._unused.setdefault(name, []).append(node.key_line or node.line)
 
     def job(self, node: ConfigNode) -> ConfigNode:
         """The job file."""
-        faults, top = self._faults, read_mapping(node, _TFJOB, self._faults, owner="of the TFJob")
+        faults, top = self._faults, schema.read_mapping(node, _TFJOB, self._faults, owner="of the TFJob")
         for key, expected in (("apiVersion", _VERSIONS[0]), ("spec", "spec.tfReplicaSpecs")):
-            if key not in top.nodes:
-                top.add(key, f"the TFJob has no {key}", f"expected {expected}")
+            top.lacks(key, f"the TFJob has no {key}", f"expected {expected}")
         if top.get("apiVersion", _VERSIONS[0]) != _VERSIONS[0]:
             where = faults.where(top.line_of("apiVersion"))
             self._notes.append(f"{where}: this version of TFJob is read as {_VERSIONS[0]}")
@@ -149,11 +150,12 @@ class _TFJob:
             )
         elif spec.get("successPolicy"):
             self._leave("successPolicy, as there is a chief", spec.nodes["successPolicy"])
-        for key in ("ttlSecondsAfterFinished", "schedulingPolicy", "managedBy", "suspend"):
-            if key in policy.nodes:
-                self._leave(key, policy.nodes[key])
-        if "enableDynamicWorker" in spec.nodes:
-            self._leave("enableDynamicWorker", spec.nodes["enableDynamicWorker"])
+        written = {**spec.nodes, **policy.nodes}
+        for key in (
+            "ttlSecondsAfterFinished", "schedulingPolicy", "managedBy", "suspend", "enableDynamicWorker",
+        ):  # fmt: skip
+            if key in written:
+                self._leave(key, written[key])
         if policy.get("cleanPodPolicy") == "None":
             self._leave("cleanPodPolicy: None", policy.nodes["cleanPodPolicy"])
         return job
@@ -181,9 +183,7 @@ class _TFJob:
     def _roles(self, spec: MappingValues) -> dict[str, ConfigNode]:
         """The roles, by their names in job files."""
         faults = self._faults
-        if "tfReplicaSpecs" not in spec.nodes:
-            if not spec.misspelt:
-                faults.add(spec.line, "spec has no tfReplicaSpecs", "expected them, as in Worker: ...")
+        if spec.lacks("tfReplicaSpecs", "spec has no tfReplicaSpecs", "expected them, as in Worker: ..."):
             return {}
         found: dict[str, ConfigNode] = {}
         for name, written in mapping_of(spec.nodes["tfReplicaSpecs"], "tfReplicaSpecs", faults).items():
@@ -202,7 +202,7 @@ class _TFJob:
 
     def _role(self, name: str, written: ConfigNode) -> dict[str, ConfigNode]:
         """The keys of one role, with its ``restartPolicy``."""
-        keys = read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
+        keys = schema.read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
         names = {"replicas": "count", "restartPolicy": "restartPolicy"}
         role = {ours: keys.nodes[key] for key, ours in names.items() if key in keys}
         template = read_template(name, written, self._target, self._faults, self._leave)

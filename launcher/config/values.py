@@ -45,10 +45,16 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def choice(*choices: str) -> Callable[[str], str]:
+class OneOf:
     """A reader of one of several texts."""
-    *first, last = choices
-    return matching("|".join(choices), f"expected {', '.join(first)} or {last}")
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, text: str) -> str:
+        if text in self.choices:
+            return text
+        raise ValueError(f"expected {', '.join(self.choices[:-1])} or {self.choices[-1]}")
 
 
 label = matching(

@@ -30,9 +30,9 @@ from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.options import reason_of
 from launcher.common.errors import Fault, InputError, LaunchError, TransportError
 from launcher.common.record import Record
-from launcher.common.text import join_names, plural
+from launcher.common.text import escape_controls, join_names, plural
 from launcher.common.trusted_io import read_regular
-from launcher.config.documents import read_text, shown_path
+from launcher.config.documents import read_text
 from launcher.job import Host
 from launcher.messages import say
 
@@ -99,7 +99,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     written = [("PACKAGE", package) for package in packages]
     for path in files:
         lines = read_text(path, "requirements file", InputError).splitlines()
-        written += [(f"{shown_path(path)}:{number}", line) for number, line in enumerate(lines, 1)]
+        written += [(f"{escape_controls(path)}:{number}", line) for number, line in enumerate(lines, 1)]
     faults, found = [], []
     for place, line in written:
         text = re.sub(r"(^|\s)#.*", "", line).strip()

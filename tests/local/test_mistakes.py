@@ -268,7 +268,7 @@ JOB_FILES = [
     (START + "hosts: nofile.yaml", "nofile.yaml: no such hostfile; expected a file"),
     (
         "kind: PyTorchJob\nspec: {}",
-        "1: this is a file of Kubernetes (PyTorchJob); expected kind: TFJob, or a job file with command:",
+        "1: this is a file of Kubernetes (PyTorchJob); expected kind: TFJob, or a mapping with command:",
     ),
     ("---\n" + START + "---\n" + START, "5: a second document, after that at line 2; expected one"),
 ]

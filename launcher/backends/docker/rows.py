@@ -10,7 +10,6 @@ from launcher.config import values
 from launcher.config.documents import ConfigNode, FaultList, quoted
 from launcher.config.schema import several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
-from launcher.config.table import any_text
 
 #: Options of ``docker run`` that launch sets itself.
 _RESERVED = (
@@ -40,7 +39,7 @@ DOCKER: Setting[str | None] = Setting(
     default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,
 )  # fmt: skip
 MOUNTS: Setting[tuple[str, ...]] = Setting(
-    "mounts", any_text, "a further folder or file of containers; repeatable", metavar="SRC[:DST][:ro]",
+    "mounts", str, "a further folder or file of containers; repeatable", metavar="SRC[:DST][:ro]",
     flags=("--mount",), default=(), repeatable=True, given_in=EVERYWHERE, path=_mount,
     join=lambda weaker, stronger: weaker + stronger, needs=DOCKER_CONTAINERS,
 )  # fmt: skip
@@ -57,7 +56,7 @@ KEEP = Setting(
     needs=DOCKER_CONTAINERS,
 )  # fmt: skip
 ENGINE_OPTIONS: Setting[tuple[tuple[str, tuple[str, ...]], ...]] = Setting(
-    "engine_options", any_text, "Other options of docker run, without dashes: shm_size: 1g.", key="options",
+    "engine_options", str, "Other options of docker run, without dashes: shm_size: 1g.", key="options",
     default=(), given_in=FILES, read=_read_engine_options,
 )  # fmt: skip
 

@@ -9,7 +9,6 @@ from launcher.backends.containers import CONTAINER_ROWS, keep_image
 from launcher.config import values
 from launcher.config.documents import ConfigNode, FaultList, plain
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
-from launcher.config.table import any_text
 
 PODS = Need("the option is about Kubernetes", "expected --kubernetes IMAGE, too")
 
@@ -55,11 +54,11 @@ START_TIMEOUT = Setting(
     default=300.0, given_in=EVERYWHERE, needs=PODS,
 )  # fmt: skip
 POD: Setting[Mapping[str, Any]] = Setting(
-    "pod", any_text, "A pod template that is merged into each pod: nodeSelector, volumes ...", default={},
+    "pod", str, "A pod template that is merged into each pod: nodeSelector, volumes ...", default={},
     given_in=FILES, read=_read_template,
 )  # fmt: skip
 POD_OF_ROLES: Setting[tuple[tuple[str, Mapping[str, Any]], ...]] = Setting(
-    "pods", any_text, "Templates for the pods of single roles, too: worker: {spec: ...}.", default=(),
+    "pods", str, "Templates for the pods of single roles, too: worker: {spec: ...}.", default=(),
     by_role=True, given_in=FILES, read=_read_templates,
 )  # fmt: skip
 

@@ -248,11 +248,11 @@ def test_empty_documents_do_not_matter(text: str):
 
 
 FAULTS = [
-    ("", "j:1: the file has no value; expected a mapping, with roles:"),
-    ("---\n---\n# a\n---\n", "j:1: the file has no value; expected a mapping, with roles:"),
+    ("", "j:1: the file has no value; expected kind: TFJob, or a mapping with command: and roles:"),
+    ("---\n---\n# a\n---\n", "j:1: the file has no value; expected kind: TFJob, or a mapping with command: and roles:"),
     ("command: a\nroles: {worker: 1}\n---\ncommand: b\nroles: {worker: 2}", "j:4: a second document, after that at line 1; expected one document"),
     ("command: [echo, '${trialParameters.lr}']\nroles: {worker: {{ .Values.n }}}", 'j:1: the placeholder "${trialParameters.lr}" is not filled in; expected a value, as Katib writes it into the TFJob of each trial'),
-    ("- a", "j:1: the file is a list; expected a mapping, with roles:"),
+    ("- a", "j:1: the file is a list; expected kind: TFJob, or a mapping with command: and roles:"),
     ("command: a\nroles: {worker: 0}", f"j:2: {NO_TASK}"),
     ("command: a\nroles: [worker]", "j:2: roles is a list; expected a mapping, as in worker: 4"),
     ("roles: {worker: 1}", f'j:1: role "worker" has no program; {NO_PROGRAM}'),

@@ -15,14 +15,13 @@ from launcher.common.errors import JobError
 from launcher.config.documents import MAX_FAULTS, ConfigNode, FaultList, parse_yaml, quoted
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import ROLE
-from launcher.config.schema import KeySpec, by_role, named, read_mapping, several, single
-from launcher.config.schema import table as keys_by_name
+from launcher.config.schema import KeySpec, by_role, key_table, named, read_mapping, several, single
 
-KEYS = keys_by_name(
-    KeySpec("one", "", single(str)),
-    KeySpec("list", "", several(str, str.split)),
-    KeySpec("pairs", "", named(str)),
-    KeySpec("limit", "", by_role(single(int))),
+KEYS = key_table(
+    KeySpec("one", single(str)),
+    KeySpec("list", several(str, str.split)),
+    KeySpec("pairs", named(str)),
+    KeySpec("limit", by_role(single(int))),
 )
 
 

@@ -272,7 +272,7 @@ def test_the_only_tfjob_of_a_file(text: str, first: int, others: str):
 
 def kinds(text: str) -> str:
     return (
-        f"this is a file of Kubernetes ({text}); expected kind: TFJob, or a job file with command: and roles:"
+        f"this is a file of Kubernetes ({text}); expected kind: TFJob, or a mapping with command: and roles:"
     )
 
 
@@ -285,7 +285,7 @@ def kinds(text: str) -> str:
         ("apiVersion: v1\nspec: {}", f"j:1: {kinds('without a kind')}"),
         (f"{MAP}---\napiVersion: batch/v1\nkind: Job\n---\n{MAP}", f"j:1: {kinds('ConfigMap, Job')}"),
         (f"command: a\nroles: {{worker: 1}}\n---\n{MAP}", f"j:4: {kinds('ConfigMap')}"),
-        ("apiVersion: v1\nkind: List\nitems: []", f"j:1: {kinds('an empty List')}"),
+        ("apiVersion: v1\nkind: List\nitems: []", f"j:1: {kinds('List')}"),
         ("apiVersion: kubeflow.org/v1beta1\nkind: Experiment\nspec: {a: '${trialParameters.b}'}", f"j:1: {kinds('Experiment')}; Experiment has a TFJob at spec.trialTemplate.trialSpec, its placeholders filled in"),
         (f"{FULL}---\n{FULL}", f"j:{len(FULL.splitlines()) + 2}: the file has 2 TFJobs, the first at line 1; expected one: launch starts one job"),
         # placeholders

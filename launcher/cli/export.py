@@ -22,7 +22,7 @@ from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settin
 from launcher.config.table import PYTHON, WORKDIR
 from launcher.config.values import OneOf
 from launcher.export import compose, kubernetes, slurm
-from launcher.export.exported import MARK, Exported, exported, label
+from launcher.export.exported import MARK, TASK_PORT, Exported, exported, label
 from launcher.job import Host, JobSpec
 from launcher.launch.build_options import build_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
@@ -136,7 +136,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
     spec = with_limits(spec, given, has_python=has_python, has_workdir=has_workdir)
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in task_hosts(spec)[0]]
     named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
-    made = exported(spec, named, kubernetes.PORT, name)
+    made = exported(spec, named, TASK_PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
 
 
@@ -144,5 +144,5 @@ def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported
     given: DockerOptions = _asked(options, "docker")
     has_folder = not given.no_mount or options.settings.is_given(WORKDIR)
     spec = with_limits(spec, given, has_python=options.settings.is_given(PYTHON), has_workdir=has_folder)
-    made = exported(spec, task_hosts(spec)[0], compose.PORT, name)
+    made = exported(spec, task_hosts(spec)[0], TASK_PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

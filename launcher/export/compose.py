@@ -15,8 +15,6 @@ from launcher.common.text import join_names
 from launcher.export.exported import Exported, documents, heading
 from launcher.job import PlacedTask, TaskPlan
 
-#: The port of each task: each has an address of its own.
-PORT = 2222
 _LEFT_OUT_NOTE = "--timeout, --restarts, --on-failure, docker: options, "
 
 

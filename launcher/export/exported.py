@@ -26,6 +26,8 @@ from launcher.scheduler.plan import completed, make_plan
 #: The beginning and the end of a name in a text: of a value that is known when the task starts. No argument
 #: and no variable contains it.
 MARK = "\0"
+#: The port of each task where each has an address of its own.
+TASK_PORT = 2222
 #: Variables that launch gives each task unless the user sets them: output comes line by line.
 _DEFAULT_VARIABLES = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
 #: What only a launcher can do.

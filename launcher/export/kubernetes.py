@@ -13,11 +13,9 @@ from launcher.backends.kubernetes.manifest import HOME, pod_spec, with_templates
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.common.errors import Fault, JobError
 from launcher.common.text import join_names
-from launcher.export.exported import Block, Exported, documents, filled, heading
+from launcher.export.exported import TASK_PORT, Block, Exported, documents, filled, heading
 from launcher.job import OnFailure, Role, TaskPlan
 
-#: The port of each task: each has an address of its own.
-PORT = 2222
 #: Bytes of the files of a ConfigMap; with names and quotes it may have 1 MiB.
 MAX_CONFIG_MAP_BYTES = 900_000
 _LEFT_OUT_NOTE = "mounts and options of docker:, "
@@ -87,11 +85,17 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {_NAME_LABEL: job.name},
-        "ports": [{"name": "tensorflow", "port": PORT}],
+        "ports": [{"name": "tensorflow", "port": TASK_PORT}],
     }
-    objects: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("v1", "ConfigMap", job.name, {"data": data}),
-        ("v1", "Service", job.name, {"spec": service}),
+    where = {"namespace": options.namespace} if options.namespace else {}
+
+    def manifest(version: str, kind: str, name: str, **content: Any) -> dict[str, Any]:
+        metadata = {"name": name, **where, "labels": {_NAME_LABEL: job.name}}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
+
+    made = [
+        manifest("v1", "ConfigMap", job.name, data=data),
+        manifest("v1", "Service", job.name, spec=service),
     ]
     for part in job.parts():
         role = part.role
@@ -99,17 +103,7 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
         pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
         spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name
-        objects.append(("batch/v1", "Job", _job_name(job.name, role.name), {"spec": spec}))
-    where = {"namespace": options.namespace} if options.namespace else {}
-    made = (
-        {
-            "apiVersion": v,
-            "kind": kind,
-            "metadata": {"name": name, **where, "labels": {_NAME_LABEL: job.name}},
-            **its,
-        }
-        for v, kind, name, its in objects
-    )
+        made.append(manifest("batch/v1", "Job", _job_name(job.name, role.name), spec=spec))
     return heading(job, "kubernetes", _LEFT_OUT_NOTE, _lines(job, options, user, files)) + documents(*made)
 
 
@@ -154,7 +148,7 @@ def _pod(
 ) -> dict[str, Any]:
     """Return the spec of the pods of a role."""
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
-    later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{PORT}"}
+    later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{TASK_PORT}"}
     if role.name == job.plan.tasks[0].task.role:
         later.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 
@@ -184,7 +178,7 @@ def _pod(
         args=args,
         workingDir=task.workdir or HOME,
         env=[{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)],
-        ports=[{"containerPort": PORT}],
+        ports=[{"containerPort": TASK_PORT}],
         volumeMounts=[
             {"name": _HOME_VOLUME, "mountPath": HOME},
             {"name": _CONFIG_VOLUME, "mountPath": _CONFIG_PATH},

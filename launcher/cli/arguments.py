@@ -30,10 +30,6 @@ _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}
 _ACTIONS = ("-h", "--help", "--help-all", "--version", *_PROGRAM_OPTIONS.values())
 
 
-class UsageError(InputError):
-    """The words are no command line."""
-
-
 def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = None) -> LaunchWords:
     """Parse the words of a launch, also those after a job file: options, and for a TFJob perhaps a program.
 
@@ -42,7 +38,7 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         namespace: Gets the texts before the program as they are found, also if an error is raised.
 
     Raises:
-        UsageError: An option does not exist, or lacks its value.
+        InputError: An option does not exist, or lacks its value.
     """
     texts, command, is_marked = _parse(words, argparse.Namespace() if namespace is None else namespace)
     job_file = command[0] if command and names_job_file(command[0]) else ""
@@ -74,7 +70,7 @@ def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[st
     if unknown:
         # The wrong value may be the program, whose options then seem to be ours: --ps train.py --epochs 3.
         if faults := command_line_level(texts, parser.rows)[1]:
-            raise UsageError(faults)
+            raise InputError(faults)
         parser.refuse(unknown[0], words)
     program = texts.pop("program")
     named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
@@ -142,6 +138,7 @@ class RowParser(argparse.ArgumentParser):
         # The same texts on each Python: 3.14 would colour the usage, 3.15 add guesses to faults.
         vars(self).update(color=False, suggest_on_error=False)
         self.command = name
+        self._help_option = "--help-all" if name == "run" else "--help"
         groups = sorted(groups_of(name), key=lambda group: group.title != "options")  # first in the usage
         self.rows = [row for group in groups for row in group.rows if COMMAND_LINE in row.given_in]
         self.add_argument("-h", "--help", action=_Print, text=self.format_help)
@@ -156,11 +153,9 @@ class RowParser(argparse.ArgumentParser):
         return help_text(self.command, self.format_usage(), common=self.command == "run")
 
     def error(self, message: str) -> NoReturn:
-        """Raise a usage error instead of exiting."""
-        raise UsageError([Fault("", escape_controls(f"{message.removeprefix('argument ')} {self._hint()}"))])
-
-    def _hint(self) -> str:
-        return f"({self.prog} {'--help-all' if self.command == 'run' else '--help'} shows all options)"
+        """Raise an error instead of exiting."""
+        text = f"{message.removeprefix('argument ')} ({self.prog} {self._help_option} shows all options)"
+        raise InputError([Fault("", escape_controls(text))])
 
     def parse_words(self, words: Sequence[str], namespace: argparse.Namespace) -> list[str]:
         """Parse words into texts by the names of the rows.
@@ -187,7 +182,7 @@ class RowParser(argparse.ArgumentParser):
             name, following = attached[1], [attached[2]]
         peer = foreign_options.option(name)
         if peer is not None and self._has_all(peer.answer):
-            raise UsageError([Fault("", escape_controls(peer.fault(name, following[: peer.values])))])
+            raise InputError([Fault("", escape_controls(peer.fault(name, following[: peer.values])))])
         # --no-verbose is not a misspelt --verbose.
         known = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
         if name.startswith("--no-"):

@@ -196,9 +196,8 @@ def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
     before = len(faults)
     try:
         quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
-        roots = yaml.compose_all(
-            _without_tabs(text), Loader=yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
-        )
+        loader = yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
+        roots = yaml.compose_all(_without_tabs(text), Loader=loader)
         nodes = [_node(root, 0, faults, set()) for root in roots]
         return [node for node in nodes if node.value is not None] if len(faults) == before else []
     except RecursionError:
@@ -289,7 +288,8 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         table: the keys that lead to the table; empty: the whole document.
     """
     try:
-        value, lines = load_toml(text), _toml_lines(text)
+        value: Any = load_toml(text)
+        lines = _toml_lines(text)
         for number, key in enumerate(table, 1):
             value = value.get(key)
             if value is None:

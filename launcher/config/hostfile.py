@@ -349,9 +349,8 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     if re.fullmatch(_LSF, text.strip()):
         words = text.split()
         for name, slots in zip(words[::2], words[1::2], strict=True):
-            builder.add(
-                name, 0, schema.read_mapping(ConfigNode({"slots": ConfigNode(slots)}), HOST, builder.faults)
-            )
+            written = ConfigNode({"slots": ConfigNode(slots)})
+            builder.add(name, 0, schema.read_mapping(written, HOST, builder.faults))
     else:
         for entry in split_entries(text) if text.strip() else ():
             builder.add(entry, 0)

@@ -168,9 +168,7 @@ class _ContainerReader:
                 self._leave("other containers", other)
         metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
         pod = ConfigNode({**metadata, "spec": ConfigNode(spec)}, own.line, own.line)
-        pull = (
-            _PULL_POLICIES[container["imagePullPolicy"]] if images and "imagePullPolicy" in container else ""
-        )
+        pull = _PULL_POLICIES.get(container.get("imagePullPolicy", ""), "") if images else ""
         return PodTemplate(role, line=own.line, commanded="command" in nodes, rest=pod, pull=pull)
 
     def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:

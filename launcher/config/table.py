@@ -152,12 +152,7 @@ VARIABLES: Setting[tuple[str, ...]] = Setting(
     flags=("-x",), default=(), repeatable=True,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
-    "env",
-    str,
-    "Environment variables of the tasks.",
-    default=(),
-    given_in=FILES,
-    read=named(values.env_name),
+    "env", str, "Environment variables of the tasks.", default=(), given_in=FILES, read=named(values.env_name)
 )
 PYTHON: Setting[str | None] = Setting(
     "python", values.program_path, "the Python that runs .py files (default: launch's own)", metavar="PATH",

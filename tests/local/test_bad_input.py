@@ -28,7 +28,7 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
     ("words", "message"),
     [
         (["--no-check", "--lease", "30", "true"], "--no-check: the option is about other machines, and none"),
-        (["--python", "", "true"], "--python: ''; expected text that is not empty"),
+        (["--python", "", "true"], "--python: ''; expected text of one line"),
         (["--workdir", "", "true"], "--workdir: ''; expected text that is not empty"),
         (["--tensorboard", "", "true"], "expected a program"),
         (["--run-dir", "a/" * 3000, "true"], "--run-dir: more than 200 folders in each other"),

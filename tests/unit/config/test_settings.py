@@ -15,7 +15,7 @@ from launcher.backends import rows, sections
 from launcher.backends.containers import MEMORY, PULL
 from launcher.backends.docker.rows import DOCKER, MOUNTS
 from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
-from launcher.cli.arguments import UsageError, parse_launch
+from launcher.cli.arguments import parse_launch
 from launcher.common.errors import InputError
 from launcher.config import table
 from launcher.config.defaults import find_defaults
@@ -136,13 +136,13 @@ def test_all_wrong_values_of_a_command_line_are_reported_at_once():
     ],
 )
 def test_options_that_do_not_exist_are_reported_one_at_a_time(words: str, answer: str):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(InputError) as error:
         parse_launch(words.split())
     assert len(error.value.faults) == 1 and answer in str(error.value)
 
 
 def test_options_of_a_wrong_value_that_is_the_program_are_not_reported():
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(InputError) as error:
         parse_launch(["--ps", "train.py", "--epochs", "3"])
     assert [fault.where for fault in error.value.faults] == ["--ps"]
 

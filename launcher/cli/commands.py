@@ -14,22 +14,11 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match
 from launcher.config.settings import Group
 
-#: Command -> module. Any other first word belongs to ``run``.
-COMMANDS = {
-    "run": "launcher.cli.run",
-    "ps": "launcher.cli.ps",
-    "logs": "launcher.cli.logs",
-    "attach": "launcher.cli.attach",
-    "stop": "launcher.cli.stop",
-    "restart": "launcher.cli.restart",
-    "hosts": "launcher.cli.hosts",
-    "check": "launcher.cli.check",
-    "prepare": "launcher.cli.prepare",
-    "export": "launcher.cli.export",
-    "clean": "launcher.cli.clean",
-    "completion": "launcher.cli.completion",
-    "help": "launcher.cli.help",
-}
+#: Each has a module of its name. Any other first word belongs to ``run``.
+COMMANDS = (
+    "run", "ps", "logs", "attach", "stop", "restart", "hosts", "check", "prepare", "export", "clean",
+    "completion", "help",
+)  # fmt: skip
 #: Where an installed launch has the documentation, below the prefix of its Python.
 DOCUMENTATION = "share/doc/tf-launcher/docs"
 
@@ -42,7 +31,7 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
 
 def command_module(name: str) -> ModuleType:
     """Return the module of a command; it has ``SUMMARY``, ``EXAMPLES``, ``GROUPS`` or ``groups``, ``run``."""
-    return importlib.import_module(COMMANDS[name])
+    return importlib.import_module(f"launcher.cli.{name}")
 
 
 def groups_of(name: str) -> Sequence[Group]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser
-from collections.abc import Callable
 
 from argcomplete import autocomplete, completers, shell_integration
 
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS
 from launcher.cli.export import FORMS
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import OneOf
@@ -32,29 +32,23 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str]) -> None:
-    """Print the completions of a command line to the shell, and end this process.
-
-    Args:
-        parser_of: gives the parser of a command.
-        commands: all of them.
-    """
+def complete() -> None:
+    """Print the completions of a command line to the shell, and end this process."""
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
-    if len(typed) > 1 and typed[1] in commands:
+
+    def commands_and_files(prefix: str, **_: object) -> list[str]:
+        names = COMMANDS if len(typed) == 1 else ()
+        return [*names, *completers.FilesCompleter()(prefix)]
+
+    if len(typed) > 1 and typed[1] in COMMANDS:
         exports = typed[1] == "export"  # after the name of a form there are the words of a launch
         divided = next((number for number, word in enumerate(typed) if exports and word in FORMS), 1)
         # argcomplete ignores the arguments before this number: the command.
         os.environ["_ARGCOMPLETE"] = str(divided + 1)
-        parser = parser_of(typed[1] if divided == 1 else "run")
-        autocomplete(parser, always_complete_options=False)
-        return
-
-    def commands_and_files(prefix: str, **_: object) -> list[str]:
-        names = commands if len(typed) == 1 else []
-        return [*names, *completers.FilesCompleter()(prefix)]
-
-    parser = parser_of("run")
-    program = next(action for action in parser._actions if action.dest == "program")
-    program.completer = commands_and_files  # type: ignore[attr-defined]
+        parser = command_parser(typed[1] if divided == 1 else "run")
+    else:
+        parser = command_parser("run")
+        program = next(action for action in parser._actions if action.dest == "program")
+        program.completer = commands_and_files  # type: ignore[attr-defined]
     autocomplete(parser, always_complete_options=False)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.cli import foreign_options
-from launcher.cli.arguments import command_parser, parse_command
+from launcher.cli.arguments import parse_command
 from launcher.cli.commands import COMMANDS, SYNOPSIS, command_module, no_command
 from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.text import closest_match, escape_controls
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from launcher.cli.completion import complete  # noqa: PLC0415 - of this command only
 
-        complete(command_parser, list(COMMANDS))
+        complete()
     if not argv:
         print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code

@@ -68,9 +68,8 @@ def run(settings: Settings) -> int:
         ago = duration(time.time() - report.ended_at)
         say(f"{found.name} ended {ago} ago with exit code {report.exit_code}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
-    out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, is_terminal=sys.stdout.isatty())
-    for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), out, messages):
+    for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             say(f"{found.name} runs on; launch attach {found.name} comes back")
             return LEFT_EXIT_CODE

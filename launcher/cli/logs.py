@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import BinaryIO
 
 from launcher.backends.queued_runs import shown_there, states
 from launcher.cli.follower import RunFollower
@@ -67,14 +66,13 @@ def run(settings: Settings) -> int:
     words = ("logs", *(["--follow"] if settings[FOLLOW] else []), *lines, found.paths.root, *names)
     if (code := shown_there(found, *words, follow=settings[FOLLOW])) is not None:
         return code
-    out = sys.stdout.buffer
     if settings[FOLLOW]:
-        for _ in follow(found, lambda: logs_of(found, names, last), out):
+        for _ in follow(found, lambda: logs_of(found, names, last)):
             continue
     else:
         for log in logs_of(found, names, last):
-            log.write_rest(out)
-        out.flush()
+            log.write_rest(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
     chosen = selected(known, names) if (known := tasks(found)) else []
     if not chosen:
         say(f"no task of {found.name} was started, so it has no logs")
@@ -91,14 +89,13 @@ def run(settings: Settings) -> int:
 
 
 def follow(
-    run: Run, open_logs: Callable[[], list[GrowingLog]], out: BinaryIO, messages: GrowingLog | None = None
+    run: Run, open_logs: Callable[[], list[GrowingLog]], messages: GrowingLog | None = None
 ) -> Iterator[None]:
-    """Write what is new in logs until the run has ended and all is written.
+    """Write what is new in logs to stdout until the run has ended and all is written.
 
     Args:
         run: the run.
         open_logs: gives the logs; called when the plan is written: at the start, and when tasks have moved.
-        out: where to write.
         messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
             came before them; those that are there at the start come first.
 
@@ -109,7 +106,7 @@ def follow(
         LaunchError: a log can't be read, or the run's record can't be trusted.
     """
     run.check_trusted()
-    logs: list[GrowingLog] = []
+    out, logs = sys.stdout.buffer, list[GrowingLog]()
     follower = RunFollower(run, output=True)
     waiting, seen, planned, look_until = io.BytesIO(), 0, 0, 0.0
     while True:

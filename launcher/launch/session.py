@@ -374,11 +374,14 @@ class Session:
 
     def requeue_after(self, report: Report) -> Requeue:
         """Return whether the run continues with another launcher after the job has ended here."""
-        if self.queue is None or report.failure is None:
+        if self.queue is None:
             return Requeue.NO
         is_restart_left = report.restarts < self.allocation.spec.policy.restarts
-        if is_restart_left and self.interrupts.limit_is_near and self.queue.may_requeue():
+        is_cut_short = report.failure is not None and self.interrupts.limit_is_near
+        if is_cut_short and is_restart_left and self.queue.may_requeue():
             return Requeue.BY_US
+        # Asked after a success, too: the queue signals all processes of the batch job at once, and tasks that
+        # save their state and exit with 0 may do so before this process sees its own signal.
         return Requeue.BY_QUEUE if self.queue.is_requeued() else Requeue.NO
 
     def finish(self, report: Report) -> None:

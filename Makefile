@@ -31,7 +31,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast newest coverage soak lint types docs public promises picture forks as-user data collected bench man packages \
+.PHONY: help venv dev demo test test-fast newest coverage soak lint types docs public promises snapshots picture forks as-user data collected bench man packages \
 	oldest constraints wheel dist install uninstall clean python-ok
 
 help:  ## this list
@@ -112,6 +112,10 @@ public: $(VENV)/.dev  ## renew what tests/test_public.py compares with, after a 
 promises: $(VENV)/.dev  ## renew the table of tests/README.md, after a change of tests/promises.toml or of a marker
 	$(BIN)/python -m tests.promises
 	@git --no-pager diff --stat tests/README.md
+
+snapshots: $(VENV)/.dev  ## renew the texts in tests/**/__snapshots__, after a change of texts that is meant
+	$(BIN)/python -m pytest -p no:cacheprovider -qq --snapshot-update $(sort $(dir $(wildcard $(addsuffix /__snapshots__,tests/* tests/*/*))))
+	@git --no-pager diff --stat -- '*.ambr'
 
 picture: $(VENV)/.dev  ## record docs/terminal.svg from a training
 	$(BIN)/python examples/mnist_dist/data.py

@@ -513,7 +513,7 @@ class HostListBuilder:
         if entry is None:
             return
         names, own = entry
-        for key in own.keys() & nodes.keys():
+        for key in [key for key in own if key in nodes]:
             problem = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
             faults.add(nodes[key].key_line, problem, "expected it once")
         fields = {**defaults, **(settings or {}), **own}

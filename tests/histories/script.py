@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
@@ -52,6 +53,7 @@ from launcher.scheduler.plan import make_plan
 from launcher.supervisor import JobState, Machine, Timer, commands
 from launcher.supervisor.commands import Command
 from launcher.supervisor.restart_policy import RestartPolicy
+from tests.histories.host_events import FIRST_PORT, HostEvents
 from tests.histories.invariants import validate
 
 CommandKind = TypeVar("CommandKind", bound=Command)
@@ -67,41 +69,25 @@ _PARTS = {"ends": ("gets 15", "dies 15", "gone"), "finishes": ("exits {}", "gone
 START = 1.0
 
 
-def job(
-    *counts: str,
-    on_failure: str = "stop",
-    grace: float = 10.0,
-    timeout: float | None = None,
-    restarts: int = 0,
-    restart: str = "auto",
-    stall: float | None = None,
-    done_when: str = "",
-) -> JobSpec:
+#: Words of a role in `job`.
+_ROLE_WORDS: dict[str, Callable[[str], Any]] = {
+    "drain": float, "restart": str, "memory": int,
+    "retryable": lambda text: tuple(map(exit_codes, text.split())),
+}  # fmt: skip
+
+
+def job(*counts: str, on_failure: str = "stop", **policy: Any) -> JobSpec:
     """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
 
-    Also ``evaluator 1 drain 60``, ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 128-255``, and
-    ``worker 2 memory 8``: bytes.
+    Also ``evaluator 1 drain 60``, ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 3 128-255``,
+    and ``worker 2 memory 8``: bytes.
     """
     roles = []
     for count in counts:
-        name, number, *more = count.split()
-        role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
-        role = replace(role, drain=float(more[1])) if more[:1] == ["drain"] else role
-        if more[:1] == ["retryable"]:
-            role = replace(role, retryable=tuple(map(exit_codes, more[1:])))
-        if more[:1] == ["memory"]:
-            role = replace(role, memory=int(more[1]))
-        roles.append(replace(role, restart=more[1]) if more[:1] == ["restart"] else role)
-    policy = Policy(
-        OnFailure(on_failure),
-        grace,
-        timeout,
-        restarts=restarts,
-        restart=restart,
-        stall=stall,
-        done_when=done_when,
-    )
-    return JobSpec(tuple(roles), policy=policy)
+        name, number, word, value = [*count.split(" ", 3), "", ""][:4]
+        role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=word == "sidecar")
+        roles.append(replace(role, **{word: _ROLE_WORDS[word](value)}) if word in _ROLE_WORDS else role)
+    return JobSpec(tuple(roles), policy=Policy(OnFailure(on_failure), **policy))
 
 
 def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
@@ -143,17 +129,6 @@ class Replay(NamedTuple):
     def all(self, kind: type[CommandKind]) -> tuple[CommandKind, ...]:
         """All commands of one kind, in order."""
         return tuple(command for command in self.commands if isinstance(command, kind))
-
-
-FACTS = events.HostFacts(
-    hostname="node1",
-    addresses=("10.0.0.1",),
-    cpus=4,
-    memory=1 << 30,
-    python="3.11.7",
-    executable="/usr/bin/python3",
-    user=1000,
-)
 
 
 class SimulatedJob:
@@ -324,75 +299,51 @@ class Script:
             yield from self._task(TaskId(task), "starts", now)
 
     def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Event:
+        host, _, address = host.partition(" all but ")
+        report = HostEvents(host, now)
         if verb == "ready":
             if host in self._lost:
                 self._lost.remove(host)
                 self._back.add(host)
-            return events.AgentReady(host, at=now(), pid=1, facts=FACTS)
+            return report.ready()
         if verb == "held":
-            ports = {
-                TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host
-            }
-            return events.PortsHeld(host, now(), ports)
+            tasks = enumerate(self.host_of.items())
+            return report.held({TaskId(task): FIRST_PORT + n for n, (task, where) in tasks if where == host})
         if verb == "reaches":  # all it tried, but for the address that follows
-            host, _, address = host.partition(" all but ")
             return events.PeersTried(host, now(), {address: "no answer"} if address else {})
         if verb == "refused":
-            return events.PortsRefused(host, now(), "too many open files")
+            return report.refused()
         if verb == "lacks":  # the environment of its tasks
-            return events.PortsRefused(host, at=now(), why="there is no environment 'tf'", code=127)
+            return report.refused("there is no environment 'tf'", code=127)
         if verb == "closed":
-            return events.AgentClosed(host, now())
+            return report.closed()
         assert verb in ("lost", "taken", "over"), verb  # by a cluster: for others, with all others
         self._lost.add(host)
         self._back.discard(host)
-        return events.AgentLost(
-            host, at=now(), why="connection reset", all_gone=verb == "over", preempted=verb == "taken"
-        )
+        return report.lost(all_gone=verb == "over", preempted=verb == "taken")
 
     def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:
-        verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0].removesuffix(" oom")
+        verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0]
         numbers = [int(number) for number in re.findall(r"\d+", text)]
-        host, at = self.host_of[task], (0.0 if verb in _PARTS else now())
-        if verb == "starts":
-            yield events.TaskStarted(host, at=at, task=task, attempt=1, pid=1000)
-        elif verb == "cannot start":
-            yield events.TaskNotStarted(
-                host, at=at, task=task, attempt=1, code=numbers[0], why="no such thing"
-            )
-        elif verb == "exits":
-            yield events.TaskExited(
-                host, at=at, task=task, attempt=1, code=numbers[0], signal=None, peak_rss=1 << 20, cpu_s=0.5
-            )
-        elif verb == "dies":
-            oom = "oom_kill 1" if "oom" in text else ""
-            yield events.TaskExited(
-                host,
-                at=at,
-                task=task,
-                attempt=1,
-                code=None,
-                signal=numbers[0],
-                peak_rss=1 << 20,
-                cpu_s=0.5,
-                oom=oom,
-            )
-        elif verb == "gets":
-            yield events.TaskSignalled(host, at=at, task=task, attempt=1, signal=numbers[0], processes=1)
-        elif verb in _PARTS:
+        report = HostEvents(self.host_of[task], now)
+        if verb in _PARTS:
             for part in _PARTS[verb]:
                 yield from self._task(task, part.format(*numbers), now)
+        elif verb == "starts":
+            yield report.started(task)
+        elif verb == "cannot start":
+            yield report.not_started(task, code=numbers[0])
+        elif verb == "exits":
+            yield report.exited(task, code=numbers[0])
+        elif verb == "dies":
+            yield report.exited(task, signal=numbers[0], oom="oom_kill 1" if text.endswith(" oom") else "")
+        elif verb == "gets":
+            yield report.signalled(task, signal=numbers[0])
+        elif verb == "unkillable":
+            yield report.gone(task, unkillable=numbers)
         else:
-            assert verb in ("gone", "left", "unkillable"), text
-            pids = tuple(numbers) if verb == "unkillable" else ()
-            yield events.TaskGone(
-                host,
-                at=at,
-                task=task,
-                attempt=1,
-                leftovers=numbers[0] if verb == "left" else 0,
-                unkillable=pids,
-            )
+            assert verb in ("gone", "left"), text
+            yield report.gone(task, leftovers=sum(numbers))
 
 
 def _clock(start: float, step: float = 0.01) -> Callable[[], float]:
@@ -420,13 +371,17 @@ class Case(NamedTuple):
     setup: str
     history: str
     code: int
-    expected: list[str]
+    states: str
 
 
 #: States and reasons as `cases` has them, and stop sequences.
 _SHORT = {
     "succeeded": "succeeded: exit", "failed": "failed: exit", "stopped": "stopped: stopped",
     "lost": "lost: host lost", "stalled": "failed: stalled", "never": "cancelled: never started",
+}  # fmt: skip
+#: Words of a setup that are settings of the policy.
+_POLICY: dict[str, Callable[[str], Any]] = {
+    "grace": float, "timeout": float, "restarts": int, "restart": str, "stall": float, "done-when": str
 }  # fmt: skip
 _SEQUENCES = {"TERM": ((15, 10.0), (6, 2.0), (9, 5.0)), "KILL": ((9, 5.0),)}
 
@@ -438,7 +393,7 @@ def cases(table: str) -> list[Any]:
 
         worker 2, ps 1, hosts 2, containers, managed, continue, grace 0, timeout 5: HISTORY; with indented
             lines of more
-            -> EXIT CODE | state of each task | texts of notices or of the failure
+            -> EXIT CODE | state of each task
 
     In the place of states the stop sequences of a job that need not be over: TERM, KILL; ``-`` for none.
     """
@@ -446,45 +401,36 @@ def cases(table: str) -> list[Any]:
     for block in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
         text, _, outcome = " ".join(block.split()).partition(" -> ")
         setup, _, history = text.partition(":")
-        code, *expected = outcome.split(" | ")
-        found.append(pytest.param(Case(setup, history, int(code), expected), id=text))
+        code, _, ends = outcome.partition(" | ")
+        found.append(pytest.param(Case(setup, history, int(code), ends), id=text))
     return found
 
 
-def check(case: Case) -> None:
-    """Compare the end of a history with the one in its table."""
+def check(case: Case, snapshot: SnapshotAssertion) -> None:
+    """Compare the end of a history with the one in its table, and what the user is told with the snapshot."""
     options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
-    count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
-    restarts, restart, stall = (options.pop(name, "") for name in ("restarts", "restart", "stall"))
-    done_when = options.pop("done-when", "")
-    spares, slots = options.pop("spares", ""), options.pop("slots", "")
-    tasks_end = 80.0 if options.pop("containers", None) is None else 0.0
-    managed = options.pop("managed", None) is not None
-    on_failure = "stop" if options.pop("continue", None) is None else "continue"
-    spec = job(
-        *map(" ".join, options.items()),
-        on_failure=on_failure,
-        grace=float(grace or 10),
-        timeout=float(timeout) if timeout else None,
-        restarts=int(restarts or 0),
-        restart=restart or "auto",
-        stall=float(stall) if stall else None,
-        done_when=done_when,
-    )
-    inventory = hosts(int(count or 1), int(slots) if slots else None) + tuple(
-        Host(name, spare=True) for name in spares.split()
-    )
-    replay = Script(spec, inventory, tasks_end=tasks_end, managed=managed).play(case.history)
+    policy = {word: kind(options.pop(word)) for word, kind in _POLICY.items() if word in options}
+    policy |= {"on_failure": "continue"} if "continue" in options else {}
+    tasks_end, managed = 0.0 if "containers" in options else 80.0, "managed" in options
+    slots = int(options.pop("slots", 0)) or None
+    where = hosts(int(options.pop("hosts", 1)), slots)
+    where += tuple(Host(name, spare=True) for name in options.pop("spares", "").split())
+    roles = [
+        " ".join(role) for role in options.items() if role[0] not in ("continue", "containers", "managed")
+    ]
+    spec = job(*roles, **{word.replace("-", "_"): value for word, value in policy.items()})
+    replay = Script(spec, where, tasks_end=tasks_end, managed=managed).play(case.history)
     failure = replay.report.failure
     assert replay.report.exit_code == case.code
     assert (failure is None) == (case.code == 0)
-    first, *texts = *case.expected, ""
-    if set(first.split()) <= {*_SEQUENCES, "-"}:
-        sequences = [_SEQUENCES[name] for name in first.split() if name != "-"]
+    if set(case.states.split()) <= {*_SEQUENCES, "-"}:
+        sequences = [_SEQUENCES[name] for name in case.states.split() if name != "-"]
         assert [stop.steps for stop in replay.all(events.StopTasks)] == sequences
         assert bool(replay.all(events.StartTask)) == case.history.strip().startswith("up")
     else:
-        assert list(states(replay).values()) == [_SHORT.get(state, state) for state in first.split(", ")]
+        assert list(states(replay).values()) == [
+            _SHORT.get(state, state) for state in case.states.split(", ")
+        ]
         assert replay.exit_code == case.code
         assert not {"end", "start", "ready", "job", "silence"} & set(replay.timers)
-    assert set(texts) <= {"", failure.text if failure else "", *replay.notices}
+    assert "\n".join([*replay.notices, *([f"failure: {failure.text}"] if failure else [])]) == snapshot

@@ -7,6 +7,8 @@ can be shrunk.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
@@ -17,7 +19,8 @@ from launcher.common.errors import ProtocolError
 from launcher.common.events import Event, StopSequence
 from launcher.supervisor import Phase, commands
 from launcher.supervisor.commands import Command
-from tests.histories.script import FACTS, SimulatedJob
+from tests.histories.host_events import FIRST_PORT, HostEvents
+from tests.histories.script import SimulatedJob
 
 ABANDONED: StopSequence = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
@@ -47,14 +50,14 @@ class ModelAgent:
 
     def __init__(self, host: str, now: Callable[[], float]) -> None:
         self.host = host
-        self._now = now
         self.inbox: deque[Command] = deque()
         self.outbox: deque[Event] = deque()
         self.tasks: dict[TaskId, ModelTask] = {}
         #: All tasks that it was told to start, or to hold ports for.
         self.own: dict[TaskId, None] = {}
         self.closing = self.over = False
-        self._report(events.AgentReady(host, at=now(), pid=1, facts=FACTS))
+        self._events = HostEvents(host, now)
+        self._report(self._events.ready())
 
     def _report(self, event: Event) -> None:
         self.outbox.append(event)
@@ -72,25 +75,17 @@ class ModelAgent:
 
     def lies(self) -> Iterator[Action]:
         """Events that an honest agent would not send, or not now."""
-        for name in [record for record in self.own if not self.over]:
-            for attempt in (1, 2):
-                of = (self.host, self._now(), name, attempt)
-                for event in (
-                    events.TaskStarted(*of, pid=1000),
-                    events.TaskNotStarted(*of, code=127, why="none"),
-                    events.TaskSignalled(*of, signal=15, processes=1),
-                    events.TaskExited(*of, code=0, signal=None, peak_rss=1, cpu_s=0.1),
-                    events.TaskGone(*of),
-                    events.TaskGone(*of, unkillable=(4711,)),
-                    events.TaskOutput(self.host, task=name, attempt=attempt, data=b"x"),
-                    events.PortsHeld(self.host, self._now(), {name: 4000}),
-                ):
-                    yield lambda event=event: self._report(event)  # type: ignore[misc]
-        if not self.over:
-            yield lambda: self._report(events.AgentReady(self.host, at=self._now(), pid=1, facts=FACTS))
-            yield lambda: self._report(events.AgentClosed(self.host, self._now()))
-            yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none"))
-            yield lambda: self._report(events.PortsRefused(self.host, at=self._now(), why="none", code=127))
+        if self.over:
+            return
+        report = self._events
+        lies = [report.ready(), report.closed(), report.refused(), report.refused(code=127)]
+        for task in itertools.product(self.own, (1, 2)):
+            lies += [
+                report.started(*task), report.not_started(*task), report.signalled(*task),
+                report.exited(*task, code=0), report.gone(*task), report.gone(*task, unkillable=[4711]),
+                report.output(*task), report.held({task[0]: FIRST_PORT}),
+            ]  # fmt: skip
+        yield from (functools.partial(self._report, event) for event in lies)
 
     def accidents(self) -> Iterator[Action]:
         """What ends an agent unasked, and what it can't do."""
@@ -117,39 +112,21 @@ class ModelAgent:
     def _execute(self, refuse: bool = False) -> None:
         command = self.inbox.popleft()
         if isinstance(command, events.HoldPorts) and refuse:
-            self._report(events.PortsRefused(self.host, self._now(), "none left"))
+            self._report(self._events.refused())
         elif isinstance(command, events.HoldPorts):
             self.own.update(dict.fromkeys(command.tasks))
-            ports = {task: 4000 + number for number, task in enumerate(command.tasks)}
-            self._report(events.PortsHeld(self.host, self._now(), ports))
+            self._report(self._events.held({task: FIRST_PORT + n for n, task in enumerate(command.tasks)}))
+        elif isinstance(command, events.StartTask) and refuse:
+            self._report(self._events.not_started(command.task, command.attempt))
         elif isinstance(command, events.StartTask):
-            self._start(command, refuse)
+            self.tasks[command.task] = ModelTask(command)
+            self._report(self._events.started(command.task, command.attempt))
+            if self.closing:
+                self._end((command.task,), ABANDONED)
         elif isinstance(command, events.StopTasks):
             self._end(command.tasks, command.steps)
         else:
             self.abandon()
-
-    def _start(self, command: events.StartTask, refuse: bool) -> None:
-        if refuse:
-            self._report(
-                events.TaskNotStarted(
-                    self.host,
-                    at=self._now(),
-                    task=command.task,
-                    attempt=command.attempt,
-                    code=127,
-                    why="none",
-                )
-            )
-            return
-        self.tasks[command.task] = ModelTask(command)
-        self._report(
-            events.TaskStarted(
-                self.host, at=self._now(), task=command.task, attempt=command.attempt, pid=1000
-            )
-        )
-        if self.closing:
-            self._end((command.task,), ABANDONED)
 
     def _end(self, tasks: Sequence[TaskId], steps: StopSequence) -> None:
         for name in tasks:
@@ -161,11 +138,7 @@ class ModelAgent:
     def _signal(self, name: TaskId, task: ModelTask) -> None:
         signal, _ = task.steps[0]
         task.signalled = task.signalled or task.alive
-        self._report(
-            events.TaskSignalled(
-                self.host, at=self._now(), task=name, attempt=task.command.attempt, signal=signal, processes=1
-            )
-        )
+        self._report(self._events.signalled(name, task.command.attempt, signal))
 
     def _next_step(self, name: TaskId, task: ModelTask) -> None:
         """The step's time is up: the next one, or there is nothing more that we could do."""
@@ -179,16 +152,14 @@ class ModelAgent:
         self, name: TaskId, task: ModelTask, code: int | None, signal: int | None, leaves: int = 0
     ) -> None:
         task.alive = False
-        fields = (self.host, self._now(), name, task.command.attempt)
-        self._report(events.TaskExited(*fields, code=code, signal=signal, peak_rss=1 << 20, cpu_s=0.1))
+        self._report(self._events.exited(name, task.command.attempt, code, signal))
         task.leftovers = leaves
         if leaves and not task.steps:
             self._end((name,), task.command.steps)
 
     def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
         task = self.tasks.pop(name)
-        fields = (self.host, self._now(), name, task.command.attempt)
-        self._report(events.TaskGone(*fields, leftovers=task.leftovers, unkillable=unkillable))
+        self._report(self._events.gone(name, task.command.attempt, task.leftovers, unkillable))
 
     def abandon(self) -> None:
         """A command to close, or SIGTERM from outside: end everything, then itself."""
@@ -198,14 +169,14 @@ class ModelAgent:
 
     def _close(self) -> None:
         self.over = True
-        self._report(events.AgentClosed(self.host, self._now()))
+        self._report(self._events.closed())
 
     def die(self, arrives: int) -> None:
         """It is killed, or its host is cut off: so many of its last events still arrive."""
         self.over = True
         while len(self.outbox) > arrives:
             self.outbox.pop()
-        self._report(events.AgentLost(self.host, self._now(), "reset"))
+        self._report(self._events.lost())
 
 
 class World:

@@ -15,7 +15,7 @@ import pytest
 import launcher
 from tests.conftest import Launch
 from tests.local.seeing import ROOT
-from tests.local.test_mistakes import MISSPELT, furnish
+from tests.local.test_mistakes import MISSPELT, furnish, listed
 from tests.pythons import python_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -97,7 +97,8 @@ def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, la
     commands = _installed(python, str(wheel), tmp_path / "environment")
     _run_a_job(commands, version, launch, tmp_path)
     furnish(tmp_path)
-    lines = json.dumps([shlex.split(words) for words, _ in MISSPELT])  # Python's argparse parses them
-    answers = json.loads(_run(commands / "python", "-I", "-c", _ANSWERS, lines, cwd=tmp_path))
-    for (_, message), (code, answer) in zip(MISSPELT, answers, strict=True):
-        assert code == 2 and message in answer, answer
+    lines = json.dumps([shlex.split(words) for words in listed(MISSPELT)])  # Python's argparse parses them
+    asked = ("-I", "-c", _ANSWERS, lines)
+    answers, own = (_run(python, *asked, cwd=tmp_path) for python in (commands / "python", sys.executable))
+    assert json.loads(answers) == json.loads(own)
+    assert {code for code, _ in json.loads(own)} == {2}

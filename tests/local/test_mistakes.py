@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.cli import foreign_options
 from launcher.cli.arguments import command_parser
@@ -18,283 +19,250 @@ from launcher.config import table
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import ROLE
 from tests.conftest import Launch
+from tests.unit.config.answers import answered
 
-#: What is typed after ``launch``, as in a shell; what the answer contains.
-COMMAND_LINE = [
-    ("", "expected a program, a job file or a command"),
-    # Options of other launchers.
-    ("-n 4 train.py", "-n 4: use --workers 4"),
-    ("--np=4 train.py", "--np 4: use --workers 4"),
-    ("--num_workers 3 train.py", "--num_workers 3: use --workers 3"),
-    ("--nproc-per-node 2 train.py", "--hosts node1:2,node2:2"),
-    ("--nnodes=2 --nproc_per_node=1 train.py", "--nnodes 2: use --hosts node1,node2"),
-    ("-e A=secret train.py", "-e A=...: use -x A=..."),
-    ("--env A=secret train.py", "--venv: for a variable use -x A=..."),
-    ("-env A 1 train.py", "-env A ...: use -x A=VALUE"),
-    ("--hostfile lab train.py", "--hostfile lab: use --hosts lab"),
-    ("-H node1:2 train.py", "-H node1:2: use --hosts node1:2"),
-    ("--max-restarts 3 train.py", "use --restarts 3"),
-    ("--gpus-per-task 1 train.py", "for GPUs per task use --gpus 1"),
-    ("--image tf:1 train.py", "use --docker tf:1"),
-    ("--volume /data:/data train.py", "use --mount /data:/data"),
-    ("--log-dir logs train.py", "in the folder of the run: use --run-dir logs"),
-    ("--name mnist train.py", "launch names the run; for its folder use --run-dir mnist"),
-    (
-        "--resume train.py",
-        "--resume: it is an option of your program: write it after the program",
-    ),
-    ("--rm train.py", "--rm: leave it out: containers are removed at the end"),
-    ("-it train.py", "-it: leave it out: tasks have no terminal"),
-    ("--oversubscribe train.py", "--oversubscribe: leave it out: a host without slots takes all tasks"),
-    ("--rdzv_endpoint=n1:1 train.py", "--rdzv_endpoint n1:1: leave it out"),
-    ("--master-addr n1 train.py", "--master-addr n1: leave it out: launch chooses the addresses and ports"),
-    ("--identity key train.py", "write IdentityFile key for the host into ~/.ssh/config"),
-    ("--mca btl tcp train.py", "it is an option of Open MPI"),
-    ("-f job.yaml", "write the job file as an argument: launch job.yaml"),
-    # Options and commands of Slurm.
-    ("-N 4 train.py", "--nodes: the option is about an allocation of Slurm; expected --slurm, too"),
-    ("--nodes=4 --workers 8 train.py", "expected --slurm, too; or --hosts node1,node2"),
-    ("--slurm --nodes=four train.py", "--nodes: 'four'; expected a whole number from 1"),
-    ("--slurm -n 8 train.py", "-n 8: use --workers 8"),
-    ("--slurm --ntasks=8 train.py", "--ntasks 8: use --workers 8"),
-    ("--slurm --ntasks-per-node=4 train.py", "on Slurm write it into --slurm-options"),
-    ("--gres=gpu:2 train.py", "--gres gpu:2: for GPUs per task use --gpus N; Slurm's are --gpus-per-node N"),
-    ("--slurm -t 10 train.py", "-t 10: for the time limit at Slurm use --time 10"),
-    ("--slurm -p gpu train.py", "for Slurm's partition use --partition gpu"),
-    ("--slurm -A lab train.py", "-A lab: for the account at Slurm use --account lab"),
-    (
-        "--slurm --mem=8G train.py",
-        "use --memory 8G with --docker IMAGE; on Slurm write it into --slurm-options",
-    ),
-    (
-        "--slurm --exclusive train.py",
-        "--exclusive: it is an option of Slurm: use --slurm-options='--exclusive'",
-    ),
-    (
-        "--slurm --array=1-4 train.py",
-        "--array 1-4: it is an option of Slurm: use --slurm-options='--array 1-4'",
-    ),
-    ("--slurm -n4 train.py", "-n 4: use --workers 4"),
-    ("--slurm --wrap 'python train.py'", "write the program last: launch --slurm --detach python train.py"),
-    ("--slurm --slurm-options qos=x train.py", "expected options of salloc, as in '--qos=short --exclusive'"),
-    ("--slurm --no-slurm train.py", "--no-slurm: --slurm is given, too; expected one of them"),
-    ("--slurm --slurm-options short true", "'short'; expected options of salloc"),
-    ("--slurm -N 3 --workdir /nosuch true", "there is no working folder '/nosuch'"),
-    ("--slurm -N 0 true", "--nodes: '0'; expected a whole number from 1"),
-    ("--slurm --hosts a true", "--slurm: the hosts are named, too"),
-    ("--slurm --docker x true", "docker and slurm can't start the same tasks"),
-    # Options of Kubernetes.
-    ("--kubernetes x --namespace No true", "'No'; expected a namespace"),
-    ("--kubernetes x --hosts a true", "--kubernetes: the hosts are named, too"),
-    ("--kubernetes x --docker y true", "docker and kubernetes can't start the same tasks"),
-    ("--kubernetes x --user me true", "--user: 'me' is a name; expected UID or UID:GID"),
-    ("--kubernetes x --mount /data true", "--mount: the option is not for pods"),
-    ("--docker x --memory 2g,4g true", "--memory: '2g,4g'; expected one size such as 512m or 2g"),
-    ("--kubernetes x --memory chief=1g true", "--memory chief=: there is no role 'chief'"),
-    ("--start-timeout 5m true", "--start-timeout: the option is about Kubernetes"),
-    ("srun -n 4 train.py", "type `launch --slurm PROGRAM`; a program of that name: `launch run srun`"),
-    ("sbatch job.sh", "type `launch --slurm --detach PROGRAM`"),
-    ("scancel 12", "type `launch stop`"),
-    ("squeue", "type `launch ps`"),
-    # Commands of other launchers.
-    ("init", "no command 'init': type `launch PROGRAM`; a program of that name: `launch run init`"),
-    ("apply", "no command 'apply': type `launch JOB.yaml`; a program of that name: `launch run apply`"),
-    ("status", "no command 'status': type `launch ps`; a program of that name: `launch run status`"),
-    ("submit train.py", "type `launch --detach PROGRAM`"),
-    ("top", "type `launch ps`; a program of that name: `launch run top`"),
-    (
-        "cp worker/0:model .",
-        "type `launch --sync DIR --collect PATH PROGRAM`; a program of that name: `launch run cp`",
-    ),
-    ("help nosuch", "no command 'nosuch': expected one of run, ps,"),
-    # Programs and job files.
-    ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
-    ("--docker job.yaml", "'job.yaml'; expected an image; that of its roles: job.yaml --docker"),
-    ("--docker JOB.JSON", "'JOB.JSON'; expected an image; that of its roles: JOB.JSON --docker"),
-    ("--hosts no.json true", "no.json: no such hostfile"),
-    ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
-    ("-m", "-m: expected"),
-    # Descriptors of a shell: <(...).
-    (
-        "train.py --config /dev/fd/63",
-        "argument '/dev/fd/63' is a descriptor of this shell, as of <(...), which tasks do not have",
-    ),
-    ("-x C=/dev/fd/63 -- sh train.py --c=/proc/self/fd/11", "'--c=/proc/self/fd/11' is a descriptor of this"),
-    ("-x C=/dev/fd/63 true", "-x: variable C is a descriptor of this shell"),
-    ("/dev/fd/63", "program '/dev/fd/63' is a descriptor of this shell"),
-    ("export slurm -m x @/dev/fd/12", "argument '@/dev/fd/12' is a descriptor of this shell"),
-    # Runs.
-    ("logs nosuch", "no run 'nosuch'; running: none (`launch ps --all` lists all)"),
-    ("stop", "nothing is running; `launch ps --all` lists earlier runs"),
-    ("ps latest2", "no run 'latest2'"),
-    ("restart", "the following arguments are required: RUN (launch restart --help"),
-]
+#: What is typed after ``launch``, as in a shell: each is refused with exit code 2.
+COMMAND_LINES = r"""
+# Options of other launchers.
+-n 4 train.py
+--np=4 train.py
+--num_workers 3 train.py
+--nproc-per-node 2 train.py
+--nnodes=2 --nproc_per_node=1 train.py
+-e A=secret train.py
+--env A=secret train.py
+-env A 1 train.py
+--hostfile lab train.py
+-H node1:2 train.py
+--max-restarts 3 train.py
+--gpus-per-task 1 train.py
+--image tf:1 train.py
+--volume /data:/data train.py
+--log-dir logs train.py
+--name mnist train.py
+--resume train.py
+--rm train.py
+-it train.py
+--oversubscribe train.py
+--rdzv_endpoint=n1:1 train.py
+--master-addr n1 train.py
+--identity key train.py
+--mca btl tcp train.py
+-f job.yaml
+# Options and commands of Slurm.
+-N 4 train.py
+--nodes=4 --workers 8 train.py
+--slurm --nodes=four train.py
+--slurm -n 8 train.py
+--slurm --ntasks=8 train.py
+--slurm --ntasks-per-node=4 train.py
+--gres=gpu:2 train.py
+--slurm -t 10 train.py
+--slurm -p gpu train.py
+--slurm -A lab train.py
+--slurm --mem=8G train.py
+--slurm --exclusive train.py
+--slurm --array=1-4 train.py
+--slurm -n4 train.py
+--slurm --wrap 'python train.py'
+--slurm --slurm-options qos=x train.py
+--slurm --no-slurm train.py
+--slurm --slurm-options short true
+--slurm -N 3 --workdir /nosuch true
+--slurm -N 0 true
+--slurm --hosts a true
+--slurm --docker x true
+# Options of Kubernetes.
+--kubernetes x --namespace No true
+--kubernetes x --hosts a true
+--kubernetes x --docker y true
+--kubernetes x --user me true
+--kubernetes x --mount /data true
+--docker x --memory 2g,4g true
+--kubernetes x --memory chief=1g true
+--start-timeout 5m true
+srun -n 4 train.py
+sbatch job.sh
+scancel 12
+squeue
+# Commands of other launchers.
+init
+apply
+status
+submit train.py
+top
+cp worker/0:model .
+help nosuch
+# Programs and job files.
+job.yml
+--docker job.yaml
+--docker JOB.JSON
+--hosts no.json true
+--hosts job.yaml true
+--hosts tfjob.yaml true
+job.yaml extra
+job.yaml -- extra
+job.yaml --wrokers 3
+-m
+# Descriptors of a shell: <(...).
+train.py --config /dev/fd/63
+-x C=/dev/fd/63 -- sh train.py --c=/proc/self/fd/11
+-x C=/dev/fd/63 true
+/dev/fd/63
+export slurm -m x @/dev/fd/12
+# Runs.
+logs nosuch
+stop
+ps latest2
+restart
+"""
 #: Misspelt options and bad values.
-MISSPELT = [
-    ("--worker 2 train.py", "did you mean --workers?"),
-    ("-workers 2 train.py", "did you mean --workers?"),
-    ("--wrokers=2 train.py", "did you mean --workers?"),
-    ("--output_dirs train.py", "did you mean --output-dirs?"),
-    ("--time 5 train.py", "or --timeout"),
-    (
-        "--zzz train.py",
-        "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",
-    ),
-    ("clean - -=", "unrecognized option -= (launch clean --help"),
-    (
-        "--tensorboard logs train.py",
-        "'logs' would be the program, and 'train.py' its argument; use --tensorboard=logs",
-    ),
-    ("--tensorboard folder.py/logs --ps 1 train.py", "use --tensorboard=folder.py/logs for a folder"),
-    ("--hosts a --tensorboard logs -- train.py", "use --tensorboard=logs for a folder"),
-    ("job.yaml --tensorboard logs --dry-run", "use --tensorboard=logs for a folder"),
-    ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
-    ("--workers=two train.py", "--workers: 'two'; expected a whole number"),
-    ("--ps train.py --epochs 3", "--ps: 'train.py'; expected a whole number"),
-    ("--workers", "--workers: expected one argument (launch --help-all shows all options)"),
-    ("--chief=1 train.py", "--chief: ignored explicit argument '1'"),
-    ("--timeout 5x train.py", "--timeout: '5x'; expected seconds, or a number and s, m, h or d"),
-    ("--drain soon train.py", "--drain: 'soon'; expected seconds"),
-    ("--on-failure ignore train.py", "--on-failure: 'ignore'; expected stop or continue"),
-    ("-x KEY = VALUE train.py", "-x KEY: KEY is not set here; expected NAME=VALUE"),
-    ("-x 'A B=1' train.py", "'A B' can't be set; expected a variable's name"),
-    ("--hosts node1 node2 train.py", "for several hosts use --hosts node1,node2"),
-    ("--hosts 'node1 node2' train.py", "several hosts have commas between them"),
-    ("--hosts nofile.yaml train.py", "nofile.yaml: no such hostfile; expected a file, or host[:slots],..."),
-    ("--hosts lab.yml train.py", "lab.yml: no such hostfile; did you mean lab.yaml?"),
-    ("--hosts train.py", "train.py is a program, not a hostfile; expected --hosts X train.py"),
-    ("--hosts node1:x train.py", "expected slots from 1 to 1023"),
-    ("--hosts node1:2222,node2:2222 train.py", '"node2:2222"; expected slots after the ":", and 2222 is'),
-    ("check node1:2222", '"node1:2222"; expected slots after the ":", and 2222 is'),
-    ("hosts me@[::1]:22", '"me@[::1]:22"; expected slots after the ":", and 22 is'),
-    ("--venv '' train.py", "--venv: ''; expected the name of an environment"),
-    ("--venv .lab train.py", "--venv: '.lab'; expected the name of an environment"),
-    ("--venv -lab train.py", "--venv/--env: expected one argument"),
-    ("--venv 'a b' --hosts node1 train.py", "--venv: 'a b'; expected the name of an environment"),
-    (f"--venv {'a' * 65} train.py", "at most 64"),
-    (
-        "--venv lab --python python3 train.py",
-        "--venv: --python is given, too; expected one of them",
-    ),
-    ("--venv lab --docker tf:1 train.py", "expected an image with its packages"),
-    ("--docker train.py --epochs 3", "expected an image before the program: IMAGE train.py"),
-    ("--report no/report.json train.py", "its folder does not exist; expected a folder that exists"),
-    ("--run-dir used train.py", "expected a new or an empty folder"),
-    ("--show wroker train.py", "there is no task 'wroker'; did you mean \"worker\"?"),
-    (
-        "--ps 1 --workers 1 --done-when cheif train.py",
-        "no task decides when the job is done; expected one of chief, workers, worker, ps",
-    ),
-    ("--sync . train.py", "the option is about other machines, and none is named; expected --hosts"),
-    ("--no-chek true", "unrecognized option --no-chek; did you mean --no-check? (launch --help"),
-    ("'--wor\nkers' 2 true", "unrecognized option --wor\\nkers; did you mean --workers? (launch"),
-    ("completion bash -", "unexpected argument '-' (launch completion --help"),
-    (
-        "--hosts a --hosts b --hosts c true",
-        "--hosts: the option is given twice; expected once; for several hosts use host,host",
-    ),
-    ("hosts no/such/thing", "thing"),
-]
+MISSPELT = r"""
+--worker 2 train.py
+-workers 2 train.py
+--wrokers=2 train.py
+--output_dirs train.py
+--time 5 train.py
+--zzz train.py
+clean - -=
+--tensorboard logs train.py
+--tensorboard folder.py/logs --ps 1 train.py
+--hosts a --tensorboard logs -- train.py
+job.yaml --tensorboard logs --dry-run
+ps --al
+--workers=two train.py
+--ps train.py --epochs 3
+--workers
+--chief=1 train.py
+--timeout 5x train.py
+--drain soon train.py
+--on-failure ignore train.py
+-x KEY = VALUE train.py
+-x 'A B=1' train.py
+--hosts node1 node2 train.py
+--hosts 'node1 node2' train.py
+--hosts nofile.yaml train.py
+--hosts lab.yml train.py
+--hosts train.py
+--hosts node1:x train.py
+--hosts node1:2222,node2:2222 train.py
+check node1:2222
+hosts me@[::1]:22
+--venv '' train.py
+--venv .lab train.py
+--venv -lab train.py
+--venv 'a b' --hosts node1 train.py
+--venv lab --python python3 train.py
+--venv lab --docker tf:1 train.py
+--docker train.py --epochs 3
+--report no/report.json train.py
+--run-dir used train.py
+--show wroker train.py
+--ps 1 --workers 1 --done-when cheif train.py
+--sync . train.py
+--no-chek true
+completion bash -
+--hosts a --hosts b --hosts c true
+hosts no/such/thing
+--no-check --lease 30 true
+--python '' true
+--workdir '' true
+--workdir /no/such true
+--tensorboard '' true
+--preload 'numpy,train.py x' true
+-x =value true
+-x TF_CONFIG={} true
+-x OUTPUT_DIR=/x --output-dirs true
+--show '' true
+--hosts '' true
+--hosts localhost:2 --workers 3 true
+--run-dir '' true
+--tmux --json true
+"""
+LONG_FOLDER, LONG_NAME = "a/" * 3000, "a" * 65
+ODD_COMMAND_LINES = [
+    "", f"--run-dir {LONG_FOLDER} true", f"--venv {LONG_NAME} train.py", "'--wor\nkers' 2 true"
+]  # fmt: skip
 
 #: Programs that are not there (127), or can't be run (126).
-PROGRAMS = [
-    ("trian.py", 127, "did you mean 'train.py'?"),
-    ("./trian.py", 127, "did you mean './train.py'?"),
-    ("/no/such/train.py", 127, "program not found: '/no/such/train.py'\n"),
-    ("~/nosuch.py", 127, "program not found: '~/nosuch.py'\n"),
-    ("'train.py --epochs 3'", 127, "(remove the quotes around the program and its arguments)"),
-    ("'python3 train.py'", 127, "(remove the quotes around the program and its arguments)"),
-    ("log", 127, "did you mean launch logs?"),
-    ("--tensorboard nosuchprog", 127, "program not found: 'nosuchprog'"),
-    ("--chief 2 train.py", 127, "--chief and --evaluator take no number"),
-    ("folder.py", 126, "'folder.py' is a folder, not a program"),
-    ("--python no-python -m x", 127, "--python: program not found: 'no-python' is nowhere along PATH"),
-    (
-        "--venv lab true",
-        127,
-        "--venv: there is no environment 'lab'; `launch prepare --hosts localhost --name lab`",
-    ),
-    ("--dry-run --venv no/lab -m x", 127, "there is no environment '"),
-    ("-x PATH=/nowhere sh", 127, "'sh' is nowhere along PATH"),
-    ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
-    ("--slurm -N 3 --python /nosuch/python train.py", 127, "/nosuch/python"),
-]
+NOT_FOUND = """
+trian.py
+./trian.py
+/no/such/train.py
+~/nosuch.py
+'train.py --epochs 3'
+'python3 train.py'
+log
+--tensorboard nosuchprog
+--chief 2 train.py
+--python no-python -m x
+--venv lab true
+--dry-run --venv no/lab -m x
+-x PATH=/nowhere sh
+--slurm -N 3 nosuch.py
+--slurm -N 3 --python /nosuch/python train.py
+"""
+NOT_RUNNABLE = "folder.py"
 
 START = "command: train.py\nroles: {worker: 2}\n"
-#: A job file, and what the answer contains: ``N:`` is the line.
-JOB_FILES = [
-    ("command: train.py\nworker: 2", '2: unknown key "worker"; expected it below roles:, as in worker: 1'),
-    ("command: train.py\nrole: {worker: 2}", '2: unknown key "role"; did you mean "roles"?'),
-    ("roles: {worker: 2}\ncmd: train.py", '2: unknown key "cmd"; expected "command"'),
-    ("roles: {worker: 2}\ncommand: trian.py", "2: worker/0: program not found: 'trian.py'"),
-    ("command: train.py\nroles: {worker: {replicas: 2}}", '2: unknown key "replicas"; expected "count"'),
-    (
-        "command: train.py\nroles:\n  worker: {image: tf}\n  ps: 1",
-        "4: ps has no image; expected image: in it, docker: IMAGE",
-    ),
-    (
-        "command: train.py\nhosts: [node1]\nroles:\n  worker: {image: tf:2}\n  ps: {image: tf:1}",
-        "2: node1: its tasks are of the images tf:2, tf:1, but it has one container; expected hosts:",
-    ),
-    (
-        START + "docker: {image: tf, no_mount: true, read_only: true}",
-        "3: the working folder is not mounted; expected one of no_mount and read_only",
-    ),
-    (START + "docker: {keep: true}", "2: worker has no image; expected image: in it, docker: IMAGE"),
-    (
-        "command: train.py\nroles: {worker: {resources: {limits: {memory: 1Gi}}}}",
-        "2: worker has limits of CPUs or memory, which only containers have; expected image: in it, docker:",
-    ),
-    ("command: train.py\nroles: {worker: {timeout: 5}}", "expected it at the top of the file, beside roles:"),
-    ("command: train.py\nroles: {worker:2}", '2: role is "worker:2"; expected a space after the ":"'),
-    ("command: train.py\nroles:\n  worker:2", '3: roles is "worker:2"; expected a space after the ":"'),
-    ("command: train.py\nroles:\nworker: 2", "2: roles has no value; expected a mapping, as in worker: 4"),
-    (START + "venv: -lab", '3: venv is "-lab"; expected the name of an environment'),
-    (START + "venv: lab\npython: /usr/bin/python3", "3: job.yaml:4 is given, too; expected one of them"),
-    (START + "done-when: worker", '3: unknown key "done-when"; did you mean "done_when"?'),
-    (
-        START + "done_when: chef",
-        "3: there is no role 'chef', so no task decides when the job is done; expected one of chief,",
-    ),
-    ("command: [train.py, /dev/fd/3]\nroles: {worker: 1}", "1: argument '/dev/fd/3' is a descriptor of this"),
-    (START + "image: tf", '3: unknown key "image"; expected "docker"'),
-    (START + "retries: 3", '3: unknown key "retries"; expected "restarts"'),
-    (START + "environment: {A: 1}", '3: unknown key "environment"; expected "env"'),
-    (START + "args: [x]", '3: unknown key "args"; expected the arguments in "command"'),
-    (START + "name: mnist", '3: unknown key "name"; leave it out: launch names the run'),
-    (START + "docker: {image: tf, volumes: [a]}", '3: unknown key "volumes"; expected "mounts"'),
-    (START + "hosts: ['n[1-2]:2222']", '3: host is "n[1-2]:2222"; expected slots after the ":", and 2222 is'),
-    (START + "hosts: node1:2222", 'job.yaml:3: host is "node1:2222"; expected slots after the ":"'),
-    (START + "hosts: nofile.yaml", "nofile.yaml: no such hostfile; expected a file"),
-    (
-        "kind: PyTorchJob\nspec: {}",
-        "1: this is a file of Kubernetes (PyTorchJob); expected kind: TFJob, or a mapping with command:",
-    ),
-    ("---\n" + START + "---\n" + START, "5: a second document, after that at line 2; expected one"),
-]
+#: A job file, and the line of its fault.
+JOB_FILES = {
+    "command: train.py\nworker: 2": "2",
+    "command: train.py\nrole: {worker: 2}": "2",
+    "roles: {worker: 2}\ncmd: train.py": "2",
+    "command: train.py\nroles: {worker: {replicas: 2}}": "2",
+    "command: train.py\nroles:\n  worker: {image: tf}\n  ps: 1": "4",
+    "command: train.py\nhosts: [node1]\nroles:\n  worker: {image: tf:2}\n  ps: {image: tf:1}": "2",
+    START + "docker: {image: tf, no_mount: true, read_only: true}": "3",
+    START + "docker: {keep: true}": "2",
+    "command: train.py\nroles: {worker: {resources: {limits: {memory: 1Gi}}}}": "2",
+    "command: train.py\nroles: {worker: {timeout: 5}}": "2",
+    "command: train.py\nroles: {worker:2}": "2",
+    "command: train.py\nroles:\n  worker:2": "3",
+    "command: train.py\nroles:\nworker: 2": "2 3",
+    START + "venv: -lab": "3",
+    START + "venv: lab\npython: /usr/bin/python3": "3",
+    START + "done-when: worker": "3",
+    START + "done_when: chef": "3",
+    "command: [train.py, /dev/fd/3]\nroles: {worker: 1}": "1",
+    START + "image: tf": "3",
+    START + "retries: 3": "3",
+    START + "environment: {A: 1}": "3",
+    START + "args: [x]": "3",
+    START + "name: mnist": "3",
+    START + "docker: {image: tf, volumes: [a]}": "3",
+    START + "hosts: ['n[1-2]:2222']": "3",
+    START + "hosts: node1:2222": "3",
+    START + "hosts: nofile.yaml": "3",
+    # All faults at once, where they are.
+    "roles:\n  worker:\n    count: -2\n    command: [true]\n  ps: {conut: 1, command: x}\ngrase: 3": "3 5 6",
+    "roles: {worker: 1}\ncomand: [true]\nhosts: lab2.yaml": "2 3",
+    "roles: {worker: 2}\ncommand: 'echo {ps_host}'": "2",
+    START + "workdir: gone": "3",
+}
+#: Job files whose programs are not there, or can't be run, and the lines of those.
+NO_PROGRAMS = {
+    "roles: {worker: 2}\ncommand: trian.py": "2",
+    "roles:\n  worker: 2\n  ps: {count: 1, command: [no.py]}\ncommand: no-such-program": "4 3",
+    "command: [no.py]\nroles:\n  chief: 1\n  ps: {command: [serve.py]}\n  odd: {command: [./plain]}": "1 4 5",
+}
 
-#: The name of a hostfile, its content, and what the answer contains.
-HOSTFILES = [
-    ("lab", "node1 slots 2", 'lab:1: "slots"; expected KEY=VALUE'),
-    ("lab", "node1,node2", 'lab:1: "node1,node2"; expected one host a line'),
-    ("lab", "- node1", "expected a host; a list with dashes goes below hosts:"),
-    ("lab", "[gpu]\nnode1 ansible_host=n", "lab:1: \"[gpu]\"; expected a host; leave out the groups"),
-    (
-        "lab",
-        "node1 ansible_host=10.0.0.5",
-        'lab:1: unknown key "ansible_host"; expected 10.0.0.5 as the name, which ssh connects to; or HostN',
-    ),
-    ("h.yaml", "hosts:\n- {name: node1, ip: 10.0.0.5}", '"ip"; expected 10.0.0.5 as the name, which ssh'),
-    ("lab", "Host node1\n", "lab:1: \"Host\"; expected a host; launch reads ~/.ssh/config by itself"),
-    ("lab", "ssh://node1:22", "expected a host without a scheme, as in user@node1"),
-    ("lab", "node1 identity_file=key", "expected IdentityFile for this host in ~/.ssh/config"),
-    ("h.yaml", "- node1", "h.yaml:1: the file is a list; expected hosts: and a list of hosts"),
-    ("h.yaml", "nodes: [node1]", 'h.yaml:1: unknown key "nodes"; expected "hosts"'),
-    ("h.yaml", "hosts:\n- hostname: node1", 'h.yaml:2: unknown key "hostname"; expected "name"'),
-    ("h.yaml", "hosts:\n- node1 slots=2", "expected a mapping, as in {name: node1, slots: 2}"),
-    ("h.yaml", START, "this is a job file: launch"),
-    ("h.yaml", "apiVersion: v1\nkind: TFJob", "this is a job file: launch"),
-]  # fmt: skip
+#: Hostfiles, by name, and the lines of their faults.
+HOSTFILES = {
+    ("lab", "node1 slots 2"): "1",
+    ("lab", "node1,node2"): "1",
+    ("lab", "- node1"): "1",
+    ("lab", "[gpu]\nnode1 ansible_host=n"): "1",
+    ("lab", "node1 ansible_host=10.0.0.5"): "1",
+    ("h.yaml", "hosts:\n- {name: node1, ip: 10.0.0.5}"): "2",
+    ("lab", "Host node1\n"): "1",
+    ("lab", "ssh://node1:22"): "1",
+    ("lab", "node1 identity_file=key"): "1",
+    ("h.yaml", "- node1"): "1",
+    ("h.yaml", "nodes: [node1]"): "1",
+    ("h.yaml", "hosts:\n- hostname: node1"): "2",
+    ("h.yaml", "hosts:\n- node1 slots=2"): "2",
+}
 
 #: Options that answers may name: those of all commands.
 OPTIONS = {
@@ -307,8 +275,8 @@ OPTIONS = {
 KEYS = {*(row.key for row in table.ROWS), *ROLE, *HOST, *HOSTFILE, "docker", "mounts", "worker"}
 
 
-#: Runs a command line, and checks the answer and the exit code.
-Answered = Callable[..., None]
+#: Runs a command line, checks the exit code, and returns the command line and the answer.
+Refused = Callable[..., str]
 
 
 def furnish(folder: Path) -> None:
@@ -316,23 +284,25 @@ def furnish(folder: Path) -> None:
     (folder / "train.py").touch(mode=0o755)
     (folder / "train.py").write_text("#!/usr/bin/env python3\n")
     (folder / "job.yaml").write_text(START)
+    (folder / "plain").touch()
     (folder / "lab.yaml").write_text("hosts: [localhost]\n")
+    (folder / "tfjob.yaml").write_text("apiVersion: v1\nkind: TFJob\n")
     (folder / "used").mkdir()
     (folder / "used" / "report.json").touch()
     (folder / "folder.py").mkdir()
 
 
 @pytest.fixture
-def answered(launch: Launch, tmp_path: Path) -> Answered:
+def refused(launch: Launch, tmp_path: Path) -> Refused:
     """Runs a command line in a folder with a program, a job file and a hostfile."""
     furnish(tmp_path)
 
-    def run(words: str, message: str, code: int = 2) -> None:
+    def run(words: str, code: int = 2) -> str:
         ended = launch.here(*shlex.split(words), cwd=tmp_path)
-        assert message in ended.err
         assert (ended.code, ended.out, "Traceback" in ended.err) == (code, "", False), ended.err
         assert not [*launch.state.glob("*")], "something was started"
         _check_suggestions(ended.err)
+        return answered(words, ended.err.replace(str(tmp_path), "/work").splitlines())
 
     return run
 
@@ -347,26 +317,39 @@ def _check_suggestions(text: str) -> None:
         assert suggested in COMMANDS, suggested
 
 
-@pytest.mark.parametrize(("words", "message"), [*COMMAND_LINE, *MISSPELT])
-def test_command_lines(answered: Answered, words: str, message: str):
-    answered(words, message)
+def listed(text: str) -> list[str]:
+    """Return the command lines of a list."""
+    return [line for line in text.strip().splitlines() if not line.startswith("# ")]
 
 
-@pytest.mark.parametrize(("words", "code", "message"), PROGRAMS, ids=[words for words, _, _ in PROGRAMS])
-def test_programs(answered: Answered, words: str, code: int, message: str):
-    answered(words, message, code)
+def test_command_lines(refused: Refused, snapshot: SnapshotAssertion):
+    answers = [refused(words) for words in [*ODD_COMMAND_LINES, *listed(COMMAND_LINES), *listed(MISSPELT)]]
+    assert "\n".join(answers) == snapshot
 
 
-@pytest.mark.parametrize(("text", "message"), JOB_FILES)
-def test_job_files(answered: Answered, tmp_path: Path, text: str, message: str):
-    (tmp_path / "job.yaml").write_text(text)
-    answered("job.yaml", message, 127 if "not found" in message else 2)
+def test_programs(refused: Refused, snapshot: SnapshotAssertion):
+    answers = [refused(words, 127) for words in listed(NOT_FOUND)]
+    assert "\n".join([*answers, refused(NOT_RUNNABLE, 126)]) == snapshot
 
 
-@pytest.mark.parametrize(("name", "text", "message"), HOSTFILES)
-def test_hostfiles(answered: Answered, tmp_path: Path, name: str, text: str, message: str):
-    (tmp_path / name).write_text(text)
-    answered(f"--hosts ./{name} true", message)
+@pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
+@pytest.mark.promise("a missing hostfile is an error")
+def test_job_files(refused: Refused, tmp_path: Path, snapshot: SnapshotAssertion):
+    answers = []
+    for text, lines in {**JOB_FILES, **NO_PROGRAMS}.items():
+        (tmp_path / "job.yaml").write_text(text)
+        answers.append(f"{text}\n{refused('job.yaml', 127 if text in NO_PROGRAMS else 2)}")
+        assert [*re.findall(r"-> launch: job\.yaml:(\d+): ", answers[-1])] == lines.split()
+    assert "\n".join(answers) == snapshot
+
+
+def test_hostfiles(refused: Refused, tmp_path: Path, snapshot: SnapshotAssertion):
+    answers = []
+    for (name, text), line in HOSTFILES.items():
+        (tmp_path / name).write_text(text)
+        answers.append(f"{text}\n{refused(f'--hosts ./{name} true')}")
+        assert f"{name}:{line}: " in answers[-1]
+    assert "\n".join(answers) == snapshot
 
 
 def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):

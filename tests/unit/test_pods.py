@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.backends.kubernetes.status import PodStatus, gone_status, job_status, pod_status
 from launcher.common.errors import TransportError
@@ -24,9 +25,6 @@ _RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
     "create failed: "
     'unable to start container process: exec: "python3": executable file not found in $PATH: unknown'
-)
-_NO_PYTHON = (
-    'the image r.io/tf:1 has no Python of 3.8 or later (exec: "python3": executable file not found in $PATH'
 )
 _ROOT = "container has runAsNonRoot and image will run as root"
 _SECURITY = (
@@ -92,65 +90,42 @@ def test_a_pod_that_runs():
     assert found == PodStatus(True, "n2", "10.244.2.13")
 
 
-@pytest.mark.parametrize(
-    ("found", "text", "hopeless"),
-    [
-        (pod(), "", False),
-        (pod(waiting("ContainerCreating")), "", False),
-        (
-            pod(conditions={
-                "PodScheduled": "False Unschedulable 0/2 nodes are available: 2 Insufficient memory. no new claims "
-                "to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for "
-                "scheduling."
-            }),
-            "not scheduled: 0/2 nodes are available: 2 Insufficient memory", False,
-        ),
-        (
-            pod(conditions={"PodScheduled": "False Unschedulable 0/2 nodes are available: persistentvolumeclaim "
-                '"data" not found. not found'}),
-            'not scheduled: 0/2 nodes are available: persistentvolumeclaim "data" not found', False,
-        ),
-        (
-            pod(conditions={"PodScheduled": "False SchedulingGated Scheduling is blocked due to non-empty gates"},
-                gates=[{"name": "kueue.x-k8s.io/admission"}]),
-            "not admitted yet: its scheduling gates are kueue.x-k8s.io/admission", False,
-        ),
-        *(
-            (
-                pod(waiting(reason, message)),
-                'can\'t pull the image r.io/tf:1: Head "http://r.io/v2/tf/manifests/1": dial tcp 127.0.0.1:80: '
-                "connect: connection refused", False,
-            )
-            for reason, message in (
-                ("ErrImagePull", _PULL),
-                ("ErrImagePull", f"rpc error: code = Unknown desc = {_PULL}"),
-                ("ImagePullBackOff", f'Back-off pulling image "r.io/tf:1": ErrImagePull: {_PULL}'),
-            )
-        ),
-        (
-            pod(waiting("ErrImageNeverPull", 'Container image "tf:1" is not present with pull policy of Never')),
-            'ErrImageNeverPull: Container image "tf:1" is not present with pull policy of Never', False,
-        ),
-        (
-            pod(waiting("InvalidImageName", "couldn't parse image name \"A B\": invalid reference format")),
-            "InvalidImageName: couldn't parse image name \"A B\": invalid reference format", True,
-        ),
-        (
-            pod(waiting("CreateContainerConfigError", 'secret "token" not found')),
-            'CreateContainerConfigError: secret "token" not found', False,
-        ),
-        (pod(waiting("CreateContainerConfigError", _ROOT)), f"CreateContainerConfigError: {_ROOT}", True),
-        (pod(waiting("RunContainerError", _RUNC)), f"{_NO_PYTHON})", True),
-        (
-            pod(STARTING, {"Initialized": "False ContainersNotInitialized"}, init=RUNNING),
-            "its init container wait runs", False,
-        ),
-        (pod(STARTING, init=waiting("ErrImagePull", "denied")), "can't pull the image r.io/init:1: denied", False),
-    ],
-)  # fmt: skip
-def test_what_keeps_a_pod_from_running(found: dict[str, Any], text: str, hopeless: bool):
-    status = pod_status(found)
-    assert (status.waiting, status.hopeless, status.running, status.over) == (text, hopeless, False, "")
+def unscheduled(reason: str, message: str, **fields: Any) -> dict[str, Any]:
+    return pod(conditions={"PodScheduled": f"False {reason} {message}"}, **fields)
+
+
+UNSCHEDULED = "0/2 nodes are available: 2 Insufficient memory. no new claims to deallocate, preemption: 0/2 nodes are available."
+NO_CLAIM = '0/2 nodes are available: persistentvolumeclaim "data" not found. not found'
+WAITING = {
+    "nothing yet": pod(),
+    "creating": pod(waiting("ContainerCreating")),
+    "no room": unscheduled("Unschedulable", UNSCHEDULED),
+    "no claim": unscheduled("Unschedulable", NO_CLAIM),
+    "gates": unscheduled(
+        "SchedulingGated", "Scheduling is blocked", gates=[{"name": "kueue.x-k8s.io/admission"}]
+    ),
+    "pull": pod(waiting("ErrImagePull", _PULL)),
+    "pull, by rpc": pod(waiting("ErrImagePull", f"rpc error: code = Unknown desc = {_PULL}")),
+    "pull, later": pod(
+        waiting("ImagePullBackOff", f'Back-off pulling image "r.io/tf:1": ErrImagePull: {_PULL}')
+    ),
+    "never pulled": pod(waiting("ErrImageNeverPull", "tf:1 is not present with pull policy of Never")),
+    "no secret": pod(waiting("CreateContainerConfigError", 'secret "token" not found')),
+    "init container": pod(STARTING, {"Initialized": "False ContainersNotInitialized"}, init=RUNNING),
+    "pull of an init container": pod(STARTING, init=waiting("ErrImagePull", "denied")),
+}
+HOPELESS = {
+    "name of the image": pod(waiting("InvalidImageName", 'couldn\'t parse image name "A B": invalid')),
+    "root": pod(waiting("CreateContainerConfigError", _ROOT)),
+    "no Python": pod(waiting("RunContainerError", _RUNC)),
+}
+
+
+def test_what_keeps_a_pod_from_running(snapshot: SnapshotAssertion):
+    found = {name: pod_status(each) for name, each in {**WAITING, **HOPELESS}.items()}
+    assert {name for name, status in found.items() if status.hopeless} == {*HOPELESS}
+    assert not any(status.running or status.over for status in found.values())
+    assert {name: status.waiting for name, status in found.items()} == snapshot
 
 
 def test_an_event_tells_why_a_volume_is_not_there():
@@ -160,64 +135,66 @@ def test_an_event_tells_why_a_volume_is_not_there():
         {**_EVENT, "lastTimestamp": "2026-11-26T15:02:54Z", "message": "another pod", "involvedObject": {}},
         {**_EVENT, "lastTimestamp": "2026-11-26T15:02:54Z", "message": "no trouble", "reason": "Pulled"},
     ]
-    assert (
-        pod_status(pod(waiting("ContainerCreating")), events).waiting
-        == 'FailedMount: secret "data" not found'
-    )
+    missing = pod_status(pod(waiting("ContainerCreating")), events).waiting
+    assert missing == 'FailedMount: secret "data" not found'
     assert pod_status(pod(RUNNING), events).waiting == ""
 
 
 _PREEMPTED = {
     "DisruptionTarget": "True PreemptionByScheduler default-scheduler: preempting to accommodate a higher priority pod"
 }
+_EVICTED = {"DisruptionTarget": "True EvictionByEvictionAPI Eviction API: evicting"}
 _TAINTED = {"DisruptionTarget": "True DeletionByTaintManager Taint manager: deleting due to NoExecute taint"}
 _SILENT = {"Ready": "False", "ContainersReady": "True"}
 _COLLECTED = {"DisruptionTarget": "True DeletionByPodGC PodGC: node no longer exists"}
+_NO_FOLDER = "runc create failed: Cwd must be an absolute path: unknown"
 
 
-@pytest.mark.parametrize(
-    ("found", "text", "ended", "preempted"),
-    [
-        (pod(terminated(137, "OOMKilled"), limit="64Mi", phase="Failed"), "OOMKilled: its limit is 64Mi", True, False),
-        (pod(terminated(137, "OOMKilled"), phase="Failed"), "OOMKilled: its node had no memory left", True, False),
-        (pod(terminated(1, "OOMKilled"), limit="1Gi", phase="Failed"), "its container exited with 1", True, False),
-        (
-            pod(terminated(137), phase="Failed", reason="Evicted", message='EmptyDir "v" exceeds the limit "20Mi". '),
-            'its pod was evicted: EmptyDir "v" exceeds the limit "20Mi".', True, False,
-        ),
-        (
-            pod(terminated(137), phase="Failed", reason="DeadlineExceeded", message="Pod was active too long"),
-            "DeadlineExceeded: Pod was active too long", True, False,
-        ),
-        (pod(RUNNING, _PREEMPTED, phase="Running", deleted=True),
-         "its pod was preempted: default-scheduler: preempting to accommodate a higher priority pod", False, True),
-        (pod(terminated(137), _PREEMPTED, phase="Failed", deleted=True),
-         "its pod was preempted: default-scheduler: preempting to accommodate a higher priority pod", True, True),
-        (pod(RUNNING, {"DisruptionTarget": "True EvictionByEvictionAPI Eviction API: evicting"}, deleted=True),
-         "its pod was evicted: Eviction API: evicting", False, True),
-        (pod(RUNNING, _TAINTED, deleted=True), "its pod was evicted: Taint manager: deleting due to NoExecute taint", False, True),
-        (pod(RUNNING, {**_TAINTED, **_SILENT}, phase="Running", deleted=True), "its node n2 is lost", False, True),
-        (pod(RUNNING, _SILENT, phase="Running"), "its node n2 is lost", False, False),
-        (pod(RUNNING, phase="Running", reason="NodeLost"), "its node n2 is lost", False, False),
-        (pod(RUNNING, phase="Running", deleted=True), "its pod was deleted", False, False),
-        (pod(terminated(143), phase="Failed", deleted=True), "its pod was deleted", True, False),
-        (pod(RUNNING, _COLLECTED, phase="Failed", deleted=True), "its pod was deleted: PodGC: node no longer exists", False, True),
-        (pod(terminated(3), phase="Failed"), "its container exited with 3", True, False),
-        (pod(terminated(0, "Completed"), phase="Succeeded"), "its container exited with 0", True, False),
-        (pod(terminated(137), phase="Failed"), "its container was killed by SIGKILL", True, False),
-        (pod(terminated(128, "StartError", message=_RUNC), phase="Failed"), f"{_NO_PYTHON})", True, False),
-        (
-            pod(terminated(128, "StartError", message="runc create failed: Cwd must be an absolute path: unknown"),
-                phase="Failed"),
-            "its container exited with 128: Cwd must be an absolute path", True, False,
-        ),
-        (pod(STARTING, init=terminated(1), phase="Failed"), "its init container wait exited with 1", True, False),
-        (pod(phase="Failed"), "its pod has ended: Failed", True, False),
-    ],
-)  # fmt: skip
-def test_why_a_pod_is_over(found: dict[str, Any], text: str, ended: bool, preempted: bool):
-    status = pod_status(found)
-    assert (status.over, status.ended, status.preempted, status.waiting) == (text, ended, preempted, "")
+def failed(code: int, reason: str = "Error", message: str = "", **fields: Any) -> dict[str, Any]:
+    return pod(terminated(code, reason, message=message), **{"phase": "Failed", **fields})
+
+
+ENDED = {
+    "OOM by its limit": failed(137, "OOMKilled", limit="64Mi"),
+    "OOM of its node": failed(137, "OOMKilled"),
+    "OOM of another process": failed(1, "OOMKilled", limit="1Gi"),
+    "evicted": pod(
+        terminated(137), phase="Failed", reason="Evicted", message='EmptyDir "v" exceeds the limit "20Mi". '
+    ),
+    "deadline": pod(
+        terminated(137), phase="Failed", reason="DeadlineExceeded", message="Pod was active too long"
+    ),
+    "deleted": failed(143, deleted=True),
+    "exit code": failed(3),
+    "success": failed(0, "Completed", phase="Succeeded"),
+    "signal": failed(137),
+    "no Python": failed(128, "StartError", _RUNC),
+    "no folder": failed(128, "StartError", _NO_FOLDER),
+    "init container": pod(STARTING, init=terminated(1), phase="Failed"),
+    "unknown": pod(phase="Failed"),
+}
+PREEMPTED = {
+    "preempted": pod(RUNNING, _PREEMPTED, phase="Running", deleted=True),
+    "evicted by the API": pod(RUNNING, _EVICTED, deleted=True),
+    "tainted": pod(RUNNING, _TAINTED, deleted=True),
+    "tainted and silent": pod(RUNNING, {**_TAINTED, **_SILENT}, phase="Running", deleted=True),
+    "collected": pod(RUNNING, _COLLECTED, phase="Failed", deleted=True),
+}
+PREEMPTED_AND_ENDED = {"ended by preemption": pod(terminated(137), _PREEMPTED, phase="Failed", deleted=True)}
+LOST = {
+    "silent": pod(RUNNING, _SILENT, phase="Running"),
+    "its node": pod(RUNNING, phase="Running", reason="NodeLost"),
+    "being deleted": pod(RUNNING, phase="Running", deleted=True),
+}
+
+
+def test_why_a_pod_is_over(snapshot: SnapshotAssertion):
+    pods = {**ENDED, **PREEMPTED, **PREEMPTED_AND_ENDED, **LOST}
+    found = {name: pod_status(each) for name, each in pods.items()}
+    assert {name for name, status in found.items() if status.ended} == {*ENDED, *PREEMPTED_AND_ENDED}
+    assert {name for name, status in found.items() if status.preempted} == {*PREEMPTED, *PREEMPTED_AND_ENDED}
+    assert not any(status.waiting for status in found.values())
+    assert {name: status.over for name, status in found.items()} == snapshot
 
 
 @pytest.mark.parametrize(
@@ -225,10 +202,10 @@ def test_why_a_pod_is_over(found: dict[str, Any], text: str, ended: bool, preemp
     [
         (pod(RUNNING, phase="Running"), False),
         (pod(RUNNING, phase="Running", deleted=True), True),
-        (pod(RUNNING, _PREEMPTED, phase="Running", deleted=True), True),
+        (PREEMPTED["preempted"], True),
         (pod(RUNNING, _SILENT, phase="Running", deleted=True), False),
-        (pod(RUNNING, _COLLECTED, phase="Failed", deleted=True), False),
-        (pod(terminated(143), phase="Failed", deleted=True), True),
+        (PREEMPTED["collected"], False),
+        (ENDED["deleted"], True),
     ],
 )
 def test_a_pod_that_is_gone(last: dict[str, Any], ended: bool):
@@ -237,45 +214,40 @@ def test_a_pod_that_is_gone(last: dict[str, Any], ended: bool):
     assert (status.ended, status.taken, status.running, status.node) == (ended, True, False, "n2")
 
 
-def _created(message: str) -> dict[str, Any]:
-    return {
+def not_created(message: str) -> PodStatus:
+    """The status of a Job whose pod was refused with this message; empty: there was no event."""
+    event = {
         "reason": "FailedCreate",
         "involvedObject": {"uid": "j1"},
         "message": f"Error creating: {message}",
     }
+    return job_status(a_job(), [event] if message else [])
 
 
-@pytest.mark.parametrize(
-    ("status", "events", "waiting", "hopeless"),
-    [
-        ({}, [], "its pod is not made yet", False),
-        (
-            {}, [_created('pods "m-dc4vj" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2')],
-            "FailedCreate: exceeded quota: q, requested: pods=1, used: pods=2", False,
-        ),
-        ({}, [_created(f'pods "m-x" is forbidden: {_SECURITY}')], f"FailedCreate: {_SECURITY}", True),
-        (
-            {}, [_created('pods "m-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi')],
-            "FailedCreate: maximum memory usage per Container is 1Gi, but limit is 2Gi", True,
-        ),
-        (
-            {}, [_created('pods "m-" is forbidden: error looking up service account a/b: serviceaccount "b" not found')],
-            'FailedCreate: error looking up service account a/b: serviceaccount "b" not found', False,
-        ),
-        (
-            {"conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}]},
-            [], "JobSuspended: Job suspended", False,
-        ),
-        (
-            {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}]},
-            [], "DeadlineExceeded: too long", True,
-        ),
-    ],
-)  # fmt: skip
-def test_why_a_job_has_no_pod(status: dict[str, Any], events: list[Any], waiting: str, hopeless: bool):
+def a_job(**condition: str) -> dict[str, Any]:
     metadata = {"name": "m", "uid": "j1", "labels": {"tf-launcher/host": "worker-0"}}
-    found = job_status({"metadata": metadata, "status": status}, events)
-    assert found == PodStatus(waiting=waiting, hopeless=hopeless)
+    return {
+        "metadata": metadata,
+        "status": {"conditions": [{"status": "True", **condition}]} if condition else {},
+    }
+
+
+def test_why_a_job_has_no_pod(snapshot: SnapshotAssertion):
+    maximum = "maximum memory usage per Container is 1Gi, but limit is 2Gi"
+    passing = {
+        "not yet": not_created(""),
+        "quota": not_created('pods "m-d" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2'),
+        "account": not_created('pods "m-" is forbidden: error looking up service account a/b: "b" not found'),
+        "suspended": job_status(a_job(type="Suspended", reason="JobSuspended", message="Job suspended"), []),
+    }
+    hopeless = {
+        "security": not_created(f'pods "m-x" is forbidden: {_SECURITY}'),
+        "maximum": not_created(f'pods "m-x" is forbidden: {maximum}'),
+        "deadline": job_status(a_job(type="Failed", reason="DeadlineExceeded", message="too long"), []),
+    }
+    assert not any(status.hopeless for status in passing.values())
+    assert all(status == PodStatus(waiting=status.waiting, hopeless=True) for status in hopeless.values())
+    assert {name: status.waiting for name, status in {**passing, **hopeless}.items()} == snapshot
 
 
 # ---------------------------------------------------------------------- any object
@@ -286,23 +258,13 @@ _KEYS = [
     "phase", "exitCode", "image", "limits", "resources", "memory",
 ]  # fmt: skip
 _WORDS = (
-    "task",
-    "True",
-    "False",
-    "Ready",
-    "DisruptionTarget",
-    "PodScheduled",
-    "ErrImagePull",
-    "OOMKilled",
-    "a\n\x1b[2J",
+    "task", "True", "False", "Ready", "DisruptionTarget", "PodScheduled", "ErrImagePull", "OOMKilled", "a\n\x1b[2J",
+)  # fmt: skip
+_SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5000) | st.sampled_from(_WORDS)
 )
 _ANY = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5000)
-    | st.sampled_from(_WORDS),
+    _SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=8),
     max_leaves=30,
 )
@@ -312,23 +274,20 @@ _STATUSES = st.lists(
 _CONDITION = st.fixed_dictionaries({"type": st.sampled_from(_WORDS), "status": st.sampled_from(_WORDS)})
 
 
-@settings(max_examples=examples(200), deadline=None)
-@given(
-    st.fixed_dictionaries(
-        {"metadata": st.just(pod()["metadata"]) | _ANY, "spec": _ANY},
-        optional={
-            "status": _ANY
-            | st.fixed_dictionaries(
-                {
-                    "containerStatuses": _STATUSES | _ANY,
-                    "conditions": st.lists(_CONDITION | _ANY, max_size=3),
-                },
-                optional={"reason": _ANY, "message": _ANY, "phase": _ANY, "initContainerStatuses": _ANY},
-            )
-        },
-    ),
-    st.lists(st.dictionaries(st.sampled_from(("reason", "message", "involvedObject")), _ANY), max_size=2),
+_STATUS = st.fixed_dictionaries(
+    {"containerStatuses": _STATUSES | _ANY, "conditions": st.lists(_CONDITION | _ANY, max_size=3)},
+    optional=dict.fromkeys(("reason", "message", "phase", "initContainerStatuses"), _ANY),
 )
+_OBJECTS = st.fixed_dictionaries(
+    {"metadata": st.just(pod()["metadata"]) | _ANY, "spec": _ANY}, optional={"status": _ANY | _STATUS}
+)
+_EVENTS = st.lists(
+    st.dictionaries(st.sampled_from(("reason", "message", "involvedObject")), _ANY), max_size=2
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(_OBJECTS, _EVENTS)
 def test_any_object_gives_a_status_or_an_error(found: dict[str, Any], events: list[dict[str, Any]]):
     texts: list[str] = []
     for read in (pod_status, job_status):

@@ -6,36 +6,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.backends.fleet import this_machine
-from launcher.common.errors import HostfileError
+from launcher.common.errors import Fault, HostfileError
 from launcher.common.record import replace
 from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_hosts
 from launcher.job import Host
 from tests.conftest import examples
+from tests.unit.config.answers import check_faults
 
 SAMPLES = Path(__file__).parents[3] / "hostfiles"
-NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
-USER = "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -"
-BRACKETS = "expected an IPv6 address in brackets, as in [fe80::1]:2"
-SLOTS = "expected a whole number from 1 to 1000000"
-COLON = 'expected slots from 1 to 1023 after the ":"'
-PAIR = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
-GPUS = "expected how many, or their ids, as in 0,1 or GPU-8f3a"
-ONCE = "expected each host once"
-ONE = "expected one value"
-A_LIST = "expected hosts: and a list of hosts"
 
 
-def faults(text: str, source: str) -> list[str]:
+def faults(text: str, source: str) -> Sequence[Fault]:
     with pytest.raises(HostfileError) as caught:
         parse_list(text, source) if source == "--hosts" else parse_hostfile(text, source)
-    return sorted(map(str, caught.value.faults))
+    return caught.value.faults
 
 
 # ---------------------------------------------------------------------- ranges and lists
@@ -101,39 +94,13 @@ def test_lists(text: str, expected: list[Host]):
     assert list(parse_list(text)) == [replace(host, source="--hosts") for host in expected]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("  ", "no hosts; expected at least one"),
-        ("h1,,h2", f'host is ""; {NAME}'),
-        ("-oProxyCommand=x", f'host is "-oProxyCommand=x"; {NAME}'),
-        ("-l@h", f'host is "-l@h"; {USER}'),
-        ("..", f'host is ".."; {NAME}'),
-        ("a/b", f'host is "a/b"; {NAME}'),
-        ("a\tb", f'host is "a\\tb"; {NAME}'),
-        ("^h", 'host is "^h"; expected a host to use; remove excluded hosts ("^host") from the list'),
-        ("+n2", 'host is "+n2"; expected a host\'s name: relative hosts of PRRTE ("+n2", "+e") are not supported'),
-        ("u@v@node01:2", 'host is "u@v@node01:2"; expected one "@", as in user@node1; a user of a domain is user@corp.org@node1'),
-        ("h:0", f'host is "h:0"; {COLON}'),
-        ("h:x", f'host is "h:x"; {COLON}'),
-        ("@gpu", 'host is "@gpu"; expected a host; `nodeset -f @gpu` prints the hosts of a group of ClusterShell'),
-        ("n[1-9]!n3", 'host is "n[1-9]!n3"; expected hosts without "!" and "&"; `nodeset -f` prints those that are left'),
-        ("n[1-9/0]", 'host is "n[1-9/0]"; expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]'),
-        ("n[01:16]", 'host is "n[01:16]"; expected a range with "-", as in n[01-16]'),
-        ("h1 2222", 'host is "h1 2222"; expected one host; several hosts have commas between them, or a line each'),
-        ("h1,4", 'host is "4"; expected a host\'s name, and 4 is a number; slots follow a ":", as in node1:4'),
-        ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
-        ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),
-        ("[fe80::x]", 'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0'),
-        ("n[1-999999999]", 'host is "n[1-999999999]"; expected at most 4096 hosts'),
-        ("n[1-4096],m", 'too many hosts with "m"; expected at most 4096'),
-        ("n2,n[1-3]:2", f'host "n2" was already written; {ONCE}'),
-        ("10.0.0.[255-256]", 'host is "10.0.0.[255-256]"; expected an IPv4 address, four numbers from 0 to 255'),
-        ("x" * 254, f'host is "{"x" * 77}..."; expected at most 253 characters in a host\'s name'),
-    ],
-)  # fmt: skip
-def test_faults_of_lists(text: str, expected: str):
-    assert faults(text, "--hosts") == [f"--hosts: {expected}"]
+WRONG_LISTS = [
+    "", "h1,,h2", "-oProxyCommand=x", "-l@h", "..", "a/b", "a\tb", "^h", "+n2", "u@v@node01:2", "h:0", "h:x", "@gpu", "n[1-9]!n3", "n[1-9/0]", "n[01:16]", "h1 2222", "h1,4", "fe80::1", "[fe80::1]x", "[fe80::x]", "n[1-999999999]", "n[1-4096],m", "n2,n[1-3]:2", "10.0.0.[255-256]", "x" * 254,
+]  # fmt: skip
+
+
+def test_faults_of_lists(snapshot: SnapshotAssertion):
+    check_faults(dict.fromkeys(WRONG_LISTS, "--hosts"), lambda text: faults(text, "--hosts"), "", snapshot)
 
 
 @pytest.mark.promise("a port is never slots, in any form of host")
@@ -155,8 +122,8 @@ def test_faults_of_lists(text: str, expected: str):
 )
 def test_a_port_is_never_slots(form: str, source: str, where: str, host: str, port: str):
     (fault,) = faults(form.format(host.format(port)), source)
-    assert fault.startswith(f'{where}: host is "{host.format(port)}"; expected slots after the ":"')
-    assert f"slots={port}" in fault and f"port={port}" in fault
+    assert (fault.where, host.format(port) in fault.problem) == (where, True)
+    assert f"slots={port}" in str(fault) and f"port={port}" in str(fault)
 
 
 def test_so_many_slots_are_possible():
@@ -215,35 +182,34 @@ def test_plain_files():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("# only\n\n", ["f: no hosts; expected at least one"]),
-        ("a slots=2\n\na", [f'f:3: host "a" was already written at f:1; {ONCE}']),
-        ("a\nu@a", [f'f:2: host "a" was already written at f:1; {ONCE}']),
-        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, spare']),
-        ("a slots=x\nb slots=", [f'f:1: slots is "x"; {SLOTS}', f'f:2: slots is ""; {SLOTS}']),
-        ("c slots=0", ['f:1: slots is "0"; expected 1 or more; leave out a host that should run no task']),
-        ("a slots=1 cpu=2", ['f:1: slots is written twice, again as "2"; expected it once']),
-        ("u@a:1 slots=2 user=v", ['f:1: slots is written twice, as "1" with the name; expected it once', 'f:1: user is written twice, as "u" with the name; expected it once']),
-        ("a slots=4 max-slots=2", ['f:1: max_slots is "2", slots "4"; expected at least as many max_slots']),
-        ("a gpus=0,0", ['f:1: gpus is "0,0"; expected "0" once']),
-        ("a gpus=257", ['f:1: gpus is "257"; expected how many, from 0 to 256, or their ids, as in 0,1']),
-        ("a gpus=all\nb gpus=,", [f'f:1: gpus is "all"; {GPUS}', f'f:2: gpus is ""; {GPUS}']),
-        ("a python=-c", ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"']),
-        ("a b", [f'f:1: "b"; {PAIR}']),
-        ("a python= slots=4", ['f:1: python is ""; expected text of one line, not empty']),
-        ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
-        ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
-        ("a slots+=5", ['f:1: "slots+=5"; expected slots=5: PRRTE\'s += adds slots to a running job']),
-        ("[web:vars]\nansible_user=u\nx = 1\n[web]\nb slots=x", ['f:1: "[web:vars]"; expected settings after each host, or below defaults: of a YAML file', 'f:4: "[web]"; expected a host; leave out the groups of an inventory', f'f:5: slots is "x"; {SLOTS}']),
-        ("a\n[all:children]\nweb\ndb", ['f:2: "[all:children]"; expected hosts; leave out the groups of an inventory, and their names']),
-        ("[n:9]", ['f:1: host is "[n:9]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0']),
-        ("a // b\n/* c */", [f'f:1: "//"; {PAIR}', 'f:2: "/*"; expected "#" before a comment']),
-    ],
-)  # fmt: skip
-def test_faults_of_plain_files(text: str, expected: list[str]):
-    assert faults(text, "f") == expected
+WRONG_LINES = {
+    "# only\n\n": "f",
+    "a slots=2\n\na": "3",
+    "a\nu@a": "2",
+    "a slot=2 zzz=1": "1 1",
+    "a slots=x\nb slots=": "1 2",
+    "c slots=0": "1",
+    "a slots=1 cpu=2": "1",
+    "u@a:1 slots=2 user=v": "1 1",
+    "a slots=4 max-slots=2": "1",
+    "a gpus=0,0": "1",
+    "a gpus=257": "1",
+    "a gpus=all\nb gpus=,": "1 2",
+    "a python=-c": "1",
+    "a b": "1",
+    "a python= slots=4": "1",
+    "a workdir='x y": "1",
+    "n[1-3] address=x": "1",
+    "a slots+=5": "1",
+    "[web:vars]\nansible_user=u\nx = 1\n[web]\nb slots=x": "1 4 5",
+    "a\n[all:children]\nweb\ndb": "2",
+    "[n:9]": "1",
+    "a // b\n/* c */": "1 2",
+}
+
+
+def test_faults_of_plain_files(snapshot: SnapshotAssertion):
+    check_faults(WRONG_LINES, lambda text: faults(text, "f"), "f", snapshot)
 
 
 # ---------------------------------------------------------------------- YAML
@@ -319,43 +285,32 @@ def test_the_form_depends_on_ending_then_content(text: str, source: str):
     assert [host.name for host in parse_hostfile(text, source)] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", [f"y.yaml:1: the file has no value; {A_LIST}"]),
-        ("a slots=4", [f'y.yaml:1: the file is "a slots=4"; {A_LIST}']),
-        ("hosts: [a]\n---\nhosts: [b]", ["y.yaml:3: a second document, after that at line 1; expected one document"]),
-        ("apiVersion: v1\nkind: Pod", [f"y.yaml:1: this is a file of Kubernetes (Pod); {A_LIST}"]),
-        ("defaults: {}", [f'y.yaml:1: "hosts" is missing; {A_LIST}']),
-        ("hosts:", ["y.yaml:1: hosts has no value; expected a list of hosts, as in [node1, node2]"]),
-        ("hosts: []", ["y.yaml:1: no hosts; expected at least one"]),
-        ("hosts: [a]\nspares: b", ['y.yaml:2: spares is "b"; expected a list of hosts, as in [node1, node2]']),
-        ("hosts: [a]\nspares: [a]", [f'y.yaml:2: host "a" was already written at y.yaml:1; {ONCE}']),
-        ("hosts: [a]\nhost: b", ['y.yaml:2: unknown key "host"; did you mean "hosts"?']),
-        ("hosts: [null, [a]]", [f"y.yaml:1: a host has no value; {ONE}", f"y.yaml:1: a host is a list; {ONE}"]),
-        ("hosts:\n- user: x", ['y.yaml:2: a host without "name"; expected name: and its name or address']),
-        ("hosts:\n- a\n- name: a", [f'y.yaml:3: host "a" was already written at y.yaml:2; {ONCE}']),
-        ("hosts:\n- fe80::1", [f'y.yaml:2: host is "fe80::1"; {BRACKETS}']),
-        ("hosts:\n- name: a:2\n  slots: 3", ['y.yaml:3: slots is written twice, as "2" with the name; expected it once']),
-        (
-            "hosts:\n- name: [a]\n  slot: 1\n  slots: four\n  gpus: {}\n  env: [A]\n",
-            [
-                f"y.yaml:2: name is a list; {ONE}",
-                'y.yaml:3: unknown key "slot"; did you mean "slots"?',
-                f'y.yaml:4: slots is "four"; {SLOTS}',
-                f"y.yaml:5: gpus is a mapping; {ONE}",
-                "y.yaml:6: env is a list; expected NAME: VALUE lines",
-            ],
-        ),
-        ("hosts:\n- {name: a, gpus: [1, 1]}", ['y.yaml:2: gpus is "1,1"; expected "1" once']),
-        ("hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}", ['y.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
-        ("defaults: {name: x}\nhosts: [a]", ['y.yaml:1: unknown key "name"; expected one of user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, env']),
-        ("hosts: [" + ", ".join(["a"] * 5000) + "]", [f'y.yaml:1: host "a" was already written at y.yaml:1; {ONCE}']),
-    ],
-    ids=lambda value: value[:30] if isinstance(value, str) else "",
-)  # fmt: skip
-def test_faults_of_yaml(text: str, expected: list[str]):
-    assert faults(text, "y.yaml") == expected
+WRONG_YAML = {
+    "": "1",
+    "a slots=4": "1",
+    "hosts: [a]\n---\nhosts: [b]": "3",
+    "apiVersion: v1\nkind: Pod": "1",
+    "defaults: {}": "1",
+    "hosts:": "1",
+    "hosts: []": "1",
+    "hosts: [a]\nspares: b": "2",
+    "hosts: [a]\nspares: [a]": "2",
+    "hosts: [a]\nhost: b": "2",
+    "hosts: [null, [a]]": "1 1",
+    "hosts:\n- user: x": "2",
+    "hosts:\n- a\n- name: a": "3",
+    "hosts:\n- fe80::1": "2",
+    "hosts:\n- name: a:2\n  slots: 3": "3",
+    "hosts:\n- name: [a]\n  slot: 1\n  slots: four\n  gpus: {}\n  env: [A]\n": "2 3 4 5 6",
+    "hosts:\n- {name: a, gpus: [1, 1]}": "2",
+    "hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}": "2",
+    "defaults: {name: x}\nhosts: [a]": "1",
+    "hosts: [" + ", ".join(["a"] * 5000) + "]": "1",
+}
+
+
+def test_faults_of_yaml(snapshot: SnapshotAssertion):
+    check_faults(WRONG_YAML, lambda text: faults(text, "y.yaml"), "y.yaml", snapshot)
 
 
 # ---------------------------------------------------------------------- files and lists

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.backends import backends, rows, sections
 from launcher.backends.docker.options import DockerOptions
@@ -24,6 +25,7 @@ from launcher.config.jobfile import parse_job
 from launcher.config.settings import FileContent, merge
 from launcher.job import JobSpec, Program, ProgramKind, Role
 from tests.conftest import examples
+from tests.unit.config.answers import check_faults
 
 FULL = """\
 apiVersion: kubeflow.org/v1
@@ -270,34 +272,28 @@ def test_the_only_tfjob_of_a_file(text: str, first: int, others: str):
     assert list(found.notes[:-1]) == about_others and len(found.notes) - len(about_others) == len(alone.notes)
 
 
-def kinds(text: str) -> str:
-    return (
-        f"this is a file of Kubernetes ({text}); expected kind: TFJob, or a mapping with command: and roles:"
-    )
+WRONG_KINDS = {
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {}": "1",
+    "kind: Job\nspec: {}": "1",
+    "apiVersion: v1\nspec: {}": "1",
+    f"{MAP}---\napiVersion: batch/v1\nkind: Job\n---\n{MAP}": "1",
+    f"command: a\nroles: {{worker: 1}}\n---\n{MAP}": "4",
+    "apiVersion: v1\nkind: List\nitems: []": "1",
+    "apiVersion: kubeflow.org/v1beta1\nkind: Experiment\nspec: {a: '${trialParameters.b}'}": "1",
+    f"{FULL}---\n{FULL}": f"{len(FULL.splitlines()) + 2}",
+    # placeholders
+    FULL.replace("--serve", "'--lr=${trialParameters.lr}'"): "32",
+    FULL.replace("replicas: 3", "replicas: {{ .Values.workers }}"): "9",
+    FULL.replace("image: tf:1", 'image: "{{ .Values.image }}"'): "18",
+    f"{{{{- if .Values.on }}}}\n{FULL}\n{{{{- end }}}}": "1",
+}  # fmt: skip
 
 
 @pytest.mark.promise("the only TFJob among documents and in lists; what another file of Kubernetes is")
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {}", f"j:1: {kinds('PyTorchJob')}"),
-        ("kind: Job\nspec: {}", f"j:1: {kinds('Job')}"),
-        ("apiVersion: v1\nspec: {}", f"j:1: {kinds('without a kind')}"),
-        (f"{MAP}---\napiVersion: batch/v1\nkind: Job\n---\n{MAP}", f"j:1: {kinds('ConfigMap, Job')}"),
-        (f"command: a\nroles: {{worker: 1}}\n---\n{MAP}", f"j:4: {kinds('ConfigMap')}"),
-        ("apiVersion: v1\nkind: List\nitems: []", f"j:1: {kinds('List')}"),
-        ("apiVersion: kubeflow.org/v1beta1\nkind: Experiment\nspec: {a: '${trialParameters.b}'}", f"j:1: {kinds('Experiment')}; Experiment has a TFJob at spec.trialTemplate.trialSpec, its placeholders filled in"),
-        (f"{FULL}---\n{FULL}", f"j:{len(FULL.splitlines()) + 2}: the file has 2 TFJobs, the first at line 1; expected one: launch starts one job"),
-        # placeholders
-        (FULL.replace("--serve", "'--lr=${trialParameters.lr}'"), 'j:32: the placeholder "${trialParameters.lr}" is not filled in; expected a value, as Katib writes it into the TFJob of each trial'),
-        (FULL.replace("replicas: 3", "replicas: {{ .Values.workers }}"), 'j:9: the placeholder "{{ .Values.workers }}" is not filled in; expected the output of `helm template CHART`'),
-        (FULL.replace("image: tf:1", 'image: "{{ .Values.image }}"'), 'j:18: the placeholder "{{ .Values.image }}" is not filled in; expected the output of `helm template CHART`'),
-        (f"{{{{- if .Values.on }}}}\n{FULL}\n{{{{- end }}}}", 'j:1: the placeholder "{{- if .Values.on }}" is not filled in; expected the output of `helm template CHART`'),
-    ],
-)  # fmt: skip
-def test_what_a_file_of_kubernetes_is_instead(text: str, expected: str):
-    found = parse_job(text, "j", {}, sections(), "", HERE)
-    assert [str(fault) for fault in found.faults] == [expected]
+def test_what_a_file_of_kubernetes_is_instead(snapshot: SnapshotAssertion):
+    check_faults(
+        WRONG_KINDS, lambda text: parse_job(text, "j", {}, sections(), "", HERE).faults, "j", snapshot
+    )
 
 
 def test_placeholders_of_programs_and_in_comments_do_not_matter():
@@ -317,43 +313,39 @@ def test_variables_that_launch_sets(engine: str, name: str, value: str):
     assert f"env {name}=VALUE" in str(fault)
 
 
-COUNT = "expected a whole number from 0 to 10000"
-NO_CONTAINER = "expected a container with the name tensorflow"
-FAULTS = [
-    ("kind: TFJob\nspec: {}", "j:1: the TFJob has no apiVersion; expected kubeflow.org/v1", "j:2: spec has no tfReplicaSpecs; expected them, as in Worker: ..."),
-    ("kind: TFJob\napiVersion: kubeflow.org/v1", "j:1: the TFJob has no spec; expected spec.tfReplicaSpecs"),
-    (tfjob(CHIEF, version="kubeflow.org/v1alpha1"), 'j:1: apiVersion of the TFJob is "kubeflow.org/v1alpha1"; expected kubeflow.org/v1, kubeflow.org/v1beta2, kubeflow.org/v1beta1 or kubeflow.org/v1alpha2'),
+WRONG = {
+    "kind: TFJob\nspec: {}": "1 2",
+    "kind: TFJob\napiVersion: kubeflow.org/v1": "1",
+    tfjob(CHIEF, version="kubeflow.org/v1alpha1"): "1",
     # replicas
-    (tfjob(f"{role('Wroker')},\nWorkers: {{}},\nReader: {{}}"), 'j:4: unknown type of replicas "Wroker"; did you mean "Worker"?', 'j:5: unknown type of replicas "Workers"; did you mean "Worker"?', 'j:6: unknown type of replicas "Reader"; expected one of Chief, Master, PS, Worker, Evaluator'),
-    (tfjob(role("Worker", "replicas: two, ")), f'j:4: replicas of Worker is "two"; {COUNT}'),
-    (tfjob(role("Worker", "replica: 2, ")), 'j:4: unknown key "replica"; did you mean "replicas"?'),
-    (tfjob(role("Worker", "restartPolicy: OnError, ")), 'j:4: restartPolicy of Worker is "OnError"; expected Never, OnFailure, Always or ExitCode'),
-    (tfjob(role("Chief", "replicas: 2, ")), 'j:4: chief is "2"; expected at most 1: TensorFlow takes no more'),
-    (tfjob(f"{CHIEF},\n{role('Master')}"), 'j:5: "Master" beside the chief of line 4; expected one of them'),
-    (tfjob(f"{WORKERS},\n{role('worker')}"), 'j:5: "worker" beside the worker of line 4; expected one of them'),
-    (tfjob(role("Worker", "replicas: 0, ")), "j:3: no task in any role; expected at least one below roles:, as in worker: 1"),
+    tfjob(f"{role('Wroker')},\nWorkers: {{}},\nReader: {{}}"): "4 5 6",
+    tfjob(role("Worker", "replicas: two, ")): "4",
+    tfjob(role("Worker", "replica: 2, ")): "4",
+    tfjob(role("Worker", "restartPolicy: OnError, ")): "4",
+    tfjob(role("Chief", "replicas: 2, ")): "4",
+    tfjob(f"{CHIEF},\n{role('Master')}"): "5",
+    tfjob(f"{WORKERS},\n{role('worker')}"): "5",
+    tfjob(role("Worker", "replicas: 0, ")): "3",
     # the container
-    (tfjob("Worker: {replicas: 2},\nPS: {template: {spec: {containers: []}}},\nChief: {template: {spec: {containers: [{name: tf}]}}}"), f"j:4: Worker has no template.spec.containers; {NO_CONTAINER}", "j:5: PS has no containers with the name tensorflow; expected one, which runs the program", "j:6: Chief has no containers with the name tensorflow; expected one, which runs the program"),
-    (tfjob("Worker: {template: {spec: {containers: [{name: tensorflow}]}}}"), "j:4: the container of Worker has no command, and launch does not read that of its image; expected command:, or the program after the file, as in launch tfjob.yaml train.py"),
-    (tfjob(role("Worker", container=", comand: [b]")), 'j:4: unknown key "comand"; did you mean "command"?'),
-    (tfjob(role("Worker", container=", args: a b")), 'j:4: args of the container tensorflow is "a b"; expected a list, as in [python3, train.py]'),
-    (tfjob(role("Worker", container=", resources: {limits: {cpu: -1, memory: 1g, nvidia.com/gpu: -2}}")), 'j:4: cpu in limits is "-1"; expected a number of CPUs such as 2 or 0.5', 'j:4: memory in limits is "1g"; expected a quantity of Kubernetes, as in 512Mi or 2Gi', 'j:4: nvidia.com/gpu in limits is "-2"; expected a whole number from 0 to 256'),
-    (tfjob(role("Worker", container=", env: {A: b}")), "j:4: env is a mapping; expected a list, as in - name: NAME"),
-    (tfjob(role("Worker", container=", env: [{nam: A}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
-    (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: variable TF_CONFIG: launch sets it for each task; expected another name, or `env TF_CONFIG=VALUE` before the command'),
-    (tfjob(role("Worker", container=", env: [{name: V0, value: xxxxxxxxxx}" + "".join(f", {{name: V{n + 1}, value: '{f'$(V{n})' * 9}'}}" for n in range(40)) + "]")), "j:4: the variables in env and command become too long; expected at most 8 MiB from $(NAME)"),
+    tfjob("Worker: {replicas: 2},\nPS: {template: {spec: {containers: []}}},\nChief: {template: {spec: {containers: [{name: tf}]}}}"): "4 5 6",
+    tfjob("Worker: {template: {spec: {containers: [{name: tensorflow}]}}}"): "4",
+    tfjob(role("Worker", container=", comand: [b]")): "4",
+    tfjob(role("Worker", container=", args: a b")): "4",
+    tfjob(role("Worker", container=", resources: {limits: {cpu: -1, memory: 1g, nvidia.com/gpu: -2}}")): "4 4 4",
+    tfjob(role("Worker", container=", env: {A: b}")): "4",
+    tfjob(role("Worker", container=", env: [{nam: A}, {name: B, value: [1]}]")): "4 4",
+    tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")): "4",
+    tfjob(role("Worker", container=", env: [{name: V0, value: xxxxxxxxxx}" + "".join(f", {{name: V{n + 1}, value: '{f'$(V{n})' * 9}'}}" for n in range(40)) + "]")): "4",
     # what would change what the program does
-    (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't apply it here; expected --kubernetes", "j:4: envFrom: launch can't apply it here; expected --kubernetes", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
-    (tfjob(CHIEF, "successPolicy: Any, runPolicy: {cleanPodPolicy: Never, activeDeadlineSeconds: 0, backoffLimit: -1}, "), 'j:3: successPolicy is "Any"; expected AllWorkers, or ""', 'j:3: cleanPodPolicy is "Never"; expected All, Running or None', 'j:3: activeDeadlineSeconds is "0"; expected a whole number from 1 to 864000000', f'j:3: backoffLimit is "-1"; {COUNT}'),
-]  # fmt: skip
+    tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")): "4 4 4",
+    tfjob(CHIEF, "successPolicy: Any, runPolicy: {cleanPodPolicy: Never, activeDeadlineSeconds: 0, backoffLimit: -1}, "): "3 3 3 3",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0][-30:])
-def test_faults(case: tuple[str, ...]):
-    text, *expected = case
-    found = parse_job(text, "j", {}, sections(), "", NO_TARGET)
-    assert sorted(str(fault) for fault in found.faults) == sorted(expected)
-    assert found.roles == ()
+def test_faults(snapshot: SnapshotAssertion):
+    check_faults(
+        WRONG, lambda text: parse_job(text, "j", {}, sections(), "", NO_TARGET).faults, "j", snapshot
+    )
 
 
 def test_a_program_only_for_containers_without_a_command():

@@ -79,8 +79,9 @@ data: $(VENV)/.dev
 collected: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
-# Coverage swallows a Ctrl-C while Python starts, and can't write as the user that the tests of threads become.
-UNMEASURED := tests/local/test_ends.py::test_ctrl_c_before_anything_runs tests/unit/test_threads.py
+# Coverage swallows a Ctrl-C while Python starts, imports modules, and can't write as a user without rights.
+UNMEASURED := $(addprefix tests/,local/test_ends.py::test_ctrl_c_before_anything_runs local/test_commands.py::test_a_launch_imports_nothing_slow \
+	unit/test_threads.py)
 coverage: packages oldest data  ## measure which lines of launcher/ the tests of make test run; COVERED=tests/unit: some of them
 	rm -rf build/coverage
 	$(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE) -m "not forks and not long" $(LONG:%=--ignore tests/soak/%) \

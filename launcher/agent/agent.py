@@ -91,11 +91,8 @@ class Agent:
         self._selector = selector
         self._watchdog = watchdog
         self._deadline = deadline
-        self._sigterm_stop_sequence = (
-            ABANDONED_STOP_SEQUENCE
-            if grace is None
-            else ((signal.SIGTERM, grace), ABANDONED_STOP_SEQUENCE[-1])
-        )
+        first_step, last_step = ABANDONED_STOP_SEQUENCE
+        self._sigterm_stop_sequence = (first_step if grace is None else (signal.SIGTERM, grace), last_step)
         self._outputs = Outputs(selector, connection, on_closed=self._report_gone_if_done)
         self._ports = ports.PortReservations()
         self._task_processes = TaskProcesses()
@@ -207,12 +204,9 @@ class Agent:
     def _listen(self) -> None:
         """Listen to ended children, to SIGTERM and to the watchdog."""
         self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
-        for fd, callback in (
-            (self._wake, self._poll_ended),
-            (self._exits.fileno(), self._poll_ended),
-            (self._watchdog, self._on_watchdog),
-        ):
-            self._selector.register(fd, selectors.EVENT_READ, callback)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._poll_ended)
+        self._selector.register(self._exits, selectors.EVENT_READ, self._poll_ended)
+        self._selector.register(self._watchdog, selectors.EVENT_READ, self._on_watchdog)
         self._questions.ask_for_gpus()
 
     # ------------------------------------------------------------------ the launcher
@@ -351,7 +345,7 @@ class Agent:
         orphans = self._task_processes.orphans()
         unsure = self._task_processes.may_be_more()
         for task in exited:
-            if task.stop is None and (unsure or orphans.get(task.id)):
+            if task not in self._stopping and (unsure or orphans.get(task.id)):
                 self._stopping.begin(task, task.steps, time.monotonic())
         self._poll_stopping(exited)
 
@@ -405,16 +399,15 @@ class Agent:
 
     def _poll_stopping(self, exited: Sequence[RunningTask] = ()) -> None:
         done = self._stopping.poll(time.monotonic())
-        for task in {id(task): task for task in (*exited, *done)}.values():
-            if task.has_exited and task.stop is None:
+        for task in dict.fromkeys((*exited, *done)):
+            if task.has_exited and task not in self._stopping:
                 task.is_empty = True
                 self._outputs.read_rest(task)
                 self._report_gone_if_done(task)
 
     def _report_gone_if_done(self, task: RunningTask) -> None:
-        if not task.is_empty or task.output is not None or self._tasks.get(task.id) is not task:
-            return
-        if task in self._delayed:
+        is_gone = task.is_empty and task.output is None and task not in self._delayed
+        if not is_gone or self._tasks.get(task.id) is not task:
             return
         del self._tasks[task.id]
         self._task_processes.forget(task.id)
@@ -429,7 +422,7 @@ class Agent:
             self._start_cold(start)  # so that it ends as every other task
         self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
         self._is_stopped = all(
-            task.stop is not None or task.id in command.tasks for task in self._tasks.values()
+            task in self._stopping or task.id in command.tasks for task in self._tasks.values()
         )
 
     def _end_tasks(self, tasks: List[RunningTask], steps: events.StopSequence) -> None:
@@ -466,7 +459,7 @@ class Agent:
         self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 
     def _members(self, task: RunningTask) -> List[processes.Process]:
-        return self._task_processes.members(task.main, self._task_processes.orphans().get(task.id, []))
+        return self._task_processes.members(task, self._task_processes.orphans())
 
     # ------------------------------------------------------------------ questions
 
@@ -474,7 +467,7 @@ class Agent:
         orphans = self._task_processes.orphans()
         memory = {}
         for task in self._tasks.values():
-            members = self._task_processes.members(task.main, orphans.get(task.id, []))
+            members = self._task_processes.members(task, orphans)
             memory[task.id] = sum(processes.resident(process.pid) for process in members)
         self._send(events.Measured(*_stamp(), memory))
 

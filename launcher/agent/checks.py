@@ -23,14 +23,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 from launcher.agent.host import NVIDIA_SMI, host_facts
 from launcher.agent.lookup import environment_variables
-from launcher.agent.ports import PortReservations, dual_stack_socket
+from launcher.agent.ports import PortReservations, call_side_by_side, dual_stack_socket
 from launcher.agent.processes import lines_of
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
@@ -104,30 +103,6 @@ def _answer(request: Json) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence[Json]) -> List[Json]:
-    """Return the results of the jobs; for a job that is not done in time, the value of ``late`` at its place.
-
-    A thread that waits for a name service or a file server cannot be interrupted: it stays behind.
-    """
-    pool = ThreadPoolExecutor(_MAX_CONNECTIONS)
-    futures: List["Future[Json]"] = [Future() for _ in jobs]
-    for job, future in zip(jobs, futures):
-        with suppress(RuntimeError):  # no further thread is left, but the pool has taken the job
-            pool.submit(_do, job, future)
-    if not pool._threads:
-        for job, future in zip(jobs, futures):
-            _do(job, future)
-    done = wait(futures, seconds).done
-    return [future.result() if future in done else other for future, other in zip(futures, late)]
-
-
-def _do(job: Callable[[], Json], future: "Future[Json]") -> None:
-    try:
-        future.set_result(job())
-    except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
-        future.set_exception(error)
-
-
 # ---------------------------------------------------------------------- facts
 
 
@@ -149,7 +124,8 @@ def _facts(request: Mapping[str, Any]) -> Json:
     # `tempfile.gettempdir` makes a file, which a kill would leave, and hides a folder that can't be used.
     paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
-    folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
+    looks = [partial(_folder, path) for path in paths.values()]
+    folders = call_side_by_side(looks, late, len(looks), request["seconds"])
     return {
         "agent": as_dict(host_facts()),
         "available": _available_memory(),
@@ -259,10 +235,10 @@ def _serve(server: socket.socket, token: bytes) -> None:
 
 def _connect(request: Json) -> Json:
     """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
-    jobs = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
-    rounds = -(-len(jobs) // _MAX_CONNECTIONS)
-    late = [{"result": "timed out", "why": "", "address": ""}] * len(jobs)
-    return {"pairs": _together(jobs, request["seconds"] * rounds + 1.0, late)}
+    calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
+    late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
+    seconds = request["seconds"] * -(-len(calls) // _MAX_CONNECTIONS) + 1.0
+    return {"pairs": call_side_by_side(calls, late, _MAX_CONNECTIONS, seconds)}
 
 
 def _reach(peer: Mapping[str, Any], seconds: float) -> Json:

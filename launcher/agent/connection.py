@@ -51,8 +51,8 @@ class Patience(Record):
 
     #: How long its tasks outlive a launcher that is silent.
     lease: float = math.inf
-    #: How long it waits for the first greeting.
-    first_greeting: float = 0.0
+    #: How long it waits for the first greeting: this machine or that of the launcher may be busy.
+    first_greeting: float = 30.0
     #: How long it waits at least for a new connection after one has closed.
     outage: float = MIN_OUTAGE_SECONDS
 

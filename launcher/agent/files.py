@@ -386,9 +386,8 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     """
     stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
     destination = DestinationTree(pipe, stage)
-    key, entries = parse_list(
-        zlib.decompress(b"".join(destination.pieces(pipe.get(FileEntry)))).decode("ascii")
-    )
+    packed = b"".join(destination.pieces(pipe.get(FileEntry)))
+    key, entries = parse_list(zlib.decompress(packed).decode("ascii"))
     old_key, old_entries = _read_list(root)
     had = _unchanged(root, old_entries)
     same = {path: entry for path, entry in entries.items() if had.get(path) == entry}

@@ -74,11 +74,6 @@ class _ForkServer:
         return [fork.start]
 
 
-OnForked = Callable[[StartTask, Started], None]
-OnRefused = Callable[[StartTask], None]
-OnNotice = Callable[[str], None]
-
-
 class ForkServers:
     """The fork servers of an agent.
 
@@ -97,9 +92,9 @@ class ForkServers:
         spawner: Spawner,
         task_processes: TaskProcesses,
         *,
-        on_forked: OnForked,
-        on_refused: OnRefused,
-        on_notice: OnNotice,
+        on_forked: Callable[[StartTask, Started], None],
+        on_refused: Callable[[StartTask], None],
+        on_notice: Callable[[str], None],
     ) -> None:
         self._selector = selector
         self._spawner = spawner

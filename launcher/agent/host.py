@@ -76,11 +76,6 @@ def _addresses() -> List[str]:
     return addresses
 
 
-def has_nvidia_smi() -> bool:
-    """Return whether ``nvidia-smi`` is in our ``PATH``."""
-    return any(os.access(os.path.join(folder, NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
-
-
 def become_nvidia_smi() -> None:
     """Become ``nvidia-smi``, in a child of the agent."""
     os.execvp(NVIDIA_SMI[0], (*NVIDIA_SMI, "--query-gpu=index,name,memory.total"))

@@ -42,8 +42,7 @@ from launcher.common.protocol import Refused, encode, swap
 # Limits for killing processes that earlier runs left, and those of an agent that died with its watchdog.
 _SWEEP_TIMEOUT_SECONDS = 2.0
 _KILL_TIMEOUT_SECONDS = 5.0
-# This machine or that of the launcher may be busy.
-_FIRST_GREETING_TIMEOUT_SECONDS = 30.0
+# This machine may be busy.
 _ACCEPT_TIMEOUT_SECONDS = 10.0
 # Each pause is twice as long as the one before.
 _FIRST_POLL_SECONDS = 0.002
@@ -68,11 +67,8 @@ def run(
 
 
 def _patience(arguments: Mapping[str, Any]) -> Patience:
-    return Patience(
-        lease=float(arguments.get("lease", "inf")),
-        first_greeting=_FIRST_GREETING_TIMEOUT_SECONDS,
-        outage=float(arguments.get("outage", MIN_OUTAGE_SECONDS)),
-    )
+    outage = float(arguments.get("outage", MIN_OUTAGE_SECONDS))
+    return Patience(lease=float(arguments.get("lease", "inf")), outage=outage)
 
 
 def _run_agent(

@@ -17,10 +17,14 @@ import json
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
-from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence
+from functools import partial
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, TypeVar
 
 from launcher.common.cluster import TaskId
+
+T = TypeVar("T")
 
 _PORT_ADVICE = {
     errno.EMFILE: "`ulimit -n` there says how many there may be",
@@ -133,6 +137,7 @@ CONNECT_TIMEOUT_SECONDS = 2.0
 MAX_CONNECT_ATTEMPTS = 3
 CHECK_TIMEOUT_SECONDS = 8.0
 _NO_ANSWER = "no answer: a firewall may be dropping packets"
+_NO_ANSWER_IN_TIME = f"no answer in {CHECK_TIMEOUT_SECONDS:.0f}s"
 _UNREACHABLE_REASONS = {
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",
@@ -141,22 +146,44 @@ _UNREACHABLE_REASONS = {
 
 def print_unreachable(addresses: Sequence[str]) -> None:
     """Print as JSON which addresses (``host:port``) cannot be reached, and why, in a child of the agent."""
-    found: Dict[str, str] = {}
+    late = [_NO_ANSWER_IN_TIME] * len(addresses)
+    calls = [partial(_why_unreachable, address) for address in addresses]
+    reasons = call_side_by_side(calls, late, len(addresses), CHECK_TIMEOUT_SECONDS)
+    found = {address: why for address, why in zip(addresses, reasons) if why}
+    os.write(1, json.dumps(found).encode("ascii"))
 
-    def try_address(address: str) -> None:
-        found[address] = _why_unreachable(address)
 
-    threads = []
-    for address in addresses:
-        thread = threading.Thread(target=try_address, args=[address])
-        try:
+def call_side_by_side(
+    calls: Sequence[Callable[[], T]], late: Sequence[T], most: int, seconds: float
+) -> List[T]:
+    """Call functions in threads, or one after the other where no thread is left.
+
+    A thread that waits for a name service or a file server cannot be interrupted: it stays behind.
+
+    Args:
+        calls: The functions. They raise nothing.
+        late: What stands for the result of each that is not done in time.
+        most: How many threads there may be.
+        seconds: When to return.
+    """
+    results, ahead = list(late), iter(enumerate(calls))
+
+    def work() -> None:
+        for place, call in ahead:
+            results[place] = call()
+
+    until = time.monotonic() + seconds
+    threads: List[threading.Thread] = []
+    with suppress(RuntimeError):  # no further thread is left
+        for _ in calls[:most]:
+            thread = threading.Thread(target=work, daemon=True)
             thread.start()
             threads.append(thread)
-        except RuntimeError:  # no thread is left
-            try_address(address)
+    if not threads:
+        work()
     for thread in threads:
-        thread.join()
-    os.write(1, json.dumps({address: why for address, why in found.items() if why}).encode("ascii"))
+        thread.join(max(0.0, until - time.monotonic()))
+    return list(results)
 
 
 def _why_unreachable(address: str) -> str:
@@ -190,5 +217,5 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     try:
         found = json.loads(answer)
     except ValueError:  # it was killed: its time was up
-        return dict.fromkeys(addresses, f"no answer in {CHECK_TIMEOUT_SECONDS:.0f}s")
+        return dict.fromkeys(addresses, _NO_ANSWER_IN_TIME)
     return {str(address): str(why) for address, why in found.items()}

@@ -61,7 +61,7 @@ class Questions:
 
     def ask_for_gpus(self) -> None:
         """Ask ``nvidia-smi`` for the GPUs, if this host has it, and send them to the launcher."""
-        if host.has_nvidia_smi():
+        if lookup.is_command(host.NVIDIA_SMI[0]):
             self._children.ask(
                 host.become_nvidia_smi, host.GPU_TIMEOUT_SECONDS, on_answer=self._on_gpus_listed
             )

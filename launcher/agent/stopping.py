@@ -81,15 +81,15 @@ class TaskProcesses:
         """
         return bool(processes.ended_child())
 
-    def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
+    def members(self, task: RunningTask, orphans: Orphans) -> List[Process]:
         """Return every live process of a task: its main process, its orphans, and their descendants.
 
         Args:
-            main: The main process; None if it was reaped.
-            orphans: The orphans of the task, from `orphans`.
+            task: The task.
+            orphans: What `orphans` has returned.
         """
-        roots = list(orphans)
-        process = None if main is None else processes.read_process(main)
+        roots = list(orphans.get(task.id, ()))
+        process = None if task.main is None else processes.read_process(task.main)
         if process is not None:
             roots.insert(0, process)
         below = [child for root in roots for child in processes.descendants_of(root.pid)]
@@ -166,7 +166,6 @@ class RunningTask:
         self.peak = 0
         #: Whether no process of the task is left.
         self.is_empty = False
-        self.stop: Optional[StopProgress] = None
         #: Processes that it left behind and the agent ended.
         self.leftovers: Set[int] = set()
         self.unkillable: Tuple[int, ...] = ()
@@ -196,16 +195,18 @@ class Stopping:
     def __init__(self, task_processes: TaskProcesses, *, on_signalled: OnSignalled) -> None:
         self._task_processes = task_processes
         self._on_signalled = on_signalled
-        self._stops: Dict[TaskId, Tuple[RunningTask, StopProgress]] = {}
+        self._stops: Dict[RunningTask, StopProgress] = {}
         self._next = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._stops)
 
+    def __contains__(self, task: object) -> bool:
+        return task in self._stops
+
     def begin(self, task: RunningTask, steps: StopSequence, now: float) -> None:
         """Stop a task by these steps, from the first one, in place of any other sequence."""
-        task.stop = StopProgress(steps, now)
-        self._stops[task.id] = (task, task.stop)
+        self._stops[task] = StopProgress(steps, now)
         self._next = now
 
     def next_due(self) -> Optional[float]:
@@ -221,11 +222,10 @@ class Stopping:
         if not self._stops:
             return []
         done: List[RunningTask] = []
-        exhausted = {task for task, stop in self._stops.values() if not stop.advance(now)}
+        exhausted = {task for task, stop in self._stops.items() if not stop.advance(now)}
         orphans = self._task_processes.orphans()
         found = [
-            (task, stop, self._task_processes.members(task.main, orphans.get(task.id, [])))
-            for task, stop in self._stops.values()
+            (task, stop, self._task_processes.members(task, orphans)) for task, stop in self._stops.items()
         ]
         unsure = self._task_processes.may_be_more()
         _measure(found)
@@ -233,9 +233,8 @@ class Stopping:
         for task, stop, members in found:
             if task in exhausted and (members or not task.has_exited):
                 # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
-                task.unkillable = tuple(process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]) or (
-                    task.pid,
-                )
+                unkillable = [process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]]
+                task.unkillable = tuple(unkillable or [task.pid])
                 task.has_exited = True
                 done.append(task)
             elif members or not task.has_exited or unsure:
@@ -243,9 +242,8 @@ class Stopping:
             else:
                 done.append(task)
         for task in done:
-            task.stop = None
-            del self._stops[task.id]
-        self._next = min((stop.next_poll(now) for _, stop in self._stops.values()), default=now)
+            del self._stops[task]
+        self._next = min((stop.next_poll(now) for stop in self._stops.values()), default=now)
         return done
 
     def _signal_groups(self, found: List[_Found]) -> None:

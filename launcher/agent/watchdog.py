@@ -49,7 +49,7 @@ class Deadline:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MOMENT.size)
-        #: The time that was over at the first look, and when that look was.
+        #: When the agent was late at the first look, and when that look was.
         self._seen, self._seen_at = -1.0, 0.0
         self.renew(time.monotonic() + _START_TIMEOUT_SECONDS)
 
@@ -62,21 +62,21 @@ class Deadline:
 
         The watchdog calls it.
         """
-        until: float = _MOMENT.unpack_from(self._memory, 0)[0]
-        if now < until + _MAX_LATE_SECONDS:
+        late_at = self._late_at()
+        if now < late_at:
             return False
-        if self._seen != until:
-            self._seen, self._seen_at = until, now
+        if self._seen != late_at:
+            self._seen, self._seen_at = late_at, now
         return now >= self._seen_at + _SECOND_CHANCE_SECONDS
 
     def next_poll(self, now: float) -> float:
         """Return when to look again (monotonic)."""
+        late_at = self._late_at()
+        return now + _SECOND_CHANCE_SECONDS if now >= late_at else min(late_at, now + _MAX_POLL_SECONDS)
+
+    def _late_at(self) -> float:
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
-        return (
-            now + _SECOND_CHANCE_SECONDS
-            if now >= until + _MAX_LATE_SECONDS
-            else min(until + _MAX_LATE_SECONDS, now + _MAX_POLL_SECONDS)
-        )
+        return until + _MAX_LATE_SECONDS
 
 
 #: Is the agent, with a descriptor that reaches end-of-file when the watchdog exits. Returns its exit code.

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
+from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, read_gpus
+from launcher.agent.lookup import is_command
 from launcher.backends.connections import (
     AgentArguments,
     AgentLink,
@@ -59,7 +60,7 @@ def this_machine(environ: Mapping[str, str]) -> Host:
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
     elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
         gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_NVIDIA_DRIVER_FOLDER)))
-    if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
+    if visible is None and not gpus and is_command(NVIDIA_SMI[0]):  # the driver of WSL has no such folder
         gpus = _listed_gpus() or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 

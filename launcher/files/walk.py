@@ -169,9 +169,8 @@ def _read(path: str) -> Patterns:
     try:
         text = read_regular(path).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise JobError(
-            [Fault("--sync", f"can't read {escape_controls(path)!r}: {error.strerror}")]
-        ) from error
+        fault = Fault("--sync", f"can't read {escape_controls(path)!r}: {error.strerror}")
+        raise JobError([fault]) from error
     for line in text.split("\n"):
         with suppress(ValueError):  # git passes over it, too
             found = GitIgnoreSpec.from_lines([line]).patterns

@@ -32,6 +32,17 @@ def start(thread: threading.Thread) -> None:
         raise TransportError(NO_THREAD_REASON) from error
 
 
+def start_function(function: Callable[..., object], *args: object, name: str) -> threading.Thread:
+    """Call a function in a daemon thread, which has this name.
+
+    Raises:
+        TransportError: The system starts no more threads.
+    """
+    thread = threading.Thread(target=function, args=args, name=name, daemon=True)
+    start(thread)
+    return thread
+
+
 def new_pool(most: int, name: str) -> Pool:
     """Return a pool of so many threads at most, whose names begin with this one."""
     from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms

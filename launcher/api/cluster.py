@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -170,16 +171,11 @@ class TFCluster:
         """
         found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
-        tensorboard, eval_node, exactly_once, driver_ps_nodes = (
-            found.optional(name, value, arguments.flag, False)
-            for name, value in {
-                "tensorboard": tensorboard,
-                "eval_node": eval_node,
-                "exactly_once": exactly_once,
-                "driver_ps_nodes": driver_ps_nodes,
-            }.items()
-        )
-        if driver_ps_nodes:
+        read_flag = partial(found.optional, reader=arguments.flag, default=False)
+        tensorboard = read_flag("tensorboard", tensorboard)
+        eval_node = read_flag("eval_node", eval_node)
+        exactly_once = read_flag("exactly_once", exactly_once)
+        if read_flag("driver_ps_nodes", driver_ps_nodes):
             text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
             found.add(text, "expected False; roles: [ps] in a hostfile reserves hosts for them")
         input_mode = found.read("input_mode", input_mode, _input_mode)
@@ -244,6 +240,8 @@ class TFCluster:
         if epochs == 0:
             found.add("num_epochs=0", "expected 1 or more (TensorFlowOnSpark made 10 of 0)")
         feed_timeout, qname = _read_feed(found, feed_timeout, qname)
+        if equal is not None and batch_size is None:
+            found.add(f"equal={equal!r} without batch_size", "expected the number of rows in each batch")
         equal = found.optional("equal", equal, arguments.choice(*FILLS))
         batch_size = found.optional("batch_size", batch_size, arguments.whole(1))
         found.check()
@@ -298,7 +296,7 @@ class TFCluster:
         The keys: ``executor_id`` (from 0), ``host``, ``job_name``, ``task_index``, ``port``, ``addr``
         (``host:port``).
         """
-        planned = self._planned()
+        planned = {task["task"]: task for task in self._plan().get("tasks", ())}
         return [
             {
                 "executor_id": number,
@@ -319,9 +317,6 @@ class TFCluster:
             ``http://localhost:6006/``; ``None``: the cluster was started without ``tensorboard=True``.
         """
         return self._plan().get("tensorboard")
-
-    def _planned(self) -> dict[str, Any]:
-        return {task["task"]: task for task in self._plan().get("tasks", ())}
 
     def _plan(self) -> Mapping[str, Any]:
         return (json_of(RunPaths(self.run_dir).plan) if self.run_dir else None) or {}

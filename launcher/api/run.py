@@ -224,9 +224,8 @@ def program_driver(
     options = read_options(found, options)
     number = arguments.whole(0, MAX_TASKS)
     ps, workers = (found.optional(name, tasks[name], number) for name in ("ps", "workers"))
-    chief, evaluator = (
-        found.optional(name, tasks[name], arguments.flag, False) for name in ("chief", "evaluator")
-    )
+    chief = found.optional("chief", tasks["chief"], arguments.flag, False)
+    evaluator = found.optional("evaluator", tasks["evaluator"], arguments.flag, False)
     role = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
     of_roles: dict[str, Any] = found.optional("roles", tasks["roles"], role, {})
     found.check()

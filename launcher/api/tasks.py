@@ -54,6 +54,7 @@ from launcher.job import OnFailure, is_loopback
 from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
+from launcher.threads import start_function
 
 #: Seconds between two looks at which tasks have connected.
 _POLL_SECONDS = 0.02
@@ -101,9 +102,8 @@ class TaskHandle:
     restarting: bool = False
     #: It has connected.
     arrived: bool = False
-    #: How its process ended; empty: it has not. And whether it has succeeded.
+    #: How its process ended; empty: it has not.
     ending: str = ""
-    well: bool = False
     #: The exception of its function, by the attempt; only the last one.
     outcomes: dict[int, Message] = field(default_factory=dict)
 
@@ -303,8 +303,7 @@ class FunctionJob:
         if peer.purpose == "feed":
             self.feed(peer)
         elif peer.task in self.handles:
-            thread = threading.Thread(target=self._talk, args=[peer], name=f"launch-{peer.task}", daemon=True)
-            start_thread(thread)
+            start_function(self._talk, peer, name=f"launch-{peer.task}")
         else:
             peer.sock.close()
 
@@ -346,7 +345,7 @@ class FunctionJob:
     def _moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
         """A task has moved. Its failure is the job's, and is reported when that has ended, or it goes on."""
         if event["attempt"] > handle.attempt:
-            handle.attempt, handle.pid, handle.ending, handle.well = event["attempt"], None, "", False
+            handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
         started, ended = handle.pid != event["pid"], "" if handle.ending else _ending(event)
         was_restarting, handle.restarting = handle.restarting, event["restarting"]
         handle.host, handle.pid = event["host"], event["pid"]
@@ -360,8 +359,7 @@ class FunctionJob:
         if ended:
             raised = handle.outcome.get("raised")
             handle.ending = f"raised {raised}".partition("\n")[0] if raised else ended
-            handle.well = event["status"]["code"] == 0
-        may_tell = not handle.restarting and (handle.well or self._goes_on)
+        may_tell = not handle.restarting and (event["status"]["code"] == 0 or self._goes_on)
         if handle.ending and may_tell and (ended or was_restarting):
             self.task_ended(handle, handle.ending)
 

@@ -28,7 +28,7 @@ from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import pieces_of, rounds, run_user_code
 from launcher.feed.state import IN_STEP_MESSAGE, CloseFeed, FeedState, Flush, LastLines, Leave, Make, Read
 from launcher.messages import say
-from launcher.threads import start
+from launcher.threads import start_function
 
 # How long tasks may take to end their connections when the feeder closes.
 _LEAVE_TIMEOUT_SECONDS = 2.0
@@ -105,10 +105,8 @@ class FeedChannel:
         #: What the sending thread is to do, one thing at a time.
         self._commands: SimpleQueue[Read | Make | Flush | Leave] = SimpleQueue()
         name = link.task.name
-        self._receiver = threading.Thread(target=self._receive, name=f"feed from {name}", daemon=True)
-        self._sender = threading.Thread(target=self._serve, name=f"feed to {name}", daemon=True)
-        start(self._receiver)
-        start(self._sender)
+        self._receiver = start_function(self._receive, name=f"feed from {name}")
+        self._sender = start_function(self._serve, name=f"feed to {name}")
 
     def do(self, command: Read | Make | Flush | Leave | CloseFeed) -> None:
         """Do what the state has decided, in the thread that sends."""
@@ -295,7 +293,7 @@ class Feeder:
         feed_timeout: float = 600.0,
         qname: str = "input",
         equal: str | None = None,
-        batch_size: int | None = None,
+        batch_size: int = 1,
     ) -> None:
         """Feed all rows, and return when they are consumed, or when no task takes more.
 

@@ -106,11 +106,6 @@ class FeedLink:
         return self.ended is not None or self.reason is not None
 
     @property
-    def has_room(self) -> bool:
-        """Whether the task could begin with another partition now."""
-        return not (self.sending or self.task.has_refused or self.is_over) and self.window < WINDOW_BYTES
-
-    @property
     def is_late(self) -> bool:
         """Whether the task has rows, or owes results."""
         waits = self._sent > self._consumed and not self.is_hungry

@@ -26,7 +26,7 @@ from launcher.common.record import Record
 from launcher.feed.remote.connect import GREETING, NONCE_BYTES, PROOF_BYTES, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
 from launcher.messages import say
-from launcher.threads import start
+from launcher.threads import start_function
 
 #: If one more peer is unauthenticated at a time, the oldest of them is rejected: a task needs milliseconds.
 MAX_PENDING = 64
@@ -139,9 +139,7 @@ class Listener:
             return True
 
     def _begin_to_accept(self, sock: socket.socket, on_peer: OnPeer) -> None:
-        thread = _thread("feed listener", self._accept, sock, on_peer)
-        start(thread)
-        self._accepting.append(thread)
+        self._accepting.append(start_function(self._accept, sock, on_peer, name="feed listener"))
 
     def close(self) -> None:
         """Accept no more connections. Those of accepted tasks stay open."""
@@ -173,12 +171,11 @@ class Listener:
                 if oldest is not None:
                     del self._pending[oldest]
                     hang_up(oldest)
-                self._pending[sock] = _thread("feed handshake", self._handshake, sock, on_peer)
+                refusal = ""
                 try:
-                    start(self._pending[sock])
-                    refusal = ""
+                    name = "feed handshake"
+                    self._pending[sock] = start_function(self._handshake, sock, on_peer, name=name)
                 except TransportError as error:
-                    del self._pending[sock]
                     sock.close()
                     refusal = f"because {error}"
             if oldest is not None:
@@ -254,10 +251,6 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
         hello=hello,
         sock=sock,
     )
-
-
-def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.Thread:
-    return threading.Thread(target=function, args=args, name=name, daemon=True)
 
 
 def own_addresses() -> list[str]:

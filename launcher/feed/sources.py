@@ -38,7 +38,7 @@ from launcher.common.arguments import Arguments, named_arguments, shown, whole
 from launcher.common.errors import FeedError
 from launcher.common.record import Record
 from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
-from launcher.threads import start
+from launcher.threads import start_function
 
 Result = TypeVar("Result")
 
@@ -136,8 +136,6 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
     Raises:
         InputError: This is not data, or cannot be read so often. Some data show that only when they are read.
     """
-    if epochs < 1:
-        raise refused(f"{epochs} epochs", "a whole number from 1")
     source = source_of(data)
     if source.once and epochs > 1:
         raise refused(
@@ -289,7 +287,7 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
         Exception: Whatever the iterator raises, see `run_user_code`.
     """
     reading = _ReadAhead(rows)
-    start(threading.Thread(target=reading.run, name="rows of a feed", daemon=True))
+    start_function(reading.run, name="rows of a feed")
     try:
         while True:
             if not (reading.is_ready.wait(_GROUP_SECONDS) or reading.group or reading.has_ended):
@@ -379,9 +377,9 @@ def _weight(row: Any) -> int:
 
 
 def rounds(
-    pieces: Generator[Piece], workers: int, batch_size: int | None, equal: str
+    pieces: Generator[Piece], workers: int, batch_size: int, equal: str
 ) -> Generator[tuple[Block, ...]]:
-    """Rounds of one block of exactly ``batch_size`` rows for each worker, for strategies that train in step.
+    """Yield rounds of a block of exactly ``batch_size`` rows for each worker: they train in step.
 
     The rows left at the end make no whole round: ``drop`` leaves them out, ``pad`` repeats the last row until
     the round is full, ``repeat`` takes the first rows again. All rows are read in the driver.
@@ -393,19 +391,8 @@ def rounds(
         equal: ``drop``, ``pad`` or ``repeat``.
 
     Raises:
-        InputError: There is no such ``equal``, or no batch size. Later, if there are fewer rows than ``drop``
-            needs for a round.
+        InputError: There are fewer rows than ``drop`` needs for a round.
     """
-    if equal not in FILLS:
-        raise refused(f"equal={equal!r}", ", ".join(map(repr, FILLS)))
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise refused(f"equal={equal!r} with batch_size={batch_size!r}", "a batch size from 1")
-    return _rounds(pieces, workers, batch_size, equal)
-
-
-def _rounds(
-    pieces: Generator[Piece], workers: int, batch_size: int, equal: str
-) -> Generator[tuple[Block, ...]]:
     whole = workers * batch_size
     first: Block | None = None
     rest: list[Block] = []

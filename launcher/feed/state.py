@@ -360,7 +360,7 @@ class FeedState:
     def _may_begin(self, link: FeedLink, now: float) -> bool:
         """Return whether a task gets another partition."""
         call, name = self.call, link.task.name
-        if call.error is not None or not link.has_room or not call.has_rows(name):
+        if call.error is not None or link.window >= WINDOW_BYTES or not call.has_rows(name):
             return False
         return call.is_in_step or name not in call.served or self._has_gathered(now)
 
@@ -459,13 +459,9 @@ class FeedState:
             Nothing if no warning is due.
         """
         call, late = self.call, self._late()
-        waits_for_results = late and all(task.link is not None and task.link.is_hungry for task in late)
-        if (
-            not call.is_inference
-            or call.was_told_missing
-            or not waits_for_results
-            or now - call.moved < SILENT_SECONDS
-        ):
+        is_silent = call.is_inference and now - call.moved >= SILENT_SECONDS
+        are_hungry = all(task.link is not None and task.link.is_hungry for task in late)
+        if call.was_told_missing or not (is_silent and late and are_hungry):
             return ""
         call.was_told_missing = True
         return self._results_missing(late, SILENT_SECONDS)

@@ -84,8 +84,15 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
 
 def test_arguments_that_are_refused():
     cluster = TFCluster.run(lambda args, ctx: None, None, 1, **FED)
-    with pytest.raises(InputError, match="num_epochs=0"):
-        cluster.train([1], num_epochs=0)
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("num_epochs=0", {"num_epochs": 0}),
+        ("equal='cut'", {"equal": "cut", "batch_size": 2}),
+        ("batch_size=0", {"equal": "pad", "batch_size": 0}),
+        ("equal='pad' without batch_size", {"equal": "pad"}),
+    ]
+    for problem, given in refused:
+        with pytest.raises(InputError, match=problem):
+            cluster.train([1], **given)
     cluster.shutdown()
     with pytest.raises(JobFailed, match="has been shut down"):
         cluster.train([1])

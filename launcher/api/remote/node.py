@@ -192,6 +192,7 @@ class TFNodeContext:
     def release_port(self) -> None:
         """Does nothing: a server can use the node's port while it is held."""
 
+
 def _input_mapping(value: Any) -> Mapping[Any, str]:
     expected = "expected a dict: the columns of the rows, and their names in a batch, each once"
     found: Mapping[Any, str] = arguments.mapping(_column, arguments.text, expected)(value)

@@ -49,7 +49,7 @@ from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER_VARIABLE
 from launcher.messages import say
 from launcher.runs.run import BatchJob, Run
-from launcher.threads import start
+from launcher.threads import start_function
 
 #: The states of a job that waits.
 _WAITING_STATES = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -183,8 +183,7 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
             if over.wait(min(max(left - least, 0.0), _MAX_POLL_SECONDS)):
                 return
 
-    thread = threading.Thread(target=watch, name="time limit", daemon=True)
-    start(thread)
+    thread = start_function(watch, name="time limit")
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from paramiko import Channel, SSHException
 from launcher.backends.ssh.connection import ClosingSocket
 from launcher.backends.ssh.program import PACKET_BYTES, close_channel
 from launcher.messages import say
-from launcher.threads import start
+from launcher.threads import start_function
 
 #: Bytes of a read.
 _READ_BYTES = 128 * 1024
@@ -47,9 +47,7 @@ class JoinedSockets:
         Raises:
             TransportError: No thread is left.
         """
-        thread = threading.Thread(target=function, args=arguments, name=self._name, daemon=True)
-        start(thread)
-        return thread
+        return start_function(function, *arguments, name=self._name)
 
     def add(self, host: str, sock: socket.socket) -> bool:
         """Keep a socket until `end`. Returns whether there was room for it."""

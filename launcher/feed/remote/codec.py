@@ -313,8 +313,6 @@ def _is_plain(row: Any, deep: int) -> bool:
     """Return whether a row consists of plain values, as far as its first items show."""
     if type(row) in _PLAIN_TYPES:
         return True
-    return (
-        deep > 0
-        and type(row) in (tuple, list)
-        and all(_is_plain(item, deep - 1) for item in row[:_MAX_ITEMS])
-    )
+    if deep == 0 or type(row) not in (tuple, list):
+        return False
+    return all(_is_plain(item, deep - 1) for item in row[:_MAX_ITEMS])

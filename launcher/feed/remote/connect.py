@@ -145,14 +145,12 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
     """Connect by one route, and do the handshake."""
     kind, _, address = route.partition(":")
     host, _, port = address.rpartition(":")
-    unix = kind == "unix"
-    sock = (
-        socket.socket(socket.AF_UNIX)
-        if unix
-        else socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS)
-    )
+    if kind == "unix":
+        sock = socket.socket(socket.AF_UNIX)
+    else:
+        sock = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS)
     try:
-        if unix:
+        if kind == "unix":
             connect_unix(sock, address, HANDSHAKE_TIMEOUT_SECONDS)
         keep_alive(sock)
         # Another machine may have the same private address, and accept without an answer.

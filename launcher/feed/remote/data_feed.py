@@ -9,28 +9,22 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Callable
 
 from launcher.common import arguments
 from launcher.common.arguments import Arguments
-from launcher.common.errors import FeedError, LaunchError
 from launcher.feed.remote import codec, frames
-from launcher.feed.remote.codec import Block, Buffer
+from launcher.feed.remote.codec import Block
 from launcher.feed.remote.columns import columns, named_columns
+from launcher.feed.remote.connection import Connect, FeedConnection
 
-# A broken connection must be back in this time.
-MAX_AWAY_SECONDS = 60.0
-RECONNECT_PAUSE_SECONDS = 0.2
 # Progress within one chunk is reported so often, and at least when so many bytes were taken.
 _REPORT_SECONDS = 1.0
 _MAX_UNREPORTED_BYTES = 3 << 19
 # The code of a partition is asked for so many rows at a time.
 _CODE_ROWS = 1024
-#: Makes an authenticated connection for the feed of a name, each time it is called.
-Connect = Callable[[str], socket.socket]
 #: The feeds that this process has opened, by ``connect`` and name. Two `DataFeed` of one feed share its rows.
 _OPENED_FEEDS: dict[tuple[Connect, str], FeedReader] = {}
 _OPENING_LOCK = threading.Lock()
@@ -157,34 +151,24 @@ class DataFeed:
 def end_all() -> None:
     """End all feeds of this process, when the function of its task has returned."""
     for reader in list(_OPENED_FEEDS.values()):
-        reader.terminate(has_returned=True)
+        reader.terminate(frames.RETURNED)
         reader.close()
 
 
 class FeedReader:
-    """Rows of a feed in its task: a thread receives frames ahead of the function, which takes rows from them.
+    """Rows of a feed in its task, from the frames that come.
 
-    After a break the thread connects again. All chunks of the broken connection are void: the driver feeds
-    the partitions that are not acknowledged again. The driver limits how much may wait here. The methods are
-    called by one thread at a time.
+    After a break all chunks of the broken connection are void: the driver feeds the partitions that are not
+    acknowledged again. The methods are called by one thread at a time.
 
     Args:
-        connect: Connects to the driver. The thread calls it again when a connection has broken.
+        connect: Connects to the driver.
         feed: The name of the feed.
     """
 
     def __init__(self, connect: Connect, feed: str) -> None:
         self.feed = feed
-        # Shared with the receiving thread.
-        self._connect = connect
-        self._changed = threading.Condition()
-        self._sending = threading.Lock()
-        self._sock: socket.socket | None = None
-        self._connection = 0
-        self._frames: deque[tuple[int, Sequence[memoryview]]] = deque()
-        self._terminated = b""
-        self._end_received = False
-        self._error: FeedError | None = None
+        self._connection = FeedConnection(connect, feed)
         # The connection of the present chunk, the number of the chunk on it, and that of the last consumed
         # one.
         self._current = self._number = self._consumed = 0
@@ -198,13 +182,6 @@ class FeedReader:
         # How many rows were handed out in all, how many results were given in all, and how many are missing
         # for rows of broken connections.
         self._given = self._returned = self._stale = 0
-        self._thread = threading.Thread(target=self._receive_all, name=f"feed {feed}", daemon=True)
-        self._thread.start()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the function gets no more rows: the feed has ended, or `terminate` was called."""
-        return self._end_received or bool(self._terminated)
 
     def batch(self, rows: int) -> list[Block]:
         """Return blocks of so many rows together.
@@ -215,7 +192,7 @@ class FeedReader:
         Raises:
             FeedError: The driver is gone, or the rows cannot be read.
         """
-        self._sync()
+        self._sync(self._connection.number)
         self._consumed = max(self._consumed, self._number - 1)
         blocks: list[Block] = []
         while rows and self._has_rows(has_begun=bool(blocks)):
@@ -230,8 +207,8 @@ class FeedReader:
 
     def poll_end(self) -> bool:
         """Return whether there are no more rows, as far as is known without waiting."""
-        self._sync()
-        return self.has_ended
+        self._sync(self._connection.number)
+        return self._connection.has_ended
 
     def give(self, results: list[Any]) -> None:
         """Send results of rows, in their order.
@@ -240,7 +217,7 @@ class FeedReader:
             ValueError: There are more than rows were handed out.
             FeedError: The driver is gone, or the results cannot be sent.
         """
-        self._sync()
+        self._sync(self._connection.number)
         if self._returned + len(results) > self._given:
             raise ValueError(
                 f"{self._returned + len(results):,} results for {self._given:,} rows of the feed "
@@ -252,39 +229,26 @@ class FeedReader:
         if results := results[stale:]:
             buffers = codec.encode(results, by_name=True)
             frames.check_size(buffers, f"{len(results):,} results")
-            self._send(frames.Kind.RESULTS, buffers)
+            self._connection.send(self._current, frames.Kind.RESULTS, buffers)
 
-    def terminate(self, *, has_returned: bool = False) -> None:
-        """Drop the rows that are here, and ask for no more.
-
-        Args:
-            has_returned: Whether the function has returned without a call of ``terminate()``.
-        """
-        if self.has_ended:
-            return
-        self._drop()
-        with self._changed:
-            self._terminated = frames.RETURNED if has_returned else frames.UNWANTED
-            self._frames.clear()
-        self._send(frames.Kind.TERMINATE, [self._terminated])
+    def terminate(self, reason: bytes = frames.UNWANTED) -> None:
+        """Drop the rows that are here, and ask for no more. The driver gets the reason."""
+        if not self._connection.has_ended:
+            self._drop()
+            self._connection.terminate(self._current, reason)
 
     def close(self) -> None:
-        """End the connection and the thread."""
-        self._fail("was closed")
-        if (sock := self._sock) is not None:
-            frames.hang_up(sock)
-        self._thread.join(5.0)
+        """End the connection and its thread."""
+        self._connection.close()
 
-    # Taking rows.
-
-    def _sync(self) -> None:
-        """Drop the rows of a connection that has broken, or of a feed that has ended."""
-        if self._current != self._connection:
-            self._current = self._connection
+    def _sync(self, connection: int) -> None:
+        """Drop the rows of any connection but this one, or of a feed that has ended."""
+        if self._current != connection:
+            self._current = connection
             self._stale = self._given - self._returned
             self._number = self._consumed = 0
             self._drop()
-        if self.has_ended:
+        if self._connection.has_ended:
             self._drop()
 
     def _drop(self) -> None:
@@ -299,8 +263,12 @@ class FeedReader:
                 continue
             if not has_begun:
                 self._consumed = self._number
-            kind, buffers = self._next_frame()
-            if self.has_ended or (has_begun and kind == frames.Kind.FLUSH):
+            if not (self._connection.has_frame or self._connection.has_ended):
+                self._report(frames.Kind.HUNGRY)
+            connection, frame = self._connection.next_frame(self._current)
+            self._sync(connection)
+            kind, buffers = frame or (0, [])
+            if self._connection.has_ended or (has_begun and kind == frames.Kind.FLUSH):
                 return False
             if kind in (frames.Kind.ROWS, frames.Kind.CODE):
                 self._number += 1
@@ -309,26 +277,6 @@ class FeedReader:
                 if self._unreported > _MAX_UNREPORTED_BYTES or kind == frames.Kind.CODE:
                     self._report()
         return True
-
-    def _next_frame(self) -> tuple[int, Sequence[memoryview]]:
-        """Wait for rows, code or FLUSH. The kind is 0 if the feed has ended, or the connection has broken.
-
-        Raises:
-            FeedError: The driver is gone, or feeds this task no more.
-        """
-        if not (self._frames or self.has_ended):
-            self._report(frames.Kind.HUNGRY)
-        with self._changed:
-            while not (self._frames or self.has_ended or self._error is not None):
-                if self._current != self._connection:
-                    break
-                self._changed.wait()
-            self._sync()
-            if self._frames:
-                return self._frames.popleft()
-            if self._error is not None and not self.has_ended:
-                raise self._error
-            return 0, []
 
     def _blocks_of(self, kind: int, buffers: Sequence[memoryview]) -> Iterator[Block]:
         content = codec.decode(buffers)
@@ -339,82 +287,12 @@ class FeedReader:
         for block in codec.blocks_of(content(), lambda: _CODE_ROWS):
             rows += codec.size(block)
             yield block
-        self._send(frames.Kind.COUNTED, [frames.pack_numbers(self._number, rows)])
+        numbers = frames.pack_numbers(self._number, rows)
+        self._connection.send(self._current, frames.Kind.COUNTED, [numbers])
 
     def _report(self, kind: frames.Kind = frames.Kind.PROGRESS) -> None:
         self._reported, self._unreported = time.monotonic(), 0
-        self._send(kind, [frames.pack_numbers(self._number, self._consumed)])
-
-    def _send(self, kind: frames.Kind, buffers: Sequence[Buffer]) -> None:
-        """Send a frame on the connection of the present chunk, unless that has broken."""
-        with self._sending:
-            if self._sock is None or self._current != self._connection:
-                return
-            try:
-                frames.send_frame(self._sock, kind, buffers)
-            except OSError:
-                frames.hang_up(self._sock)
-
-    # The thread.
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether the driver sends no more."""
-        return self._end_received or self._error is not None
-
-    def _receive_all(self) -> None:
-        broken_at = time.monotonic()
-        while not self._is_over:
-            try:
-                sock = self._connect(self.feed)
-            except (OSError, LaunchError) as error:
-                if time.monotonic() - broken_at > MAX_AWAY_SECONDS:
-                    self._fail(f"the driver cannot be reached: {error}", error)
-            else:
-                self._receive(sock)
-                broken_at = time.monotonic()
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_over, RECONNECT_PAUSE_SECONDS)
-
-    def _receive(self, sock: socket.socket) -> None:
-        """Take frames until the connection ends."""
-        try:
-            with self._sending:
-                self._sock = sock
-                if self._terminated:
-                    frames.send_frame(sock, frames.Kind.TERMINATE, [self._terminated])
-                else:
-                    frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
-            file = frames.reader(sock)
-            while not self._is_over and (frame := frames.recv_frame(file)) is not None:
-                if frame[0] == frames.Kind.GONE:
-                    self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
-                with self._changed:
-                    if frame[0] == frames.Kind.END:
-                        self._end_received = True
-                        self._frames.clear()
-                    elif frame[0] != frames.Kind.GONE and not self._terminated:
-                        self._frames.append(frame)
-                    self._changed.notify_all()
-        except frames.FeedRefusedError as error:
-            self._fail(f"a frame of the driver is invalid: {error}", error)
-        except OSError:
-            pass
-        with self._sending:
-            self._sock = None
-        sock.close()
-        with self._changed:
-            if not self._is_over:
-                self._frames.clear()
-                self._connection += 1
-                self._changed.notify_all()
-
-    def _fail(self, reason: str, cause: Exception | None = None) -> None:
-        with self._changed:
-            if self._error is None:
-                self._error = FeedError(f"feed {self.feed!r}: {reason}")
-                self._error.__cause__ = cause
-            self._changed.notify_all()
+        self._connection.send(self._current, kind, [frames.pack_numbers(self._number, self._consumed)])
 
 
 def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from launcher.common.errors import FeedError, InputError
-from launcher.feed.remote import columns, data_feed, frames
+from launcher.feed.remote import columns, connection, frames
 from launcher.feed.remote.frames import Kind, reader, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
 from tests.local.seeing import soon
@@ -228,8 +228,6 @@ def test_calls_that_are_refused(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
         with pytest.raises(FeedError, match="no feed 'other'; there is input"):
             lab.feeder.train([1], qname="other")
-        with pytest.raises(InputError, match="equal='drop' with batch_size=None"):
-            lab.feeder.train([1], equal="drop")
         with pytest.raises(FeedError, match="unknown feed; expected one of input"):
             lab.feed(qname_in="other").next_batch(1)
         lab.answer(double, 1)
@@ -269,7 +267,7 @@ def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
 
 
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data_feed, "MAX_AWAY_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "MAX_AWAY_SECONDS", 0.5)
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed()
         assert not feed.should_stop()

@@ -119,7 +119,6 @@ def test_functions_and_epochs_are_checked():
             function(data)
     for call, message in (
         (lambda: rows([1], per_partition=0), "per_partition=0"),
-        (lambda: pieces_of([1], 2, 0), "0 epochs"),
         (lambda: pieces_of([iter([1]), iter([2])], 2, 2), "only once"),
         (lambda: pieces_of(rows(iter([1])), 2, 2), "only once"),
     ):
@@ -217,6 +216,3 @@ def test_rounds():
     assert dealt(mixed, 1, 6, "pad") == [([0, 1, 2, 3, (0, 0), (1, 1)],)]
     with pytest.raises(InputError, match="3 rows for 2 batches of 2; expected more"):
         dealt([1, 2, 3], 2, 2, "drop")
-    for equal, batch_size in (("cut", 2), ("pad", 0), ("pad", None)):
-        with pytest.raises(InputError, match="equal="):
-            rounds(pieces_of([], 2), 2, batch_size, equal)

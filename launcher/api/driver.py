@@ -20,7 +20,7 @@ from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls
 from launcher.itself import launch_command
 from launcher.output.logs import last_lines
-from launcher.threads import start
+from launcher.threads import start_function
 
 #: Lines of a failed task in an exception.
 MAX_LAST_LINES = 20
@@ -48,7 +48,6 @@ class Driver:
         roles: see `launcher.config.jobfile.parse_job`.
         quiet: do not show the output of `launch`.
         output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
-        keep_events: whether `events` keeps all of them, for tests. A long job would fill the memory.
         on_event: is called with each event, in a thread.
         on_end: is called when the launcher has ended and its report is complete, in the same thread.
         program: the program and its arguments, which follow the options; empty if the roles have a program.
@@ -59,13 +58,9 @@ class Driver:
     roles: Mapping[str, Any] | None = None
     quiet: bool = False
     output: int | None = None
-    keep_events: bool = False
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
     on_end: Callable[[], None] = lambda: None
     program: Sequence[str] = ()
-    #: All events so far if `keep_events` is set. The last ``TaskMoved`` of each task is always kept.
-    events: list[Mapping[str, Any]] = field(default_factory=list, init=False)
-    moved: dict[str, Mapping[str, Any]] = field(default_factory=dict, init=False)
     #: The name of the run and its folder; empty: not known yet.
     job: str = field(default="", init=False)
     run_dir: str = field(default="", init=False)
@@ -81,6 +76,8 @@ class Driver:
     _error: LaunchError | None = field(default=None, init=False)
     #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
     _ours: list[int] = field(default_factory=list, init=False)
+    #: The threads that show its output.
+    _pumps: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
         """Start `launch`.
@@ -118,12 +115,11 @@ class Driver:
                 _drivers.discard(self)
                 raise LaunchError(f"the job can't be started: {error}") from error
             ours.pop_all()
-        pipes = {"stdout": self.process.stdout, "stderr": self.process.stderr}
         try:
-            self._pumps = [
-                _thread(self._show, pipe, name) for name, pipe in pipes.items() if pipe is not None
-            ]
-            _thread(self._run, events)
+            for name in ("stdout", "stderr"):
+                if (pipe := getattr(self.process, name)) is not None:
+                    self._pumps.append(start_function(self._show, pipe, name, name="launch"))
+            start_function(self._run, events, name="launch")
         except TransportError:
             self.process.kill()
             self.process.wait()
@@ -230,15 +226,10 @@ class Driver:
         elif event["event"] == "Failed":
             error = pickle.loads(bytes.fromhex(event["error"]))
             if not isinstance(error, InputError):
-                text = "\n".join(
-                    map(escape_controls, str(error).split("\n"))
-                )  # parts of it may come from a host
+                # Parts of it may come from a host.
+                text = "\n".join(map(escape_controls, str(error).split("\n")))
                 error = JobFailed(text, self.run_dir, error.exit_code)
             self._error = error
-        elif event["event"] == "TaskMoved":
-            self.moved[event["task"]] = event
-        if self.keep_events:
-            self.events.append(event)
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
@@ -272,12 +263,6 @@ def _in_memory(content: bytes, until: ExitStack) -> int:
         file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:
-    thread = threading.Thread(target=function, args=args, name="launch", daemon=True)
-    start(thread)
-    return thread
 
 
 def _release_in_fork() -> None:

@@ -106,16 +106,15 @@ class Cluster:
         tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
         more = {FIXED_ADDRESSES_VARIABLE: "1"}
         driver = program_driver("cluster.start", program, tasks, read, more, defaults=False)
-        driver.keep_events = True
         folder.mkdir()
+        timeout, grace = read.get("timeout"), read.get("grace")
+        bound = _DEFAULT_BOUND_SECONDS + (timeout or 0) + (_DEFAULT_GRACE_SECONDS if grace is None else grace)
+        job = Job(driver, folder, option_environ(read) if image else None, bound, left_running)
         driver.output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
             driver.start()
         finally:
             os.close(driver.output)
-        timeout, grace = read.get("timeout"), read.get("grace")
-        bound = _DEFAULT_BOUND_SECONDS + (timeout or 0) + (_DEFAULT_GRACE_SECONDS if grace is None else grace)
-        job = Job(driver, folder, option_environ(read) if image else None, bound, left_running)
         self.jobs.append(job)
         job.begin(within)
         return job

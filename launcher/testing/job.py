@@ -115,6 +115,10 @@ class Job(_Waits):
         left_running: bool,
     ) -> None:
         self.driver = driver
+        driver.on_event = self._handle_event
+        self._events: list[Mapping[str, Any]] = []
+        #: The last event about the state of each task.
+        self._moved: dict[str, Mapping[str, Any]] = {}
         self._output = folder / "output"
         self._bound = bound
         #: The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``.
@@ -187,7 +191,7 @@ class Job(_Waits):
     @property
     def events(self) -> list[Mapping[str, Any]]:
         """The events so far: the lines of ``events.jsonl`` (docs/report.md)."""
-        return list(self.driver.events)
+        return list(self._events)
 
     @property
     def output(self) -> str:
@@ -253,6 +257,11 @@ class Job(_Waits):
         self._stopped_at = time.monotonic()
         self.driver.signal(signal.SIGINT)
 
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "TaskMoved":
+            self._moved[event["task"]] = event
+        self._events.append(event)
+
     def _ended(self) -> str:
         return "" if self.running else f"and launch has exited with {self.exit_code}"
 
@@ -269,15 +278,14 @@ class Job(_Waits):
         parts = {"launch": shown_lines("\n".join(own), lines)}
         for task in self.tasks[:_MAX_TASKS_WITH_LINES]:
             parts[f"{task.name} ({task.described()})"] = task.last_lines(lines) or ["(nothing)"]
-        text = [
-            line for name, found in parts.items() for line in (f"{name}:", *(f"    {last}" for last in found))
-        ]
-        text += (
-            [f"... and {len(self.tasks) - _MAX_TASKS_WITH_LINES} more tasks"]
-            if len(self.tasks) > _MAX_TASKS_WITH_LINES
-            else []
-        )
-        return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
+        text = []
+        for name, found in parts.items():
+            text += [f"{name}:", *(f"    {line}" for line in found)]
+        if len(self.tasks) > _MAX_TASKS_WITH_LINES:
+            text.append(f"... and {len(self.tasks) - _MAX_TASKS_WITH_LINES} more tasks")
+        if self.tasks:
+            text.append(f"all of it: {self.paths.root}")
+        return "\n".join(text)
 
 
 class Task(_Waits):
@@ -381,11 +389,11 @@ class Task(_Waits):
         __tracebackhide__ = True
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         shown = text if isinstance(text, str) else text.pattern
-        return self._wait_for(
-            lambda: next(filter(pattern.search, self._lines_of_attempt()), None),
-            timeout,
-            f"a line with {shown!r}",
-        )
+
+        def look() -> str | None:
+            return next(filter(pattern.search, self._lines_of_attempt()), None)
+
+        return self._wait_for(look, timeout, f"a line with {shown!r}")
 
     def _lines_of_attempt(self) -> list[str]:
         last = self.attempt  # the log may already have more
@@ -570,8 +578,8 @@ class Task(_Waits):
     @property
     def _moved(self) -> Mapping[str, Any]:
         """The last event about its state, or an empty text if there is none."""
-        return self._job.driver.moved.get(self.name, {})
+        return self._job._moved.get(self.name, {})
 
     def _signals_sent(self) -> list[Mapping[str, Any]]:
-        events = self._job.driver.events
-        return [each for each in events if (each["event"], each.get("task")) == ("SignalSent", self.name)]
+        wanted = ("SignalSent", self.name)
+        return [each for each in self._job.events if (each["event"], each.get("task")) == wanted]

@@ -38,7 +38,7 @@ _IFFLAGS = struct.Struct(f"16sH{_IFREQ_UNION_BYTES - 2}x")
 def host_facts() -> HostFacts:
     return HostFacts(
         hostname=os.uname().nodename,
-        addresses=tuple(_addresses()[:_MAX_ADDRESSES]),
+        addresses=tuple(own_addresses()[:_MAX_ADDRESSES]),
         cpus=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         python=".".join(map(str, sys.version_info[:3])),
@@ -65,7 +65,7 @@ def _ipv4_addresses() -> List[str]:
     return found
 
 
-def _addresses() -> List[str]:
+def own_addresses() -> List[str]:
     """Return the addresses of this host, without loopback and link-local addresses."""
     found = dict.fromkeys(_ipv4_addresses())
     addresses = [address for address in found if not address.startswith("127.")]

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from launcher.agent.host import own_addresses
 from launcher.api.driver import MAX_LAST_LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
@@ -176,7 +177,8 @@ class FunctionJob:
         try:
             self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            listener = Listener(key, folder, tcp=self._elsewhere or self._in_containers)
+            hosts = own_addresses() if self._elsewhere or self._in_containers else ()
+            listener = Listener(key, folder, hosts)
             self._listener = listener
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())

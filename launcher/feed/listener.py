@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +68,17 @@ class Listener:
     Args:
         key: The secret of the job, of at least 16 bytes.
         folder: A folder for the unix socket, which is private to the user.
-        tcp: Whether to reserve a port of the network. It refuses connections until `listen_on_network` is
-            called: rows are not encrypted, so tasks use it only if they have no other way.
+        hosts: The addresses of this machine for tasks on others, for which a port is reserved. It refuses
+            connections until `listen_on_network` is called: rows are not encrypted, so tasks use it only if
+            they have no other way.
 
     Raises:
         OSError: A socket cannot be made.
     """
 
-    def __init__(self, key: bytes, folder: str, *, tcp: bool = False) -> None:
+    def __init__(self, key: bytes, folder: str, hosts: Sequence[str] = ()) -> None:
         self._key = key
+        self._hosts = hosts
         self._lock = threading.Lock()
         self._has_rejected = False
         self._closing = threading.Event()
@@ -92,7 +94,7 @@ class Listener:
         self._listening[0].listen(128)
         self.port = 0
         self._network: socket.socket | None = None
-        if tcp:
+        if hosts:
             dual = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if dual else socket.AF_INET
             self._network = socket.socket(family)
@@ -104,7 +106,7 @@ class Listener:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses for `DriverRoutes`: on this machine, then over the network."""
-        hosts = own_addresses() if self.port else []
+        hosts = [f"[{host}]" if ":" in host else host for host in self._hosts]
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
     def serve(self, on_peer: OnPeer) -> None:
@@ -251,13 +253,3 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
         hello=hello,
         sock=sock,
     )
-
-
-def own_addresses() -> list[str]:
-    """Return the addresses at which other machines may reach this one, IPv6 in brackets."""
-    import psutil  # noqa: PLC0415 - psutil is needed for a network only
-
-    entries = [entry for addresses in psutil.net_if_addrs().values() for entry in addresses]
-    four = [entry.address for entry in entries if entry.family == socket.AF_INET]
-    six = [f"[{entry.address}]" for entry in entries if entry.family == socket.AF_INET6]
-    return [address for address in four + six if not address.startswith(("127.", "[fe80", "[::1"))]

@@ -43,7 +43,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.peers: list[FeedPeer] = []
         self.told = Told()
-        self.listener = Listener(KEY, str(folder), tcp=True)
+        self.listener = Listener(KEY, str(folder), ["127.0.0.1"])
         self.listener.listen_on_network()
         self.listener.serve(self.peers.append)
 
@@ -94,7 +94,7 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
 @pytest.mark.parametrize("serves_first", [True, False])
 def test_the_port_refuses_connections_until_it_is_needed(tmp_path: Path, serves_first: bool):
     peers: list[FeedPeer] = []
-    listener = Listener(KEY, str(tmp_path), tcp=True)
+    listener = Listener(KEY, str(tmp_path), ["127.0.0.1"])
     connector = DriverRoutes([f"tcp:127.0.0.1:{listener.port}"], "", KEY, HELLO)
     if serves_first:
         listener.serve(peers.append)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher import ExitStatus, InputMode, TaskState, TFCluster, TFParallel
-from launcher.feed import listener
+from launcher.api import tasks
 from launcher.testing import Cluster
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
@@ -57,7 +57,7 @@ def check_squares(hosts: str, count: int = 2) -> set[str]:
 
 def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
     """Nodes that can't reach the program come to it all the same."""
-    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(tasks, "own_addresses", lambda: ["203.0.113.1"])
     assert check_squares("node1,node2") == {"node1", "node2"}
 
 
@@ -83,7 +83,7 @@ def test_rows_go_over_the_network_only_where_no_port_is_forwarded(
 
 
 def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(tasks, "own_addresses", lambda: ["203.0.113.1"])
 
     def slow_square(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed(train_mode=False)
@@ -140,7 +140,7 @@ def test_a_network_that_breaks_costs_no_instance(
     hosts: list[LabHost], meet: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ):
     """The slots come by the launcher's connection, which ends as if the program had hung up."""
-    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(tasks, "own_addresses", lambda: ["203.0.113.1"])
     began = [host.there(host.home) / "began" for host in hosts[:2]]
 
     def slow(args: Any, ctx: Any) -> Any:

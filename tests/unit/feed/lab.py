@@ -37,7 +37,7 @@ class Lab:
     ) -> None:
         self.told = Told().__enter__()
         self.feeder = Feeder([f"worker/{n}" for n in range(workers)], feeds, **settings)
-        self.listener = Listener(KEY, str(folder), tcp=tcp)
+        self.listener = Listener(KEY, str(folder), ["127.0.0.1"] if tcp else ())
         self.listener.listen_on_network()
         self.listener.serve(self._accept)
         self.address = f"tcp:127.0.0.1:{self.listener.port}" if tcp else f"unix:{self.listener.path}"

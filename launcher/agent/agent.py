@@ -71,8 +71,8 @@ class Agent:
         selector: The selector that the connection uses.
         watchdog: A descriptor that reaches end-of-file when the watchdog exits.
         deadline: What the agent renews for its watchdog; None if the watchdog watches a pipe.
-        grace: Seconds that tasks get if the agent is sent SIGTERM. By default they get as many as when the
-            launcher is gone.
+        grace: Seconds that tasks get if the agent is sent SIGTERM. If it is None, they get as many as when
+            the launcher is gone.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Agent:
         connection: LauncherConnection,
         selector: selectors.BaseSelector,
         watchdog: int,
-        deadline: Optional[Deadline] = None,
-        grace: Optional[float] = None,
+        deadline: Optional[Deadline],
+        grace: Optional[float],
     ) -> None:
         processes.become_subreaper("launch-agent")
         self._connection = connection

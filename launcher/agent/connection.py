@@ -68,7 +68,7 @@ class LauncherConnection:
     Args:
         selector: Wakes the agent.
         host: The name of the host in the plan.
-        listener: The socket on which programs reach the agent. Without it our stdin and stdout are the
+        listener: The socket on which programs reach the agent. If it is None, our stdin and stdout are the
             connection, which does not come back.
         token: What the greeting on each connection to the listener must contain.
         patience: How long to wait for a launcher.
@@ -78,9 +78,9 @@ class LauncherConnection:
         self,
         selector: selectors.BaseSelector,
         host: str,
-        listener: Optional[socket.socket] = None,
-        token: str = "",
-        patience: Patience = Patience(),  # noqa: B008 - it never changes
+        listener: Optional[socket.socket],
+        token: str,
+        patience: Patience,
     ) -> None:
         self._selector = selector
         self._token = token

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from launcher.agent.connection import LauncherConnection
 from launcher.agent.processes import become_function
@@ -79,9 +79,8 @@ class _Child:
             become_function(function, (stdin, stdout, stderr))
         for fd in (stdin, stdout, stderr):
             os.close(fd)
-        #: The streams that are open, and those that the selector watches.
+        #: The streams that are open.
         self.open = {self.stdin, self.stdout, self.stderr}
-        self.watched: Set[int] = set()
         for fd in self.open:
             os.set_blocking(fd, False)
         self.input = bytearray()
@@ -192,15 +191,14 @@ class Children:
     def _watch(self, child: _Child) -> None:
         """Watch those streams of a child that can be read or written."""
         due = {child.stderr, child.stdout if child.credit > 0 else -1, child.stdin if child.input else -1}
+        watched = self._selector.get_map()
         for fd in child.open:
-            if fd in due and fd not in child.watched:
+            if fd in due and fd not in watched:
                 if fd == child.stdin:
                     self._selector.register(fd, selectors.EVENT_WRITE, partial(self._write, child))
                 else:
                     self._selector.register(fd, selectors.EVENT_READ, partial(self._read, child, fd))
-                child.watched.add(fd)
-            elif fd not in due and fd in child.watched:
-                child.watched.remove(fd)
+            elif fd not in due and fd in watched:
                 self._selector.unregister(fd)
 
     def _read(self, child: _Child, fd: int) -> None:
@@ -237,8 +235,7 @@ class Children:
         self._watch(child)
 
     def _close(self, child: _Child, fd: int) -> None:
-        if fd in child.watched:
-            child.watched.remove(fd)
+        if fd in self._selector.get_map():
             self._selector.unregister(fd)
         child.open.discard(fd)
         os.close(fd)

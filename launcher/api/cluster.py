@@ -35,8 +35,7 @@ _THREE_DAYS_SECONDS = 259200.0
 _FOREIGN_QUEUES = ("output", "error", "control")
 #: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
 #: chief, which with parameter servers may be servers themselves and never return.
-_EVALUATOR_DRAIN = "10m"
-_WORKER_DRAIN = "10m"
+_DRAIN = "10m"
 _WORKER_DRAIN_WITH_PS = "5s"
 
 #: The clusters of this process that were not shut down yet; a fork of it has none.
@@ -432,9 +431,9 @@ def _roles(
         text = f"num_executors={num_executors} leaves no worker beside {names}"
         found.add(text, f"expected {least} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
-    roles["evaluator"]["drain"] = _EVALUATOR_DRAIN
+    roles["evaluator"]["drain"] = _DRAIN
     if master_node == "chief" and drains:
-        roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _WORKER_DRAIN
+        roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _DRAIN
     return {name: role for name, role in roles.items() if role["count"]}
 
 

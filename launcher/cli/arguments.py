@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from launcher import __version__, backends
 from launcher.cli import foreign_options
-from launcher.cli.commands import SYNOPSIS, groups_of
+from launcher.cli.commands import SYNOPSIS, command_module, groups_of
 from launcher.cli.help_text import TEXT_WIDTH, help_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match, escape_controls
@@ -121,7 +121,7 @@ class RowParser(argparse.ArgumentParser):
 
     Args:
         name: The command.
-        usage: How it is used; default: as argparse writes it.
+        usage: How it is used; default: as its module says, or argparse writes it.
     """
 
     #: Follows the fault of an option that is similar to none.
@@ -130,7 +130,7 @@ class RowParser(argparse.ArgumentParser):
     def __init__(self, name: str, usage: str | None = None) -> None:
         super().__init__(
             prog="launch" if name == "run" else f"launch {name}",
-            usage=usage,
+            usage=usage or getattr(command_module(name), "USAGE", None),
             formatter_class=functools.partial(argparse.HelpFormatter, width=TEXT_WIDTH - 2),
             allow_abbrev=False,
             add_help=False,

@@ -30,7 +30,11 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
 
 
 def command_module(name: str) -> ModuleType:
-    """Return the module of a command; it has ``SUMMARY``, ``EXAMPLES``, ``GROUPS`` or ``groups``, ``run``."""
+    """Return the module of a command.
+
+    It has ``SUMMARY``, ``EXAMPLES``, ``GROUPS`` or ``groups``, and ``run``; also ``USAGE`` if that which
+    argparse writes is not right.
+    """
     return importlib.import_module(f"launcher.cli.{name}")
 
 

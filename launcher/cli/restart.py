@@ -17,6 +17,8 @@ from launcher.runs.run import Run, find, selected
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop tasks of a running job, and start them again"
+#: `run` demands a TASK, not argparse.
+USAGE = "launch restart [-h] [--timeout S] RUN TASK [TASK ...]"
 
 EXAMPLES = """\
 launch restart latest worker/1     one task; it does not count for --restarts

@@ -100,7 +100,7 @@ def _all_up(folder: Path, launcher: subprocess.Popen[bytes], children: bool) -> 
 
 def _fail(folder: Path, launcher: subprocess.Popen[bytes], pids: list[int]) -> Ended:
     """Let the task fail, and wait for the end of all processes."""
-    time.sleep(0.3)  # let it all come to rest
+    time.sleep(1.0)  # let it all come to rest
     ends = processes.Ends([launcher.pid, *pids])
     (folder / "go").write_bytes(b"go")
     ends.wait(_GONE)

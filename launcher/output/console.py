@@ -15,7 +15,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.record import Record
-from launcher.common.report import Report
+from launcher.common.report import Report, TaskState
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
@@ -29,6 +29,8 @@ _MAX_KEPT_NOTICES = 1000
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 #: Seconds between two looks at unfinished lines.
 _POLL_SECONDS = 0.5
+#: Seconds after the last start of a task until launch has time to load what a failure report needs.
+_CALM_SECONDS = 0.5
 _ERASE_LINE = b"\r\x1b[K"
 #: States of tasks in the order of the live line, and the least seconds between two drawings of it.
 _STATE_ORDER = ("running", "starting", "stopping", "ended")
@@ -80,11 +82,11 @@ class Console(Renderer):
     def __init__(
         self,
         writer: Writer,
-        options: ConsoleOptions | None = None,
+        options: ConsoleOptions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
-        self._options = options or ConsoleOptions()
+        self._options = options
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
@@ -98,6 +100,8 @@ class Console(Renderer):
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
+        #: When to load what a failure report needs, which would delay the end of a launch that has failed.
+        self._load_at = float("inf")
         #: Whether another launcher goes on with the run, so that what `close` shows is not its end.
         self.goes_on = False
         #: The last notice, if no line was printed after it.
@@ -125,6 +129,8 @@ class Console(Renderer):
             self._kept.append(event)
             self._show_notices()
         elif isinstance(event, events.TaskMoved):
+            if event.state is TaskState.RUNNING:
+                self._load_at = self._clock() + _CALM_SECONDS
             if event.state.is_over:
                 self._end(event.task)
             if self._hosts[event.task] != event.host:
@@ -133,6 +139,10 @@ class Console(Renderer):
 
     def tick(self, now: float) -> float | None:
         """Show unfinished lines, and draw the live line."""
+        if now >= self._load_at:
+            from launcher.output import failure  # noqa: F401, PLC0415 - for jobs that run for a while
+
+            self._load_at = float("inf")
         self._show_notices()
         if self._unfinished and self._writer.should_hold():
             self._look_at = now + 4 * _POLL_SECONDS  # launch holds the output, so the line may have an end
@@ -146,6 +156,8 @@ class Console(Renderer):
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
+        if self._load_at < float("inf"):
+            waits.append(self._load_at - now)
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:

@@ -1,6 +1,6 @@
 """Hints for tasks that failed, by what their last lines show: the rows are in ``hints.toml``.
 
-`launcher.output.failure` imports this module when a task has failed.
+`launcher.output.console` imports it while tasks run, and ``launch attach`` when one has failed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Hint(Record):
 
     #: Its name, for the tests.
     name: str
-    #: A regular expression for a line.
-    pattern: str
+    #: What a line contains.
+    pattern: re.Pattern[str]
     #: What to do. Names in braces stand for `FailureFacts`, or for groups of the pattern.
     text: str
     #: A further condition.
@@ -89,7 +89,7 @@ def _read_hints() -> Iterator[Hint]:
     file = read_table("output/hints.toml")
     named = {name: "|".join(lines) for name, lines in file["patterns"].items()}
     for row in file["hints"]:
-        pattern = "|".join(named.get(line, line) for line in row["lines"])
+        pattern = re.compile("|".join(named.get(line, line) for line in row["lines"]))
         yield Hint(row["name"], pattern, row["text"], when=_CONDITIONS[row.get("when", "")])
     for placeholder, names in file["variables"].items():
         yield _variable_hint(placeholder, "|".join(names))
@@ -104,8 +104,10 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
     """
     return Hint(
         f"variable {placeholder}",
-        rf"^KeyError: '(?P<variable>{names})'|environment variable (?P<variable_>{names}) expected"
-        rf"|(?:^|: )(?P<variable__>{names}): (?:unbound variable|parameter (?:null or )?not set)",
+        re.compile(
+            rf"^KeyError: '(?P<variable>{names})'|environment variable (?P<variable_>{names}) expected"
+            rf"|(?:^|: )(?P<variable__>{names}): (?:unbound variable|parameter (?:null or )?not set)"
+        ),
         f"another launcher sets {{variable}}; this one passes it by -x '{{variable}}={{{{{placeholder}}}}}'"
         " (docs/tasks.md, Placeholders)",
         when=_CONDITIONS[""],
@@ -126,7 +128,7 @@ def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HIN
     found: dict[str, str] = {}
     for line in lines:
         for row in table:
-            match = re.search(row.pattern, line)
+            match = row.pattern.search(line)
             if match and row.when(facts, match):
                 found.setdefault(row.name, _text(row, match, facts))
                 break

@@ -14,12 +14,9 @@ import os
 import select
 import signal
 import sys
-from contextlib import suppress
 
 from launcher.agent.processes import nothing_on
-from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
-from launcher.common.events import TaskMoved
 from launcher.common.record import replace
 from launcher.common.text import signal_name, why_not_started
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
@@ -27,50 +24,12 @@ from launcher.launch.interrupts import STOP_SIGNALS
 from launcher.launch.options import LaunchOptions
 from launcher.launch.session import Session
 from launcher.launch.submit import submit
+from launcher.output.background import Background
 from launcher.output.logs import GrowingLog
-from launcher.output.renderers import Background, DisplayEvent, RunInfo
 from launcher.runs.run import load
 
 #: Seconds between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
-
-
-class Detached(Background):
-    """A renderer in the launcher: tells the command when all tasks run.
-
-    Args:
-        pipe: to the command.
-    """
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-        #: The tasks that have not started yet.
-        self._not_started: set[TaskId] = set()
-
-    def use_folder(self, paths: RunPaths, run_name: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
-        try:
-            fd = os.open(paths.messages, flags, 0o600)
-        except OSError as error:
-            raise LaunchError(f"can't write {paths.messages!r}: {error.strerror}") from error
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
-        self._tell(f"{paths.root}\0{run_name}\0")
-
-    def begin(self, run_info: RunInfo) -> None:
-        self._not_started = {placed.task for placed in run_info.placement.tasks}
-
-    def on(self, event: DisplayEvent) -> None:
-        """Tell the command when the last task has started for the first time."""
-        if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
-            self._not_started.discard(event.task)
-            if not self._not_started:
-                self._tell("\0")
-
-    def _tell(self, text: str) -> None:
-        with suppress(BrokenPipeError):  # the command was killed
-            os.write(self._pipe, os.fsencode(text))
 
 
 class _PassOn:
@@ -129,7 +88,7 @@ def _run_in_background(options: LaunchOptions) -> int:
         nothing_on(0)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        return Session(options, detached=Detached(writing)).run()
+        return Session(options, background=Background(writing)).run()
     os.close(writing)
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -14,8 +14,9 @@ from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
+from launcher.output.background import Background
 from launcher.output.console import Console, ConsoleOptions, wants_colour
-from launcher.output.renderers import Background, EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
+from launcher.output.renderers import EventPipe, Jsonl, Renderer, RunInfo, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 
@@ -38,8 +39,8 @@ class Display:
         show: The tasks whose output is shown. None without ``--show``.
         paths: The files of the run.
         tmux: The session of ``--tmux``. None without that option.
-        detached: The renderer of ``--detach``. None without that option.
-        messages: What the user is told after `end_output`, before the verdict.
+        background: The renderer of ``--detach``. None without that option.
+        messages: What the user is told until the verdict.
     """
 
     def __init__(
@@ -48,23 +49,20 @@ class Display:
         show: frozenset[str] | None,
         paths: RunPaths,
         tmux: Tmux | None,
-        detached: Background | None,
+        background: Background | None,
         messages: MessageQueue,
     ) -> None:
-        self._paths = paths
+        self._paths, self._tmux, self.messages = paths, tmux, messages
         self._pipe_closed = False
-        self._tmux = tmux
-        self._messages = messages
         settings = options.settings
         self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
         self._files = Files(is_resumed=options.submitted is not None)
         self.event_buffer = self._files.event_buffer
-        events_fd = settings[table.EVENTS_FD]
-        events = [] if events_fd is None else [EventPipe(events_fd)]
-        panes = [] if tmux is None else [tmux]
-        told = [] if detached is None else [detached]
         self._console = _console(options, show, self.writer, tmux)
-        self.renderers: Sequence[Renderer] = [self._files, *panes, self._console, *events, *told]
+        events_fd = settings[table.EVENTS_FD]
+        event_pipe = None if events_fd is None else EventPipe(events_fd)
+        renderers = (self._files, tmux, self._console, event_pipe, background)
+        self.renderers: Sequence[Renderer] = [each for each in renderers if each is not None]
         #: The report of the job. None until `end_output`.
         self._report: Report | None = None
         #: Whether a file, or the output, is not complete. Known at the end of the context.
@@ -72,6 +70,15 @@ class Display:
 
     def __enter__(self) -> Display:
         return self
+
+    def begin(self, run_info: RunInfo) -> None:
+        """Let the renderers begin, before the job runs.
+
+        Raises:
+            LaunchError: One can't.
+        """
+        for renderer in self.renderers:
+            renderer.begin(run_info)
 
     @property
     def notes(self) -> list[str]:
@@ -119,7 +126,7 @@ class Display:
 
     def show_messages(self) -> None:
         """Show the messages that wait after `end_output`: only the console is still open."""
-        for message in self._messages.drain():
+        for message in self.messages.drain():
             self._console.on(message)
         self.writer.flush()
 
@@ -162,7 +169,7 @@ def _place(options: LaunchOptions) -> TaskPlace:
     return TaskPlace(
         other_machines=options.has_other_machines,
         over_ssh=over_ssh and not backend.runs_in_containers,
-        in_containers=backend.runs_in_containers,
+        in_container=backend.runs_in_containers,
         synced=bool(options.settings[table.SYNC]),
         files=backend.missing_file_hint,
         prepare=spec.prepare if options.has_other_machines else "launch prepare",

@@ -11,8 +11,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NoReturn
 
 from launcher.stop_requests import LIMIT_NOTICES, TIMED_OUT_EXIT_CODE, StopRequest, StopRequests
@@ -54,16 +54,13 @@ class Interrupts:
     ignored.
 
     Python drops an exception that is raised in a destructor: the user must then press Ctrl-C again.
-
-    Args:
-        environ: The variables of this process.
     """
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self) -> None:
         #: The names of the signals in messages.
         self.names = dict(STOP_SIGNALS)
         #: Whether Slurm or Kubernetes may signal this process.
-        self.managed = any(environ.get(name) for name in _MANAGER_VARIABLES)
+        self.managed = any(os.environ.get(name) for name in _MANAGER_VARIABLES)
         self._mode = _Mode.RAISE
         self._work = ""
         #: The signals that were read, and what they mean together.
@@ -125,11 +122,9 @@ class Interrupts:
         if self._requests.add(number, time.monotonic()) is StopRequest.AGAIN:
             self._repeats += 1
 
-    @contextmanager
-    def queued(self) -> Iterator[None]:
+    def queued(self) -> AbstractContextManager[None]:
         """While the job runs: signals wait for `read`."""
-        with self._with_mode(_Mode.QUEUE):
-            yield
+        return self._with_mode(_Mode.QUEUE)
 
     @contextmanager
     def limited(self, work: str = "") -> Iterator[None]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends.connections import Fleet
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError
@@ -16,15 +17,18 @@ from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
-from launcher.event_loop import TimerHandle
-from launcher.job import STOP_NOW_MARK, Placement, Plan, RunPaths
+from launcher.event_loop import EventLoop, TimerHandle
+from launcher.job import STOP_NOW_MARK, JobSpec, Placement, Plan, RunPaths
 from launcher.launch.command_pipe import CommandPipe
 from launcher.launch.control import Control, ControlledJob
+from launcher.launch.display import Display
 from launcher.launch.host_connections import HostConnections
+from launcher.launch.host_hints import HostHints
+from launcher.launch.interrupts import Interrupts
 from launcher.launch.plan_output import plan_as_dict
-from launcher.launch.tensorboard import PREFERRED_PORTS, TASK
-from launcher.launch.wiring import Wiring
-from launcher.output.renderers import DisplayEvent
+from launcher.launch.recovery import Recovery
+from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
@@ -42,41 +46,53 @@ class Orchestrator:
     """Runs one job.
 
     Args:
-        wiring: What it works with.
+        spec: What the user wants to run.
+        run_info: The run, as the renderers know it.
+        loop: Drives the links.
+        fleet: Gives the link to the agent of a host.
+        display: Shows the job.
+        interrupts: The signals, which must be queued while the job runs.
+        recovery: How lost hosts are recovered. None if their tasks can't start again.
+        hints: Gives hints about other machines, which then try to connect to each other before the tasks
+            start. None if there are none, or the user wants no checks.
+        board: None if the job has no TensorBoard.
+        commands_fd: An inherited pipe from which commands are read. None if there is none.
     """
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._loop = wiring.loop
-        self._spec = wiring.spec
-        self._display = wiring.display
-        self._run_info = wiring.run_info
-        self._place(self._run_info.placement)
-        self._interrupts = wiring.interrupts
-        self._messages = wiring.messages
-        self._hints = wiring.hints
+    def __init__(  # noqa: PLR0913 - the parts of a launch, which only a session knows, by name
+        self,
+        spec: JobSpec,
+        run_info: RunInfo,
+        *,
+        loop: EventLoop,
+        fleet: Fleet,
+        display: Display,
+        interrupts: Interrupts,
+        recovery: Recovery | None,
+        hints: HostHints | None,
+        board: TensorBoardSidecar | None,
+        commands_fd: int | None,
+    ) -> None:
+        self._spec, self._run_info, self._loop = spec, run_info, loop
+        self._display, self._interrupts = display, interrupts
+        self._recovery, self._hints, self._board = recovery, hints, board
+        self._place(run_info.placement)
         self._command_pipe: CommandPipe | None = None
-        if wiring.commands_fd is not None:
-            self._command_pipe = CommandPipe(
-                self._loop, wiring.commands_fd, self._host_of, on_signal=self._signal_task
-            )
-        self._recovery = recovery = wiring.recovery
-        self._board = wiring.board
+        if commands_fd is not None:
+            self._command_pipe = CommandPipe(loop, commands_fd, self._host_of, on_signal=self._signal_task)
         state = JobState(
-            self._spec,
+            spec,
             self._placement if recovery is None else recovery.placement,
-            checks_network=wiring.check_network,
+            checks_network=hints is not None,
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
-            managed=self._interrupts.managed,
+            managed=interrupts.managed,
         )
-        self._machine = Machine(self._run_info.run_name, state)
-        self._connections = HostConnections(
-            wiring.fleet, self._loop, on_message=self._on_message, on_loss=self._handle
-        )
+        self._machine = Machine(run_info.run_name, state)
+        self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
         job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
-        self._control = Control(self._loop, self._display.event_buffer, job)
+        self._control = Control(loop, display.event_buffer, job)
         self._timers: dict[Timer, TimerHandle] = {}
-        self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
         self._held = False
         self._blocked: set[int] = set()
@@ -98,7 +114,6 @@ class Orchestrator:
             events.Tell: self._show,
             events.TaskMoved: self._show,
             events.Restarting: self._show,
-            commands.Finish: self._finish,
         }
 
     def _place(self, placement: Placement) -> None:
@@ -109,15 +124,6 @@ class Orchestrator:
     def _tasks_of(self, host: str) -> list[TaskId]:
         return [placed.task for placed in self._on_hosts.get(host, ())]
 
-    def begin(self) -> None:
-        """Let the renderers begin, before the job runs.
-
-        Raises:
-            LaunchError: One can't.
-        """
-        for renderer in self._display.renderers:
-            renderer.begin(self._run_info)
-
     def run(self) -> Report:
         """Run the job to its end. Signals must be queued (`Interrupts.queued`).
 
@@ -125,7 +131,7 @@ class Orchestrator:
             The report; no process of the job is left.
         """
         self._loop.watch(self._interrupts.fd, self._on_signals)
-        self._loop.watch(self._messages.fd, self._show_messages)
+        self._loop.watch(self._display.messages.fd, self._show_messages)
         if self._command_pipe is not None:
             self._command_pipe.open()
         try:
@@ -135,7 +141,7 @@ class Orchestrator:
             self._execute(self._machine.begin())
             for host in self._placement.agent_hosts():
                 self._connections.open(host, self._tasks_of(host.name))
-            while not self._finished:
+            while self._machine.phase is not Phase.OVER:
                 self._turn()
             self._tick()
         finally:
@@ -144,7 +150,7 @@ class Orchestrator:
                 self._show(events.Tell(line, urgent=True))
             if self._command_pipe is not None:
                 self._command_pipe.close()
-            for fd in (self._interrupts.fd, self._messages.fd, *self._blocked):
+            for fd in (self._interrupts.fd, self._display.messages.fd, *self._blocked):
                 self._loop.watch(fd)
         return self.report()
 
@@ -238,7 +244,7 @@ class Orchestrator:
             self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
 
     def _show_messages(self) -> None:
-        for message in self._messages.drain():
+        for message in self._display.messages.drain():
             self._show(message)
 
     # ------------------------------------------------------------------ commands
@@ -318,9 +324,6 @@ class Orchestrator:
     def _cancel_timer(self, command: commands.CancelTimer) -> None:
         if timer := self._timers.pop(command.timer, None):
             timer.cancel()
-
-    def _finish(self, _: commands.Finish) -> None:
-        self._finished = True
 
 
 def _stop_command(paths: RunPaths) -> bytes | None:

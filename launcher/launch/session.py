@@ -31,6 +31,7 @@ from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.plan_output import defaults_in_effect, show_plan
 from launcher.launch.programs import check_all_programs_here, check_placed_programs
+from launcher.launch.recovery import Recovery
 from launcher.launch.reports import (
     publish_report,
     report_with_error,
@@ -41,9 +42,8 @@ from launcher.launch.reports import (
 )
 from launcher.launch.socket_relay import SocketRelay
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
-from launcher.launch.wiring import Recovery, Wiring
 from launcher.messages import MessageQueue, say
-from launcher.output.renderers import Background, RunInfo
+from launcher.output.renderers import RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
 from launcher.runs.run import new_run_name, selected
 from launcher.scheduler.placement import place
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from launcher.launch.orchestrator import Orchestrator
     from launcher.launch.requested_files import RequestedFiles
     from launcher.launch.staged_files import StagedFiles
+    from launcher.output.background import Background
     from launcher.output.tmux import Tmux
 
 
@@ -73,7 +74,7 @@ class Session:
 
     Args:
         options: The options of the launch.
-        detached: Tells the command of ``--detach`` about the run. None without that option.
+        background: Tells the command of ``--detach`` about the run. None without that option.
     """
 
     # run
@@ -104,10 +105,10 @@ class Session:
     display: Display
     orchestrator: Orchestrator
 
-    def __init__(self, options: LaunchOptions, *, detached: Background | None = None) -> None:
+    def __init__(self, options: LaunchOptions, *, background: Background | None = None) -> None:
         self.options = options
         self.settings = options.settings
-        self.detached = detached
+        self.background = background
         #: When the launch began, in seconds since the epoch. `connect` sets it again.
         self.started_at = events.now()
         self.queue = options.backend.batch_queue()
@@ -256,8 +257,8 @@ class Session:
             except JobError as error:
                 raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         self.has_folder = True
-        if self.detached is not None:
-            self.detached.use_folder(self.paths, self.run_name)
+        if self.background is not None:
+            self.background.use_folder(self.paths, self.run_name)
 
     def start_hosts(self) -> None:
         """Make the hosts ready for tasks: containers run, and tasks have their folders and addresses."""
@@ -286,40 +287,38 @@ class Session:
     def open_display(self) -> Display:
         """Return what shows the job."""
         self.display = self.display_class(
-            self.options, self.shown_tasks, self.paths, self.tmux, self.detached, self.messages
+            self.options, self.shown_tasks, self.paths, self.tmux, self.background, self.messages
         )
         return self.display
 
     def supervise(self) -> Report:
         """Run the job to its end."""
-        check_network = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
-        wiring = Wiring(
-            loop=self.loop,
-            spec=self.allocation.spec,
-            fleet=self.fleet,
-            display=self.display,
-            run_info=RunInfo(
-                self.run_name,
-                placement=self.placement,
-                paths=self.paths,
-                started_at=self.started_at,
-                without_relay=self.relay.hosts_without(self.allocation),
-            ),
-            interrupts=self.interrupts,
-            messages=self.messages,
-            recovery=self.recovery(),
-            hints=HostHints(self.placement.hosts()) if check_network else None,
-            board=self.board,
-            check_network=check_network,
-            commands_fd=self.settings[table.COMMANDS_FD],
+        run_info = RunInfo(
+            self.run_name,
+            placement=self.placement,
+            paths=self.paths,
+            started_at=self.started_at,
+            without_relay=self.relay.hosts_without(self.allocation),
         )
+        checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         killed = kill_leftovers(unfinished(self.run_name)).text
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()  # `launcher.__main__` has disabled it for the imports
-        self.orchestrator = self.orchestrator_class(wiring)
+        self.orchestrator = self.orchestrator_class(
+            self.allocation.spec,
+            run_info,
+            loop=self.loop,
+            fleet=self.fleet,
+            display=self.display,
+            interrupts=self.interrupts,
+            recovery=self.recovery(),
+            hints=HostHints(self.placement.hosts()) if checks_hosts else None,
+            board=self.board,
+            commands_fd=self.settings[table.COMMANDS_FD],
+        )
         # A signal after the end of the job, as at scancel, does not prevent the report.
         with self.interrupts.queued():
-            self.orchestrator.begin()
+            self.display.begin(run_info)
             self.is_supervised = True
             notes = (*self.options.notes, *self.placement.notes, *self.display.notes)
             for note in (self.announcement(), *notes):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.common.record import from_attributes
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.job import RunPaths, is_loopback
@@ -191,21 +192,19 @@ def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
     passed = env.keys() | place.passed
     elsewhere = place.other_machines and not is_loopback(failure.host or "")
-    here = not (elsewhere or place.in_containers)
+    here = not (elsewhere or place.in_container)
     runs_python = os.path.basename(argv[0]).startswith("python")
     python = os.path.join(venv, "bin", "python") if venv else argv[0]
     active = os.environ.get("VIRTUAL_ENV", "")
     beside = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
-    return FailureFacts(
+    return from_attributes(
+        FailureFacts,
+        place,
         python=escape_controls(python) if runs_python and (not venv or "/" in venv) else "",
         beside_active_environment=beside and argv[0] == sys.executable,
-        elsewhere=elsewhere and not place.in_containers,
+        elsewhere=elsewhere and not place.in_container,
         over_ssh=elsewhere and place.over_ssh,
-        in_container=place.in_containers,
-        synced=place.synced,
-        venv=place.venv,
         prepare=place.prepare if elsewhere else "launch prepare",
-        files=place.files,
         modules_here=frozenset(_modules_in(".", *(os.path.dirname(word) for word in argv[1:2]))),
         not_passed=frozenset() if here else frozenset(os.environ.keys() - passed),
         passed=frozenset(passed | (os.environ.keys() if here else set())),

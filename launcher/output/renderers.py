@@ -9,7 +9,7 @@ import enum
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.common import events
@@ -45,7 +45,7 @@ class TaskPlace(Record):
     other_machines: bool = False
     #: Whether these are reached over SSH.
     over_ssh: bool = False
-    in_containers: bool = False
+    in_container: bool = False
     #: Whether ``--sync`` copied folders there.
     synced: bool = False
     #: How files get into a container; see `launcher.backends.backend.Backend.missing_file_hint`.
@@ -81,18 +81,6 @@ class Renderer:
 
     def close(self, report: Report) -> None:
         """The run has ended. When this returns, all output is written or queued."""
-
-
-class Background(Renderer):
-    """The renderer of ``--detach``."""
-
-    def use_folder(self, paths: RunPaths, run_name: str) -> None:
-        """From now on stdout and stderr are a file in the folder of the run.
-
-        Raises:
-            LaunchError: The file cannot be made.
-        """
-        raise NotImplementedError
 
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
@@ -135,13 +123,11 @@ class Jsonl(Renderer):
     Args:
         writer: Writes the lines. Its ``make_notice`` is `skipped_notice`.
         fd: The descriptor.
-        clock: Seconds since the epoch, for notices.
     """
 
-    def __init__(self, writer: Writer, fd: int = 1, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, writer: Writer, fd: int = 1) -> None:
         self._writer = writer
         self._fd = fd
-        self._clock = clock
         #: The unfinished line of each task.
         self._rests: dict[TaskId, bytearray] = {}
 
@@ -152,7 +138,7 @@ class Jsonl(Renderer):
             return
         if isinstance(event, events.TaskMoved) and event.state.is_over:
             self._end(event.task)
-        self._write(event_as_dict(event, self._clock()))
+        self._write(event_as_dict(event, time.time()))
 
     def close(self, report: Report) -> None:
         """Write unfinished lines, then the report."""

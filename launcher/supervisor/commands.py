@@ -91,12 +91,6 @@ class CloseLink(Record):
     host: str
 
 
-class Finish(Record):
-    """End the launch: no process of the job runs."""
-
-    exit_code: int
-
-
 Command: TypeAlias = (
     events.AgentCommand
     | events.Tell
@@ -109,5 +103,4 @@ Command: TypeAlias = (
     | MoveTasks
     | StartAgent
     | CloseLink
-    | Finish
 )

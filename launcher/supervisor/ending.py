@@ -14,7 +14,7 @@ from launcher.common.events import StopSequence
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor import describe
-from launcher.supervisor.commands import Finish, Timer, TimerKind
+from launcher.supervisor.commands import Timer, TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, TaskRecord
 from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, JobState, Phase, longest_stop
 
@@ -217,7 +217,6 @@ def finish_if_closed(state: JobState) -> None:
     """Finish the job when every agent is closed or lost."""
     if not state.hosts.has_any(*ACTIVE_STATES):
         state.phase = Phase.OVER
-        state.emit(Finish(state.exit_code))
 
 
 # ---------------------------------------------------------------------- waiting

@@ -188,15 +188,15 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     why = event.why.removeprefix(f"{event.host}: ")
     text = describe.host_lost(state, host, why)
     cancelled = _lose(state, host, event)
-    outcome = restarting.LossOutcome(starts_again=False)
+    starts_again, explanation = False, ""
     if not event.all_gone:
-        outcome = restarting.restart_after_loss(state, host, moving, event, why)
-    text += f"; {outcome.explanation}" if outcome.explanation else ""
+        starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
+    text += f"; {explanation}" if explanation else ""
     state.tell(text, urgent=True)
     if state.phase is Phase.CLOSING:  # no task of the job ran there any more
         finish_if_closed(state)
         return
-    if outcome.starts_again:
+    if starts_again:
         return
     if host.main_tasks and moving is not None:
         state.cancel_restarts(state.tasks)

@@ -9,7 +9,7 @@
 STARTUP: agents start and hold ports. RUNNING: tasks run, until the policy, the user or a timer ends the job.
 A task that is to start again (`launcher.supervisor.restarting`) changes no phase: the job is RUNNING.
 DRAINING: the job is done, and some tasks have time left to finish. STOPPING: until every task is
-gone. CLOSING: until every agent is closed.
+gone. CLOSING: until every agent is closed. OVER: no process of the job runs, and nothing follows.
 
 `launcher.launch.orchestrator` passes each event to `Machine`, and carries out the commands. Before that, an
 event of a host passes two gates: `Machine.verify` refuses what no agent may say now, and its host is lost;

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.record import Record, replace
+from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, TaskState
 from launcher.job import Placement
 from launcher.scheduler.placement import replace_hosts
@@ -320,18 +320,9 @@ def start_if_due(state: JobState, restart: Restart) -> None:
 # ---------------------------------------------------------------------- lost hosts
 
 
-class LossOutcome(Record):
-    """What happens to the tasks of a lost host."""
-
-    #: If so, the job has not failed.
-    starts_again: bool
-    #: For the user; empty if there is nothing to add to the loss itself.
-    explanation: str = ""
-
-
 def restart_after_loss(
     state: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
-) -> LossOutcome:
+) -> tuple[bool, str]:
     """Start the tasks of a lost host elsewhere, with all tasks of the job, if the policy allows it.
 
     They wait until their last attempts on the lost host have certainly ended. A lost container is removed,
@@ -343,28 +334,31 @@ def restart_after_loss(
         moving: The restart in which tasks of other hosts moved when it was lost. The loss belongs to it.
         event: The loss.
         why: The reason, for the user.
+
+    Returns:
+        Whether they start again, so that the job has not failed. What happens to them, for the user; empty
+        if there is nothing to add to the loss itself.
     """
     if moving is not None and not host.main_tasks:  # tasks may have been about to move there
         state.set_timer(TimerKind.PLACE)
     if not _can_restart_after_loss(state, host):
-        return LossOutcome(starts_again=False)
+        return False, ""
     if moving is not None and host.name not in moving.lost_hosts:
         _join_move(state, host, moving)
         restart, new_hosts = moving, None
     else:
         placement = _placement_without_lost(state)
         if placement is None:
-            return LossOutcome(starts_again=False, explanation=describe.no_room_for(state, host.main_tasks))
+            return False, describe.no_room_for(state, host.main_tasks)
         new = _restart_of_all(state, host.main_tasks, event)
         if new is None:
-            refusal = state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
-            return LossOutcome(starts_again=False, explanation=refusal)
+            return False, state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
         state.stop_placing()
         _begin(state, new)
         restart, new_hosts = new, _hosts_of(placement, host.main_tasks)
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
     state.moving = restart
-    return LossOutcome(starts_again=True, explanation=describe.move(state, host, restart, new_hosts))
+    return True, describe.move(state, host, restart, new_hosts)
 
 
 def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:

@@ -50,7 +50,7 @@ from launcher.job import (
 )
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
-from launcher.supervisor import JobState, Machine, Timer, commands
+from launcher.supervisor import JobState, Machine, Phase, Timer, commands
 from launcher.supervisor.commands import Command
 from launcher.supervisor.restart_policy import RestartPolicy
 from tests.histories.host_events import FIRST_PORT, HostEvents
@@ -167,8 +167,11 @@ class SimulatedJob:
         #: Timers that are set by their texts, with their seconds.
         self.timers: dict[str, float] = {}
         self._timer_of: dict[str, Timer] = {}
-        #: Set when it is over.
-        self.exit_code: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of launch when the job is over."""
+        return self.machine.state.exit_code if self.machine.phase is Phase.OVER else None
 
     def begin(self) -> tuple[Command, ...]:
         """The first commands."""
@@ -198,8 +201,6 @@ class SimulatedJob:
                 self._timer_of[str(command.timer)] = command.timer
             elif isinstance(command, commands.CancelTimer):
                 self.timers.pop(str(command.timer), None)
-            elif isinstance(command, commands.Finish):
-                self.exit_code = command.exit_code
             elif isinstance(command, commands.MoveTasks):
                 self.placement = command.placement
             elif isinstance(command, commands.MakePlan):

@@ -218,7 +218,7 @@ def test_a_program_that_is_missing_gets_a_hint_by_the_reason(logged: Logged):
     ended = replace(planned(logged), failure=replace(FAILURE, hint="", host="node1", text=text))
     place = TaskPlace(other_machines=True, over_ssh=True)
     assert "only login shells have conda" in hint(logged, ended, place, b"")
-    assert "the image has no conda" in hint(logged, ended, TaskPlace(in_containers=True), b"")
+    assert "the image has no conda" in hint(logged, ended, TaskPlace(in_container=True), b"")
     assert not hint(logged, ended, data=b"")
 
 

@@ -1,0 +1,55 @@
+"""The renderer of ``--detach``: it tells the command that has started the launcher how far the job is."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.events import TaskMoved
+from launcher.job import RunPaths
+from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
+
+
+class Background(Renderer):
+    """Tells the command of the folder of the run, and when all tasks run.
+
+    Args:
+        pipe: To the command. `launcher.launch.detach` says what it carries.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        #: The tasks that have not started yet.
+        self._not_started: set[TaskId] = set()
+
+    def use_folder(self, paths: RunPaths, run_name: str) -> None:
+        """From now on stdout and stderr are a file in the folder of the run.
+
+        Raises:
+            LaunchError: The file cannot be made.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            fd = os.open(paths.messages, flags, 0o600)
+        except OSError as error:
+            raise LaunchError(f"can't write {paths.messages!r}: {error.strerror}") from error
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+        self._tell(f"{paths.root}\0{run_name}\0")
+
+    def begin(self, run_info: RunInfo) -> None:
+        self._not_started = {placed.task for placed in run_info.placement.tasks}
+
+    def on(self, event: DisplayEvent) -> None:
+        """Tell the command when the last task has started for the first time."""
+        if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
+            self._not_started.discard(event.task)
+            if not self._not_started:
+                self._tell("\0")
+
+    def _tell(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # the command was killed
+            os.write(self._pipe, os.fsencode(text))

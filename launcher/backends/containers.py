@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from launcher.common.errors import Fault, JobError, PlacementError
-from launcher.common.record import replace
+from launcher.common.record import Record, replace
 from launcher.common.text import plural
 from launcher.config import values
 from launcher.config.settings import COMMAND_LINE, FILES, Need, Setting, Settings
+from launcher.config.table import PYTHON, WORKDIR
 from launcher.job import Host, JobSpec, Role
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
@@ -58,20 +59,28 @@ CONTAINER_GPUS: Setting[int | None] = Setting(
 CONTAINER_ROWS = (MEMORY, CPUS, USER, PULL, CONTAINER_GPUS)
 
 
+class ContainerOptions(Record):
+    """The settings of containers wherever they run, of command line and job file."""
+
+    #: Of roles without their own.
+    image: str = ""
+    #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
+    memory: RoleValues[int] = ()
+    cpus: RoleValues[float] = ()
+    user: str | None = None
+    #: ``missing``, ``always`` or ``never``.
+    pull: str = "missing"
+    #: For each task of a role without its own number; ps and sidecars get none.
+    gpus: int | None = None
+
+
 def container_options(settings: Settings, image: Setting[str | None]) -> dict[str, Any]:
-    """Return the options of containers wherever they run, by the names of the fields of a record.
+    """Return the fields of `ContainerOptions`.
 
     Args:
         settings: Those of the launch.
         image: The setting that has the image.
     """
-    limited = [
-        role
-        for row in (MEMORY, CPUS)
-        for part in settings.parts(row)
-        for role, _ in part.value
-        if role and part.kind in FILES
-    ]
     return {
         "image": settings[image] or "",
         "memory": settings[MEMORY],
@@ -79,16 +88,16 @@ def container_options(settings: Settings, image: Setting[str | None]) -> dict[st
         "user": settings[USER],
         "pull": settings[PULL],
         "gpus": settings[CONTAINER_GPUS],
-        "limited_roles": tuple(limited),
     }
 
 
-def image_faults(spec: JobSpec, options: Any, name: str) -> Iterator[Fault]:
+def image_faults(spec: JobSpec, options: ContainerOptions, settings: Settings, name: str) -> Iterator[Fault]:
     """Yield the faults of images and limits.
 
     Args:
         spec: The job.
-        options: A record with the fields of `container_options`.
+        options: Made of the settings.
+        settings: Those of the launch.
         name: The name of the backend.
     """
     for role in spec.roles:
@@ -96,10 +105,12 @@ def image_faults(spec: JobSpec, options: Any, name: str) -> Iterator[Fault]:
             expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
             yield Fault(role.source, f"{role.name} has no image", expected)
     roles = {role.name for role in spec.roles}
+    # A role that a file has limits for may have no task in this launch.
+    parts = (part for row in (MEMORY, CPUS) for part in settings.parts(row) if part.kind in FILES)
+    allowed = roles.union(["", *(role for part in parts for role, _ in part.value)])
     for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
         for role, _ in limits:
-            # A role of the job file may have no task in this launch.
-            if role and role not in roles and role not in options.limited_roles:
+            if role not in allowed:
                 expected = f"expected one of {', '.join(sorted(roles))}"
                 yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
 
@@ -114,14 +125,16 @@ def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:
     return found
 
 
-def with_limits(spec: JobSpec, options: Any, *, has_python: bool, has_workdir: bool) -> JobSpec:
+def with_limits(
+    spec: JobSpec, options: ContainerOptions, settings: Settings, *, mounts_folder: bool = False
+) -> JobSpec:
     """Return the job for containers: each role gets its limits, and without a number of GPUs that of all.
 
     Args:
         spec: The job. Tasks of ps and sidecars get no GPUs.
-        options: A record with the fields of `container_options`.
-        has_python: Whether the user names the Python of the images.
-        has_workdir: Whether the images have the working folder.
+        options: Those of the containers.
+        settings: Those of the launch. Images have a Python and a working folder of their own.
+        mounts_folder: Whether containers see the working folder of this machine.
     """
     roles = []
     for role in spec.roles:
@@ -131,8 +144,8 @@ def with_limits(spec: JobSpec, options: Any, *, has_python: bool, has_workdir: b
     return replace(
         spec,
         roles=tuple(roles),
-        python=spec.python if has_python else DEFAULT_PYTHON,
-        workdir=spec.workdir if has_workdir else None,
+        python=spec.python if settings.is_given(PYTHON) else DEFAULT_PYTHON,
+        workdir=spec.workdir if mounts_folder or settings.is_given(WORKDIR) else None,
     )
 
 

@@ -17,7 +17,7 @@ from launcher.cli.arguments import parse_launch
 from launcher.cli.connecting import check_current_folder
 from launcher.cli.export_files import program_files
 from launcher.common.errors import Fault, JobError
-from launcher.common.record import replace
+from launcher.common.record import from_attributes, replace
 from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
 from launcher.config.table import PYTHON, WORKDIR
 from launcher.config.values import OneOf
@@ -125,15 +125,13 @@ def _asked(options: LaunchOptions, *names: str) -> Any:
 def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given = _asked(options, "kubernetes", "docker")
     if isinstance(given, DockerOptions):
-        shared = ("image", "memory", "cpus", "user", "pull", "gpus")
-        given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
+        given = from_attributes(KubernetesOptions, given, KubernetesOptions())
         if faults := list(user_faults(given)):
             raise JobError(faults)
     files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)
-    has_python, has_workdir = options.settings.is_given(PYTHON), options.settings.is_given(WORKDIR)
-    spec = with_limits(spec, given, has_python=has_python, has_workdir=has_workdir)
+    spec = with_limits(spec, given, options.settings)
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in task_hosts(spec)[0]]
     named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(spec, named, TASK_PORT, name)
@@ -142,7 +140,6 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
 
 def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
-    has_folder = not given.no_mount or options.settings.is_given(WORKDIR)
-    spec = with_limits(spec, given, has_python=options.settings.is_given(PYTHON), has_workdir=has_folder)
+    spec = with_limits(spec, given, options.settings, mounts_folder=not given.no_mount)
     made = exported(spec, task_hosts(spec)[0], TASK_PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
+from launcher.backends.containers import image_faults
 from launcher.backends.docker import options as docker
 from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
 from launcher.common.errors import Fault, Note
@@ -55,9 +56,10 @@ class DockerBackend(Backend[docker.DockerOptions]):
         """See `Backend.check`."""
         yield from docker.faults(options, request, chosen)
         if options is not None:
-            from launcher.backends.docker.container import container_faults  # noqa: PLC0415 - the live half
+            from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - the live half
 
-            yield from container_faults(options, request.spec, here=not request.hosts_named)
+            yield from mount_faults(options, request.spec, here=not request.hosts_named)
+            yield from image_faults(request.spec, options, request.settings, self.name)
 
     def allocate(
         self, options: docker.DockerOptions, request: LaunchRequest

@@ -16,7 +16,6 @@ from launcher.backends.fleet import AgentFleet, this_machine
 from launcher.backends.ssh import BACKEND as SSH
 from launcher.backends.ssh.allocation import SshAllocation
 from launcher.common.text import join_names
-from launcher.config.table import PYTHON, WORKDIR
 from launcher.event_loop import EventLoop
 from launcher.job import Placement
 
@@ -31,10 +30,7 @@ class DockerAllocation(Allocation):
 
     def __init__(self, options: DockerOptions, request: LaunchRequest) -> None:
         settings, named = request.settings, request.named_hosts
-        has_folder = not options.no_mount or settings.is_given(WORKDIR)
-        spec = with_limits(
-            request.spec, options, has_python=settings.is_given(PYTHON), has_workdir=has_folder
-        )
+        spec = with_limits(request.spec, options, settings, mounts_folder=not options.no_mount)
         self.options = options
         #: The machines under the containers. None: this machine alone.
         self.machines: SshAllocation | None = None

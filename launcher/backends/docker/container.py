@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from launcher.agent.identity import owner_text, this_process
-from launcher.backends.containers import image_faults
 from launcher.backends.docker.options import DockerOptions
 from launcher.common.errors import Fault, PlacementError
 from launcher.common.record import Record, replace
@@ -124,10 +123,9 @@ def task_folders(docker: DockerOptions, spec: JobSpec) -> list[str]:
     return [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
 
 
-def container_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[Fault]:
-    """The faults of mounts, limits and folders; see `containers`."""
+def mount_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[Fault]:
+    """The faults of mounts and folders; see `containers`."""
     yield from asked_mounts(docker, here)[1]
-    yield from image_faults(spec, docker, "docker")
     if here and "/" in task_folders(docker, spec):
         expected = "expected another folder, or --no-mount"
         yield Fault("--workdir", "the root folder can't be mounted", expected)

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from launcher.backends.backend import Backend, LaunchRequest
-from launcher.backends.containers import container_options
+from launcher.backends.containers import ContainerOptions, container_options
 from launcher.backends.docker.rows import DOCKER, ENGINE_OPTIONS, KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.common.errors import Fault
-from launcher.common.record import Record
 from launcher.config.settings import Settings
 from launcher.job import JobSpec
 
-_N = TypeVar("_N")
 
+class DockerOptions(ContainerOptions):
+    """The settings of containers of Docker, of command line and job file."""
 
-class DockerOptions(Record):
-    """The settings of containers, of command line and job file."""
-
-    #: Of roles without their own.
-    image: str = ""
     #: ``SRC[:DST][:ro]`` each; of two with the same target the last one counts.
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
-    #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
-    memory: tuple[tuple[str, int], ...] = ()
-    cpus: tuple[tuple[str, float], ...] = ()
-    user: str | None = None
-    #: ``missing``, ``always`` or ``never``.
-    pull: str = "missing"
-    #: For each task of a role without its own number; ps and sidecars get none.
-    gpus: int | None = None
     keep: bool = False
     #: ``options:`` of the job file: an option of ``docker run``, with underscores for dashes -> values.
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    #: Roles that the job file has limits for; they may have no task this time.
-    limited_roles: tuple[str, ...] = ()
     #: Nothing asks for Docker but the images of roles.
     implied: bool = False
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.backend import LaunchRequest, Purpose
-from launcher.backends.containers import container_options, image_faults
+from launcher.backends.containers import ContainerOptions, container_options, image_faults
 from launcher.backends.docker.rows import KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.backends.kubernetes.rows import CONTEXT, KUBERNETES, NAMESPACE, POD, POD_OF_ROLES, START_TIMEOUT
 from launcher.common.errors import Fault
-from launcher.common.record import Record, replace
+from launcher.common.record import replace
 from launcher.config.settings import COMMAND_LINE, Setting, Settings
 from launcher.job import JobSpec, Program, ProgramKind, Role
 
@@ -28,30 +28,18 @@ _DOCKER_OPTIONS: Mapping[Setting[Any], str] = {
 _CHECKED_ROLE = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
 
 
-class KubernetesOptions(Record):
+class KubernetesOptions(ContainerOptions):
     """The settings of pods, of command line and job file."""
 
-    #: Of roles without their own.
-    image: str = ""
     #: ``None``: those of kubectl's configuration.
     namespace: str | None = None
     context: str | None = None
-    #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
-    memory: tuple[tuple[str, int], ...] = ()
-    cpus: tuple[tuple[str, float], ...] = ()
-    user: str | None = None
-    #: ``missing``, ``always`` or ``never``.
-    pull: str = "missing"
-    #: For each task of a role without its own number; ps and sidecars get none.
-    gpus: int | None = None
     #: What is merged into each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
     pod: Mapping[str, Any] = {}
     #: Role -> what is merged into its pods, too.
     pods: Mapping[str, Mapping[str, Any]] = {}
     #: Seconds for all pods to run.
     start_timeout: float = START_TIMEOUT.default
-    #: Roles that the job file has limits for; they may have no task this time.
-    limited_roles: tuple[str, ...] = ()
 
 
 def user_of(options: KubernetesOptions) -> str:
@@ -87,7 +75,7 @@ def requested_spec(request: LaunchRequest) -> JobSpec:
 
 def faults(options: KubernetesOptions, request: LaunchRequest) -> Iterator[Fault]:
     """Yield the faults of the options about Kubernetes."""
-    yield from image_faults(requested_spec(request), options, "kubernetes")
+    yield from image_faults(requested_spec(request), options, request.settings, "kubernetes")
     yield from user_faults(options)
     if request.hosts_named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")

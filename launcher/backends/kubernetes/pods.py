@@ -60,7 +60,7 @@ from launcher.common.errors import (
 )
 from launcher.common.record import replace
 from launcher.common.text import duration, join_names
-from launcher.config.table import LEASE, PYTHON, WORKDIR
+from launcher.config.table import LEASE
 from launcher.event_loop import await_readable
 from launcher.job import Host
 from launcher.messages import say
@@ -110,12 +110,7 @@ class KubernetesAllocation(Allocation):
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
         settings = request.settings
-        spec = with_limits(
-            requested_spec(request),
-            options,
-            has_python=settings.is_given(PYTHON),
-            has_workdir=settings.is_given(WORKDIR),
-        )
+        spec = with_limits(requested_spec(request), options, settings)
         hosts, _ = task_hosts(spec)
         if request.purpose is Purpose.CHECK:
             hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # where --sync copies to

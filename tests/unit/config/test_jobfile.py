@@ -98,9 +98,9 @@ def test_everything():
         ),
     )  # fmt: skip
     docker = DockerOptions(
-        "tf:1", ("../data:/data:ro", "~/x"), read_only=True,
+        "tf:1", mounts=("../data:/data:ro", "~/x"), read_only=True,
         memory=(("worker", 2 << 30), ("ps", 512 << 20), ("evaluator", 1 << 30)), cpus=(("", 1.5),),
-        user="1000:1000", pull="always", gpus=1, keep=True, limited_roles=("worker", "ps", "evaluator"),
+        user="1000:1000", pull="always", gpus=1, keep=True,
         engine_options=(("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1:2")), ("init", ("true",))),
     )  # fmt: skip
     found = parsed(FULL)

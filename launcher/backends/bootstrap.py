@@ -3,7 +3,7 @@
 The command line is the same for every host and program, with nothing of the user's on it. All else comes
 through the pipe, in this order:
 
-    a line with the path of the Python, see `python_line`
+    `_EXIT_LINE` with the path of the Python
     frame: `FIRST_CODE`
     frame: our modules, see `packed`
     frame: JSON, ``[entry, arguments]``
@@ -231,7 +231,7 @@ sys.exit(getattr(sys.modules[module], function)(arguments))
 """.encode()
 
 
-def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
+def startup(python: str, entry: str, arguments: object) -> bytes:
     """All that goes through the pipe before what the program reads.
 
     Args:
@@ -239,30 +239,20 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
         entry: ``module:function``; called with ``arguments``, its result is the exit status. Its module
             travels too.
         arguments: anything JSON can express.
-        modules: the modules and packages that are sent.
 
     Raises:
         TransportError: no Python can have this path.
     """
-    return python_line(python) + program(entry, arguments, modules)
-
-
-def python_line(python: str) -> bytes:
-    """Return the line that names the Python, and makes any shell exit that reads it as a command.
-
-    Raises:
-        TransportError: No Python can have this path.
-    """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    return _EXIT_LINE.encode("ascii") + python.encode("utf-8", "surrogateescape") + b"\n"
+    line = f"{_EXIT_LINE}{python}\n".encode("utf-8", "surrogateescape")
+    return line + program(entry, arguments)
 
 
-def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
+def program(entry: str, arguments: object) -> bytes:
     """The same without the line that names the Python: for a process that runs `_LOADER` already."""
     module = entry.partition(":")[0]
-    if not module.startswith("launcher.agent."):
-        modules = (*modules, module)
+    modules = AGENT_MODULES if module.startswith("launcher.agent.") else (*AGENT_MODULES, module)
     return b"".join(map(frame, (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))))
 
 
@@ -367,10 +357,7 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
     return output[start + len(_MARK_START) : end].decode("ascii", "replace"), end + len(_MARK_END)
 
 
-_PYTHON_ADVICE = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
-
-
-def explain(state: str, python: str, advice: str = _PYTHON_ADVICE) -> str:
+def explain(state: str, python: str, advice: str) -> str:
     """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
     if state == EATEN:
         return (

@@ -83,6 +83,9 @@ class RemoteProgram:
         is_ready: Whether the program runs already: there is no mark.
     """
 
+    #: What to do about a Python that is missing or too old, for messages.
+    python_advice = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
+
     def __init__(
         self,
         host: str,
@@ -99,6 +102,8 @@ class RemoteProgram:
         self._python, self._starter, self._patience = python, starter, patience
         self._begun_at = time.monotonic()
         self._received_early = b""
+        #: Whether its stdout has ended before it ran.
+        self._ended_early = False
 
     def fileno(self) -> int:
         """See `Pipe.fileno`."""
@@ -113,16 +118,26 @@ class RemoteProgram:
         Raises:
             TransportError: It could not be started, or the connection broke; the message says which.
         """
-        while not self.is_ready:
-            data = self._pipe.recv(_READ_BYTES)
-            if data:
-                self._look_for_mark(data)
-            elif data is None and time.monotonic() > self._begun_at + self._patience:
-                raise self.fault(nothing_started(self._patience))
-            else:
-                return data
+        if not self.receive_start():
+            return b"" if self._ended_early else None
         data, self._received_early = self._received_early[:size], self._received_early[size:]
         return data or self._pipe.recv(size)
+
+    def receive_start(self) -> bool:
+        """Receive until the program runs, or nothing more comes now. Returns whether it runs.
+
+        Raises:
+            TransportError: It can't be started.
+        """
+        while not self.is_ready and not self._ended_early:
+            data = self._pipe.recv(_READ_BYTES)
+            if data is None:
+                if time.monotonic() > self._begun_at + self._patience:
+                    raise self.fault(nothing_started(self._patience))
+                break
+            self._ended_early = not data
+            self._look_for_mark(data)
+        return self.is_ready
 
     def _look_for_mark(self, data: bytes) -> None:
         self._received_early += data
@@ -130,11 +145,11 @@ class RemoteProgram:
         if found is not None:
             state, end = found
             if state != bootstrap.READY:
-                raise self.fault(bootstrap.explain(state, self._python))
+                raise self.fault(bootstrap.explain(state, self._python, self.python_advice))
             self._received_early, self.is_ready = self._received_early[end:], True
             self.on_ready()
         elif bootstrap.is_echoed(self._received_early):
-            raise self.fault(bootstrap.explain(bootstrap.EATEN, self._python))
+            raise self.fault(bootstrap.explain(bootstrap.EATEN, self._python, self.python_advice))
         elif len(self._received_early) > bootstrap.MAX_NOISE_BYTES:
             raise self.fault(
                 f"{self._starter} printed more than {bootstrap.MAX_NOISE_BYTES // 1024} KiB before the agent "
@@ -224,7 +239,8 @@ class SubprocessPipe:
 
     def __init__(self, host: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._host = host
-        self._socket, theirs = socket.socketpair()
+        #: Our end of its stdin and stdout.
+        self.socket, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
             with theirs:
@@ -233,11 +249,11 @@ class SubprocessPipe:
                     argv, stdin=fd, stdout=fd, stderr=self._stderr, env=environ, start_new_session=True
                 )
         except OSError as error:
-            self._socket.close()
+            self.socket.close()
             self._stderr.close()
             why = why_not_started(error)
             raise TransportError(f"{host}: {argv[0]} can't be started: {why}") from error
-        self._socket.setblocking(False)
+        self.socket.setblocking(False)
 
     def deliver(self, startup: bytes) -> None:
         """Send the program that the command runs. Blocks until the command has read most of it.
@@ -245,23 +261,23 @@ class SubprocessPipe:
         Args:
             startup: See `bootstrap.startup`.
         """
-        self._socket.settimeout(_ARRIVAL_TIMEOUT_SECONDS)
+        self.socket.settimeout(_ARRIVAL_TIMEOUT_SECONDS)
         try:
-            self._socket.sendall(startup)
+            self.socket.sendall(startup)
         except TimeoutError:  # it has read a part of the program only
             self.process.kill()
         except OSError:  # it has ended already: `recv` reports why
             pass
-        self._socket.setblocking(False)
+        self.socket.setblocking(False)
 
     def fileno(self) -> int:
         """See `Pipe.fileno`."""
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
         """See `Pipe.recv`."""
         try:
-            return self._socket.recv(size)
+            return self.socket.recv(size)
         except BlockingIOError:
             return None
         except ConnectionResetError:  # it ended, and has not read all of its stdin
@@ -272,7 +288,7 @@ class SubprocessPipe:
     def send(self, data: bytes | memoryview) -> int:
         """See `Pipe.send`."""
         try:
-            return self._socket.send(data)
+            return self.socket.send(data)
         except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
             return 0
 
@@ -292,29 +308,23 @@ class SubprocessPipe:
     def end_input(self) -> None:
         """Close the stdin of the command; its output can still be read."""
         with suppress(OSError):  # its other end is closed
-            self._socket.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(socket.SHUT_WR)
 
-    def close_socket(self) -> None:
-        """Close the stdin and stdout of the command, and leave it alone."""
-        self._socket.close()
-
-    def kill(self) -> None:
-        """Kill the command and its children, unless it has exited."""
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal the command and its children, unless it has exited."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, number)
 
     def close(self) -> None:
         """See `Pipe.close`. A command that does not exit by itself is killed."""
-        self._socket.close()
+        self.socket.close()
         if self.process.returncode is None and self.wait(_EXIT_TIMEOUT_SECONDS) is None:
             self.process.kill()
             self.process.wait()
         self._stderr.close()
 
 
-def start_program(
-    host: str, argv: Sequence[str], startup: bytes, python: str, environ: Mapping[str, str] | None = None
-) -> RemoteProgram:
+def start_program(host: str, argv: Sequence[str], startup: bytes, python: str) -> RemoteProgram:
     """Run a program of ours by a command line of this machine.
 
     Args:
@@ -322,12 +332,11 @@ def start_program(
         argv: The command, whose stdin and stdout are those of the program.
         startup: The bytes that it reads first, see `bootstrap.startup`.
         python: The Python that runs the program, for messages.
-        environ: The variables of the command. None: those of this process.
 
     Raises:
         TransportError: The command can't be started.
     """
-    pipe = SubprocessPipe(host, argv, environ)
+    pipe = SubprocessPipe(host, argv)
     pipe.deliver(startup)
     return RemoteProgram(host, pipe, python=python, starter=argv[0])
 

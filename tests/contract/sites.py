@@ -106,12 +106,12 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
     from launcher.backends.ssh.connections import SshConnections
-    from launcher.backends.ssh.rows import SshOptions
+    from launcher.config.settings import Settings
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
     lab.heal()
-    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], SshOptions()) as fleet:
+    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], Settings()) as fleet:
         fleet.connect()
         site = SshSite(fleet, lab.hosts[0])
         site.run(["mkdir", site.folder])

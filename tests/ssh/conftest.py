@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.rows import SshOptions
+from launcher.config.settings import Settings
 from launcher.job import Host
 from tests.conftest import Launch
 from tests.ssh.connecting import Home
@@ -75,6 +75,6 @@ def told() -> Iterator[Told]:
 @pytest.fixture
 def fleet(lab: Lab, caller: Path, told: Told) -> Iterator[SshConnections]:
     """Connections to all four, made by `caller`."""
-    with SshConnections([Host(host.name) for host in lab.hosts], SshOptions()) as fleet:
+    with SshConnections([Host(host.name) for host in lab.hosts], Settings()) as fleet:
         fleet.connect()
         yield fleet

@@ -12,7 +12,8 @@ from launcher.backends import bootstrap
 from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.program import start_ssh_program
-from launcher.backends.ssh.rows import SshOptions
+from launcher.config.settings import Settings
+from launcher.config.table import CONNECT_TIMEOUT
 from launcher.job import Host
 from tests.ssh.lab import Lab
 from tests.told import Told
@@ -22,10 +23,10 @@ _STUBS = "tests.stubs.programs"
 TIME_LIMIT = 60.0
 
 
-#: Once, and for as long as a busy machine may take for a step.
-ONCE = SshOptions(connect_timeout=30.0, attempts=1)
-#: Once, and not for long: for hosts that say nothing.
-QUICK = SshOptions(connect_timeout=1.0, attempts=1)
+#: For as long as a busy machine may take for a step.
+PATIENT = Settings().with_values({CONNECT_TIMEOUT: 30.0})
+#: Not for long: for hosts that say nothing.
+QUICK = Settings().with_values({CONNECT_TIMEOUT: 1.0})
 
 
 class Home:
@@ -47,9 +48,9 @@ class Home:
         self._config.write_text(text + "\n" + self._config.read_text())
 
 
-def works(*hosts: Host, settings: SshOptions = ONCE) -> list[str]:
+def works(*hosts: Host, settings: Settings = PATIENT, attempts: int = 1) -> list[str]:
     """That all can be connected to, and asked something; the notices meanwhile."""
-    with Told(waits=False) as told, SshConnections(hosts, settings) as fleet:
+    with Told(waits=False) as told, SshConnections(hosts, settings, attempts) as fleet:
         assert fleet.connect() == {}
         for host in hosts:
             assert fleet.is_alive(host.name)
@@ -60,9 +61,9 @@ def works(*hosts: Host, settings: SshOptions = ONCE) -> list[str]:
     return told.lines
 
 
-def refusal(*hosts: Host, settings: SshOptions = ONCE) -> str:
+def refusal(*hosts: Host, settings: Settings = PATIENT, attempts: int = 1) -> str:
     """Why they can't be connected to."""
-    with SshConnections(hosts, settings) as fleet:
+    with SshConnections(hosts, settings, attempts) as fleet:
         failed = fleet.connect()
     assert failed
     return "\n".join(f"{host}: {why}" for host, why in failed.items())
@@ -71,7 +72,7 @@ def refusal(*hosts: Host, settings: SshOptions = ONCE) -> str:
 def start(hosts: SshConnections, host: str, function: str, arguments: object) -> RemoteProgram:
     """Start one of the functions there."""
     python = hosts.python(host)
-    startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))
+    startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments)
     return start_ssh_program(hosts.connection(host), python, startup)
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.rows import SshOptions
 from launcher.common.errors import TransportError
 from launcher.common.events import Tell
-from launcher.common.record import replace
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.job import Host
 from launcher.messages import MessageQueue
-from tests.ssh.connecting import ONCE, QUICK, Home, refusal, works
+from tests.ssh.connecting import PATIENT, QUICK, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 from tests.told import Told
@@ -66,7 +65,7 @@ def test_a_server_that_starts_between_two_attempts(home: Home, hosts: list[LabHo
     hosts[0].stop_sshd()
     starting = threading.Timer(0.5, hosts[0].start_sshd)
     starting.start()
-    works(Host(hosts[0].name), settings=replace(ONCE, attempts=30))
+    works(Host(hosts[0].name), attempts=30)
     starting.join()
 
 
@@ -81,12 +80,12 @@ def test_a_host_that_is_cut_off(home: Home, hosts: list[LabHost]):
 
 def test_a_network_that_is_not_there(home: Home, lab: Lab):
     free = f"{lab.subnet}.200"  # after three seconds the kernel knows that no host on the cable has it
-    message = refusal(Host(free), settings=ONCE)
+    message = refusal(Host(free))
     assert message == (f"{free}: no route to {free}:22; is it up and on a network that this machine reaches?")
 
 
 def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
-    message = refusal(Host("127.0.0.1", port=silent), settings=replace(QUICK, attempts=2))
+    message = refusal(Host("127.0.0.1", port=silent), settings=QUICK, attempts=2)
     text = "accepted the connection and sent nothing for 1s; is that an ssh server? (2 attempts)"
     assert message == f"127.0.0.1: 127.0.0.1:{silent} {text}"
 
@@ -110,7 +109,7 @@ def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent
 def test_a_notice_names_the_slow_hosts(home: Home, hosts: list[LabHost], silent: int):
     slow = Host("127.0.0.1", port=silent)
     with Told() as told:
-        refusal(Host(hosts[0].name), slow, settings=replace(QUICK, connect_timeout=6.5))
+        refusal(Host(hosts[0].name), slow, settings=QUICK.with_values({CONNECT_TIMEOUT: 6.5}))
     step = "127.0.0.1: connecting over SSH"
     assert told.lines == [f"waiting for {step}", f"still waiting, after 6.0s, for {step}"]
 
@@ -125,9 +124,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
     with (
         pytest.raises(KeyboardInterrupt),
         Interrupting(),
-        SshConnections(
-            [Host(hosts[0].name), *many], SshOptions(connect_timeout=30, attempts=9, fanout=4)
-        ) as fleet,
+        SshConnections([Host(hosts[0].name), *many], PATIENT.with_values({FANOUT: 4}), attempts=9) as fleet,
     ):
         fleet.connect()
     assert time.monotonic() - began < 25, "a silent one is waited for for 30 s"
@@ -145,7 +142,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
         return original(fleet)
 
     monkeypatch.setattr(SshConnections, "_paramiko", import_slowly)
-    fleet = SshConnections([Host(hosts[0].name)], ONCE)
+    fleet = SshConnections([Host(hosts[0].name)], PATIENT, attempts=1)
     pid = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(fleet.connect)
@@ -157,7 +154,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
 
 
 def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHost]):
-    with SshConnections([Host(hosts[0].name)], ONCE) as fleet:
+    with SshConnections([Host(hosts[0].name)], PATIENT, attempts=1) as fleet:
         fleet.connect()
         hosts[0].stop_sshd()
         with pytest.raises(TransportError, match="node1: .* refused the connection"):

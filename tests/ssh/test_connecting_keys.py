@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.ssh.keys import connect_agent
+from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS
 from launcher.common.record import replace
+from launcher.config.table import CONNECT_TIMEOUT
 from launcher.job import Host
-from tests.ssh.connecting import ONCE, Home, refusal, works
+from tests.ssh.connecting import PATIENT, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
+
+ACCEPTING = PATIENT.with_values({ACCEPT_NEW_HOST_KEYS: True})
 
 
 @pytest.mark.promise("host key unknown, then accepted")
@@ -33,7 +37,7 @@ def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[La
     )
     assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in message
     assert not home.known.exists()
-    notices = works(Host(hosts[0].name), settings=replace(ONCE, accept_new=True))
+    notices = works(Host(hosts[0].name), settings=ACCEPTING)
     assert len(notices) == 1 and _fingerprint(hosts[0]) in notices[0]
     assert home.known.stat().st_mode & 0o777 == 0o600
     assert len(home.known.read_text().splitlines()) == 1
@@ -67,7 +71,7 @@ def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHo
 def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
     home.known.write_text("# no newline at its end")
     records = [Host(host.name) for host in hosts]
-    assert len(works(*records, settings=replace(ONCE, accept_new=True))) == len(hosts)
+    assert len(works(*records, settings=ACCEPTING)) == len(hosts)
     lines = home.known.read_text().splitlines()
     assert lines[0] == "# no newline at its end" and len(lines) == 1 + len(hosts)
     assert works(*records) == []
@@ -76,7 +80,7 @@ def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
 def test_a_new_key_that_can_not_be_written_is_refused(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.known.mkdir()
-    message = refusal(Host(hosts[0].name), settings=replace(ONCE, accept_new=True))
+    message = refusal(Host(hosts[0].name), settings=ACCEPTING)
     assert message == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
 
 
@@ -95,7 +99,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     hosts[0].new_host_key()
     home.config("Host *\n  StrictHostKeyChecking no\n")
     before = home.known.read_text()
-    message = refusal(Host(hosts[0].name), settings=replace(ONCE, accept_new=accept_new))
+    message = refusal(Host(hosts[0].name), settings=ACCEPTING if accept_new else PATIENT)
     assert message.startswith(
         f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
     )
@@ -111,7 +115,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
 def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
     key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
     home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
-    message = refusal(Host(hosts[0].name), settings=replace(ONCE, accept_new=True))
+    message = refusal(Host(hosts[0].name), settings=ACCEPTING)
     assert f"is revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in message
 
 
@@ -193,7 +197,7 @@ def test_an_agent_that_is_gone_or_does_not_answer_is_no_obstacle(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "gone"))
         silent.listen()
-        works(Host(hosts[0].name), settings=replace(ONCE, connect_timeout=6.0))
+        works(Host(hosts[0].name), settings=PATIENT.with_values({CONNECT_TIMEOUT: 6.0}))
 
 
 def test_the_environment_is_unchanged_while_an_agent_is_asked(

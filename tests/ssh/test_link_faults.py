@@ -10,9 +10,10 @@ import pytest
 from launcher.backends.connections import AgentArguments
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.rows import SshOptions
 from launcher.common import events
 from launcher.common.record import replace
+from launcher.config.settings import Settings
+from launcher.config.table import CONNECT_TIMEOUT
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
@@ -29,7 +30,7 @@ class Reach:
         self.host = host
         self.told = Told().__enter__()
         record = replace(host.record(), python=python)
-        self.fleet = SshConnections([record], SshOptions(connect_timeout=3.0))
+        self.fleet = SshConnections([record], Settings().with_values({CONNECT_TIMEOUT: 3.0}))
         self.fleet.connect()
         self.loop = EventLoop()
         link = ReconnectingLink(self.loop, self.fleet, AgentArguments.new(record.name, lease))
@@ -90,7 +91,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record = hosts[0].record()
-    with Told() as told, EventLoop() as loop, SshConnections([record], SshOptions()) as fleet:
+    with Told() as told, EventLoop() as loop, SshConnections([record], Settings()) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
         link = ReconnectingLink(loop, fleet, AgentArguments.new(record.name))

@@ -8,8 +8,8 @@ import pytest
 
 from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.rows import SshOptions
 from launcher.common.errors import TransportError
+from launcher.config.settings import Settings
 from launcher.job import Host
 from tests.ssh.connecting import receive, send, start
 from tests.ssh.host import LabHost
@@ -28,7 +28,7 @@ class Runner:
         """A fleet of this host alone."""
         record = Host(host.name, python=python)
         if record not in self._fleets:
-            self._fleets[record] = SshConnections([record], SshOptions())
+            self._fleets[record] = SshConnections([record], Settings())
             self._fleets[record].connect()
         return self._fleets[record]
 

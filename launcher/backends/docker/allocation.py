@@ -13,7 +13,6 @@ from launcher.backends.docker.container import containers, seen_inside
 from launcher.backends.docker.fleet import ContainerFleet
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.fleet import AgentFleet, this_machine
-from launcher.backends.ssh import BACKEND as SSH
 from launcher.backends.ssh.allocation import SshAllocation
 from launcher.common.text import join_names
 from launcher.event_loop import EventLoop
@@ -38,8 +37,7 @@ class DockerAllocation(Allocation):
         self._gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in named}
         if named:
             super().__init__(request, [*map(seen_inside, named)], spec)
-            parsed = SSH.parse(settings, request.spec, hosts_named=True)
-            self.machines = SshAllocation(parsed, request)
+            self.machines = SshAllocation(request)
             self.local = self.sharing_files = self.machines.local
             images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
             note = f"each host starts a container of {images}, at its own engine; its tasks run in it"

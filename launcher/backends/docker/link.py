@@ -64,6 +64,8 @@ class ContainerProgram(RemoteProgram):
         is_only: Whether no other connection to the agent can follow.
     """
 
+    python_advice = "--python names another Python of the image"
+
     def __init__(
         self,
         command: Pipe,
@@ -73,41 +75,17 @@ class ContainerProgram(RemoteProgram):
         is_run: bool = True,
         is_only: bool = False,
     ) -> None:
-        super().__init__(container.host, command)
+        python = f"{container.python} of the image {container.image}"
+        super().__init__(container.host, command, python=python, starter=python)
         self._container, self._is_run, self._is_only = container, is_run, is_only
         self._unsent = program
-        #: Whether the command's stdout has ended before the agent was up.
-        self._ended = False
 
-    def arrive(self) -> bool:
-        """Send and receive until the agent is up or nothing more can be done now; whether it is up.
-
-        Does not block. Reads nothing that the agent itself writes.
-
-        Raises:
-            TransportError: there will be no agent.
-        """
-        while not self.is_ready and not self._ended:
+    def receive_start(self) -> bool:
+        """See `RemoteProgram.receive_start`; sends more of the program first."""
+        with suppress(TransportError):  # it has ended: reading shows why
             if self._unsent:
-                with suppress(TransportError):  # it has ended: reading shows why
-                    self._unsent = self._unsent[self._pipe.send(self._unsent) :]
-            data = self._pipe.recv(1)
-            if data is None:
-                return False
-            self._ended = not data
-            self._received_early += data
-            found = bootstrap.find_mark(self._received_early)
-            if found is not None:
-                if found[0] != bootstrap.READY:
-                    python = f"{self._container.python} of the image {self._container.image}"
-                    advice = "--python names another Python of the image"
-                    raise TransportError(bootstrap.explain(found[0], python, advice))
-                self.is_ready = True
-            elif len(self._received_early) > bootstrap.MAX_NOISE_BYTES:
-                raise TransportError(
-                    f"its {self._container.python} printed too much before the agent started"
-                )
-        return self.is_ready
+                self._unsent = self._unsent[self._pipe.send(self._unsent) :]
+        return super().receive_start()
 
     def await_agent(self) -> None:
         """Wait until the agent is up; `close` by another thread ends the wait.
@@ -116,8 +94,8 @@ class ContainerProgram(RemoteProgram):
             TransportError: there will be no agent.
         """
         until = time.monotonic() + _START_TIMEOUT_SECONDS
-        while not self.arrive():
-            if self._ended and (error := self.start_error()):
+        while not self.receive_start():
+            if self._ended_early and (error := self.start_error()):
                 raise error
             if time.monotonic() > until:
                 raise TransportError(f"not started by the engine within {_START_TIMEOUT_SECONDS:.0f}s")
@@ -129,12 +107,6 @@ class ContainerProgram(RemoteProgram):
         if code is None:
             return "" if self.is_ready else "its `docker` command was killed"
         return end_fault(code, self._container, self.is_ready, self._pipe.stderr())
-
-    def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
-        if not self.arrive():
-            return b"" if self._ended else None
-        return self._pipe.recv(size)
 
     def start_error(self) -> TransportError | None:
         """See `RemoteProgram.start_error`: why the container has ended."""

@@ -201,7 +201,7 @@ class Step(RemoteProgram):
     def close(self) -> None:
         """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""
         if self.is_agent:
-            self.srun.close_socket()
+            self.srun.socket.close()
         else:
             super().close()
 

@@ -31,29 +31,24 @@ from contextlib import AbstractContextManager
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
 from launcher.backends.ssh.allocation import SshAllocation
-from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP, SshOptions
+from launcher.backends.ssh.rows import GROUP
 from launcher.config.settings import Settings
-from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.job import JobSpec
 
 
-class SshBackend(Backend[SshOptions]):
+class SshBackend(Backend[Settings]):
     """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
 
     name = "ssh"
     group = GROUP
 
-    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SshOptions:
-        """See `Backend.parse`."""
-        return SshOptions(
-            connect_timeout=settings[CONNECT_TIMEOUT],
-            fanout=settings[FANOUT],
-            accept_new=settings[ACCEPT_NEW_HOST_KEYS],
-        )
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> Settings:
+        """See `Backend.parse`: the settings themselves."""
+        return settings
 
-    def allocate(self, options: SshOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: Settings, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """See `Backend.allocate`."""
-        return SshAllocation(options, request)
+        return SshAllocation(request)
 
 
 BACKEND = SshBackend()

@@ -10,17 +10,15 @@ from launcher.backends.backend import Allocation, LaunchRequest, with_default_py
 from launcher.backends.connections import Connections
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
-from launcher.backends.ssh.rows import SshOptions
 from launcher.job import Host
 
 
 class SshAllocation(Allocation):
     """The hosts that the user names, else this machine. Nothing is acquired, and nothing given back."""
 
-    def __init__(self, options: SshOptions, request: LaunchRequest) -> None:
+    def __init__(self, request: LaunchRequest) -> None:
         hosts = request.named_hosts or (this_machine(os.environ),)
         super().__init__(request, hosts)
-        self.options = options
         self.exceeds_slots = not request.named_hosts
         self.local = self.sharing_files = frozenset(host.name for host in hosts if is_here(host))
         self.hosts = with_default_python(request, hosts, self.local)
@@ -30,6 +28,6 @@ class SshAllocation(Allocation):
         """See `Allocation.connect`."""
         from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
 
-        with SshConnections(hosts, self.options) as connections:
+        with SshConnections(hosts, self.request.settings) as connections:
             connections.connect()
             yield connections

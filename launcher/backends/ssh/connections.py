@@ -22,10 +22,12 @@ from launcher.backends.ssh.options import (
     parse_gateway,
     unexpected,
 )
-from launcher.backends.ssh.rows import SshOptions
+from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS
 from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
 from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.common.record import replace
+from launcher.config.settings import Settings
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.job import Host
 from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -54,11 +56,12 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     Args:
         hosts: with different names.
         settings: of the connections.
+        attempts: for each host, the first time; a permanent failure is not tried again.
     """
 
-    def __init__(self, hosts: Iterable[Host], settings: SshOptions) -> None:
+    def __init__(self, hosts: Iterable[Host], settings: Settings, attempts: int = 3) -> None:
         self._hosts = {host.name: host for host in hosts}
-        self._settings = settings
+        self._settings, self._attempts = settings, attempts
         self._queries = Queries()
         self._connector: SshConnector | None = None
         self._closed = threading.Event()
@@ -110,14 +113,18 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             SshError: No host can be connected to, because the user of this process has no account.
         """
         account()
-        step, fanout = "connecting over SSH", self._settings.fanout
         preparing = threading.Thread(target=self._prepare)
         try:
             start(preparing)
         except TransportError as error:
             self.failed = dict.fromkeys(self._hosts, str(error))
             return self.failed
-        self._connections, self.failed = for_each(self._hosts, self._connect_host, step, fanout)
+        self._connections, self.failed = for_each(
+            self._hosts,
+            lambda name: self._connect_host(name, self._attempts),
+            "connecting over SSH",
+            self._settings[FANOUT],
+        )
         preparing.join()
         for line in self._paramiko().known.added:
             say(line)
@@ -135,21 +142,20 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             if self._connector is None:
                 from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - with paramiko
 
-                self._connector = SshConnector(self._settings, self._closed)
+                self._connector = SshConnector(self._closed, accept_new=self._settings[ACCEPT_NEW_HOST_KEYS])
             return self._connector
 
-    def _connect_host(self, name: str, attempts: int = 0) -> SshConnection:
+    def _connect_host(self, name: str, attempts: int) -> SshConnection:
         """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
 
         Args:
             name: of the host.
-            attempts: the largest number; 0: that of the settings.
+            attempts: the largest number.
 
         Raises:
             TransportError: no connection; a line that begins with the host's name.
         """
         host = self._hosts[name]
-        attempts = attempts or self._settings.attempts
         for attempt in range(1, attempts + 1):
             try:
                 connection = self._connect_once(host, (), (name,))
@@ -179,7 +185,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             way = " -> ".join((*trail, before[-1]))
             raise SshError(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
         gateway = self._gateway(before, (*trail, before[-1])) if before else None
-        seconds = options.connect_timeout or self._settings.connect_timeout
+        seconds = options.connect_timeout or self._settings[CONNECT_TIMEOUT]
         began = time.monotonic()
         opened = gateway or self._open_way(options, seconds)
         opening = time.monotonic() - began

@@ -19,7 +19,6 @@ from paramiko.ssh_exception import IncompatiblePeer
 from launcher.backends.ssh.connection import PROHIBITED, ClosingSocket, Packets, SshConnection
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
 from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
-from launcher.backends.ssh.rows import SshOptions
 from launcher.backends.ssh.sockets import ProxyCommand
 
 #: The key exchange that takes least CPU: a tenth of the next one, at both ends.
@@ -35,13 +34,12 @@ class SshConnector:
     """Makes the connections of a launch; any thread may use it.
 
     Args:
-        settings: of the connections.
         closed: `close` sets it.
+        accept_new: whether the key of an unknown host is added to known_hosts.
     """
 
-    def __init__(self, settings: SshOptions, closed: threading.Event) -> None:
-        self._settings = settings
-        self._closed = closed
+    def __init__(self, closed: threading.Event, *, accept_new: bool) -> None:
+        self._closed, self._accept_new = closed, accept_new
         self.known = KnownHosts()
         self._load_key = functools.cache(load_key)
         self._lock = threading.Lock()
@@ -127,7 +125,7 @@ class SshConnector:
             else:
                 text = f"the ssh server at {place} failed: {reason_of(error)}"
             raise SshError(text, ended or late or isinstance(error, OSError)) from error
-        self.known.check(options, host_key, self._settings.accept_new)
+        self.known.check(options, host_key, self._accept_new)
         return transport
 
 

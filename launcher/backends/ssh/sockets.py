@@ -6,18 +6,15 @@ This module does not import paramiko: the first connections are made while param
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import socket
-import subprocess
-import tempfile
 import threading
 import time
-from contextlib import suppress
-from typing import IO
 
+from launcher.backends.programs import SubprocessPipe
 from launcher.backends.ssh.options import SshAddress, SshError, reason_of
-from launcher.common.text import last_line, why_not_started
+from launcher.common.errors import TransportError
+from launcher.common.text import last_line
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 #: TCP keepalive: seconds of silence before the first probe, between two probes, number of lost probes.
@@ -28,9 +25,8 @@ _KEEPALIVE = {
     # Milliseconds that sent data may stay unacknowledged.
     socket.TCP_USER_TIMEOUT: 30_000,
 }
-#: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
+#: Seconds for a ProxyCommand to end after a signal.
 _PROXY_END_SECONDS = 1.0
-_PROXY_STDERR_BYTES = 4096
 
 
 def tcp_socket(place: SshAddress, family: str, seconds: float) -> socket.socket:
@@ -75,7 +71,7 @@ def tcp_socket(place: SshAddress, family: str, seconds: float) -> socket.socket:
     raise SshError(text, may_pass=True) from failure
 
 
-class ProxyCommand:
+class ProxyCommand(SubprocessPipe):
     """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
     Raises:
@@ -83,32 +79,20 @@ class ProxyCommand:
     """
 
     def __init__(self, command: str) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        try:
+            super().__init__(f"its ProxyCommand {command!r}", ["/bin/sh", "-c", command])
+        except TransportError as error:
+            raise SshError(str(error)) from error
         self._lock = threading.Lock()
         #: The last line of its stderr; set by `close`.
         self.last_line = ""
-        self.socket, other = socket.socketpair()
-        with other:
-            argv, fd = ["/bin/sh", "-c", command], other.fileno()
-            try:
-                self._process = subprocess.Popen(
-                    argv, stdin=fd, stdout=fd, stderr=self._stderr, start_new_session=True
-                )
-            except OSError as error:
-                self.socket.close()
-                why = why_not_started(error)
-                raise SshError(f"its ProxyCommand {command!r} can't be started: {why}") from error
 
     def close(self) -> None:
-        """End the command and the processes of its group."""
+        """End the command and the processes of its group; whoever uses the socket closes that."""
         with self._lock:
-            if self._stderr.closed:
-                return
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if self._process.poll() is None:
-                    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                        os.killpg(self._process.pid, number)
-                        self._process.wait(_PROXY_END_SECONDS)
-            self._stderr.seek(0)
-            self.last_line = last_line(self._stderr.read(_PROXY_STDERR_BYTES).decode("utf-8", "replace"))
-            self._stderr.close()
+            if not self._stderr.closed:
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    self.kill(number)
+                    self.wait(_PROXY_END_SECONDS)
+                self.last_line = last_line(self.stderr())
+                self._stderr.close()

@@ -154,10 +154,10 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
     from launcher.backends.ssh.connections import SshConnections
-    from launcher.backends.ssh.rows import SshOptions
+    from launcher.config.settings import Settings
     from launcher.job import Host
 
-    with SshConnections([Host(host)], SshOptions()) as fleet:
+    with SshConnections([Host(host)], Settings()) as fleet:
         fleet.connect()
         print(fleet.relay(path)[host], flush=True)
         sys.stdin.read()

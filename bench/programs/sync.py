@@ -15,7 +15,7 @@ from launcher.backends.connections import AgentArguments
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.rows import SshOptions
+from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.files.requests import parse_syncs
 from launcher.files.transfer import FileTransfer, finish, sync
@@ -39,7 +39,7 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
     """Agents on hosts, and the loop of their links."""
     with (
         EventLoop() as loop,
-        SshConnections([Host(name) for name in hosts], SshOptions()) as connections,
+        SshConnections([Host(name) for name in hosts], Settings()) as connections,
     ):
         connections.connect()
         links = {name: ReconnectingLink(loop, connections, AgentArguments.new(name)) for name in hosts}

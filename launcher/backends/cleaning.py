@@ -96,7 +96,7 @@ class CleanRequest(Record):
     cleaning: Cleaning
     #: Where to remove it. Empty: this machine.
     named_hosts: tuple[Host, ...]
-    #: Runs programs on these hosts. None: there are none.
-    programs: ProgramRunner | None
+    #: Runs programs on these hosts.
+    programs: ProgramRunner
     #: Only say what would be removed.
     dry_run: bool

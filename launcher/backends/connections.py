@@ -279,6 +279,14 @@ def seconds_until_tasks_ended(lease: float) -> float:
     return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 
 
+def by_reason(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, with the hosts that have it: ``node1, node2: the disk is full``."""
+    hosts: dict[str, list[str]] = {}
+    for host, why in reasons.items():
+        hosts.setdefault(why, []).append(host)
+    return [f"{join_names(names)}: {why}" for why, names in hosts.items()]
+
+
 @contextmanager
 def slow(text: str) -> Iterator[None]:
     """A context that tells the user this if its body takes more than two seconds."""
@@ -301,7 +309,6 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
     fanout: int = 0,
     loop: EventLoop | None = None,
     meanwhile: Callable[[], object] | None = None,
-    growth: int = 2,
     *,
     quiet: bool = False,
 ) -> tuple[dict[str, _T], dict[str, str]]:
@@ -314,7 +321,6 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         fanout: how many hosts at once; 0: all.
         loop: The loop that runs meanwhile. None: no loop has to run, or another thread runs it.
         meanwhile: called once, in this thread, when the calls have begun.
-        growth: The factor by which the wait before each further line grows.
         quiet: the user is told nothing.
 
     Returns:
@@ -342,7 +348,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
             if not quiet:
                 say(f"{waits} {join_names(waiting)}: {step if isinstance(step, str) else step()}")
             waited += seconds
-            seconds *= growth
+            seconds *= 2
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     results: dict[str, _T] = {}

@@ -91,28 +91,30 @@ def container_options(settings: Settings, image: Setting[str | None]) -> dict[st
     }
 
 
-def image_faults(spec: JobSpec, options: ContainerOptions, settings: Settings, name: str) -> Iterator[Fault]:
+def image_faults(
+    spec: JobSpec, options: ContainerOptions, settings: Settings, backend: str
+) -> Iterator[Fault]:
     """Yield the faults of images and limits.
 
     Args:
         spec: The job.
         options: Made of the settings.
         settings: Those of the launch.
-        name: The name of the backend.
+        backend: Its name.
     """
     for role in spec.roles:
         if not (role.image or options.image):
-            expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
+            expected = f"expected image: in it, {backend}: IMAGE at the top of the file, or --{backend} IMAGE"
             yield Fault(role.source, f"{role.name} has no image", expected)
-    roles = {role.name for role in spec.roles}
+    names = {role.name for role in spec.roles}
     # A role that a file has limits for may have no task in this launch.
     parts = (part for row in (MEMORY, CPUS) for part in settings.parts(row) if part.kind in FILES)
-    allowed = roles.union(["", *(role for part in parts for role, _ in part.value)])
+    allowed = names.union(["", *(name for part in parts for name, _ in part.value)])
     for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
-        for role, _ in limits:
-            if role not in allowed:
-                expected = f"expected one of {', '.join(sorted(roles))}"
-                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
+        for name, _ in limits:
+            if name not in allowed:
+                expected = f"expected one of {', '.join(sorted(names))}"
+                yield Fault(f"--{option} {name}=", f"there is no role {name!r}", expected)
 
 
 def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:

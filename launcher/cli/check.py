@@ -46,8 +46,6 @@ _COLUMNS = (
     "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
     "not checked",
 )  # fmt: skip
-#: The names of the fields of a `ReachResult` in JSON.
-_DEFAULT_TIMEOUT_SECONDS = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
 _CONNECT_TIMEOUT_SECONDS = 5.0
@@ -73,11 +71,7 @@ VENV: Setting[str | None] = Setting(
     "venv", environment, "the environment of the tasks, or its folder", metavar="NAME", default=None
 )
 TIMEOUT = Setting(
-    "timeout",
-    positive_duration,
-    "for each question to a host (default: 20)",
-    metavar="S",
-    default=_DEFAULT_TIMEOUT_SECONDS,
+    "timeout", positive_duration, "for each question to a host (default: 20)", metavar="S", default=20.0
 )
 
 

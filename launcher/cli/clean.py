@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from launcher import backends
 from launcher.backends.cleaning import Cleaning, CleanRequest
 from launcher.backends.fleet import HostPrograms
@@ -57,13 +55,9 @@ def run(settings: Settings) -> int:
     found, faults = False, list[str]()
     backends.find_installed()
     check_current_folder()
-    with ExitStack() as stack:
-        programs = None
-        if hosts:
-            allocation = stack.enter_context(named_hosts(settings, hosts))
-            programs = stack.enter_context(HostPrograms(allocation, hosts))
-            if programs.failed:
-                raise HostsError(f"{host}: {why}" for host, why in programs.failed.items())
+    with named_hosts(settings, hosts) as allocation, HostPrograms(allocation, hosts) as programs:
+        if programs.failed:
+            raise HostsError(f"{host}: {why}" for host, why in programs.failed.items())
         request = CleanRequest(
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
         )

@@ -157,10 +157,8 @@ class Resolver:
         Raises:
             LaunchError: There are none, or uv cannot find them.
         """
-        path, target = (
-            f"{self._cache}-{python}-{platform}.txt",
-            _TARGET_PATTERN.fullmatch(f"{python} {platform}"),
-        )
+        path = f"{self._cache}-{python}-{platform}.txt"
+        target = _TARGET_PATTERN.fullmatch(f"{python} {platform}")
         if target is None:
             raise LaunchError(f"there are no wheels for {platform}, only for Linux with glibc")
         if self._upgrade or not os.path.exists(path):
@@ -274,7 +272,7 @@ class Preparer:
             SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
         """
         try:
-            return for_each(self._hosts, self._run, self._doing, fanout, growth=1)[0]
+            return for_each(self._hosts, self._run, self._doing, fanout)[0]
         finally:
             self._is_interrupted = True
 

@@ -308,10 +308,8 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
 
 def fill(path: str, wanted: Dict[str, str]) -> str:
     """Make an environment, and return its folder."""
-    tensorflow, free = (
-        TENSORFLOW_PATTERN.search(wanted["packages"]),
-        shutil.disk_usage(ENVIRONMENTS_FOLDER).free,
-    )
+    tensorflow = TENSORFLOW_PATTERN.search(wanted["packages"])
+    free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
     needed = 2_500_000_000 if tensorflow else 50_000_000
     if free < needed:
         sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")

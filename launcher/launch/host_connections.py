@@ -89,6 +89,9 @@ class HostConnection:
     def why_not_ended(self) -> str:
         """Return a line for the user about an agent that did not end, and was to be killed.
 
+        The lease of an agent in a container of this machine is infinite. If the Docker engine hangs, the
+        agent stops its tasks as soon as the engine goes on, and passes on the end of its input.
+
         Returns:
             Nothing if no agent has started there, or it ends by itself without a greeting.
         """

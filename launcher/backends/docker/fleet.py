@@ -15,6 +15,7 @@ from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import (
     AgentLink,
     Forwarding,
+    by_reason,
     for_each,
     slow,
 )
@@ -69,14 +70,8 @@ def _for_all(
         HostsError: the faults of some of them, each fault once.
     """
     results, failed = for_each(names, function, step, loop=loop)
-    by_fault: dict[str, list[str]] = {}
-    for name, fault in failed.items():
-        by_fault.setdefault(fault, []).append(name)
-    if by_fault:
-        raise HostsError(
-            fault if found == [_THIS_MACHINE] else f"{join_names(sorted(found))}: {fault}"
-            for fault, found in by_fault.items()
-        )
+    if failed:
+        raise HostsError(failed.values() if _THIS_MACHINE in failed else by_reason(failed))
     return results
 
 
@@ -277,7 +272,11 @@ class ContainerFleet:
         return replace(placed, role=role, host=replace(placed.host, workdir=_absolute(home, folder)))
 
     def _end(self) -> None:
-        """End-of-file ends each agent, and so its container; what is left then is removed by force."""
+        """End all agents by the end of their input, and so their containers.
+
+        Of containers on hosts, only those are left here to which there was no link yet: the links have ended
+        the others. Of this machine's containers, what is left after that is removed by force.
+        """
         if self._machines is not None:
             for started in list(self._started.values()):  # a thread may still be starting one
                 if not started.taken:
@@ -290,28 +289,24 @@ class ContainerFleet:
             self._remove_here()
 
     def _remove_here(self) -> None:
-        close = {host: started.first.close for host, started in self._started.items()}
-        for_each(close, lambda host: close[host](), "its container to exit", quiet=True)
+        for_each(
+            self._started, lambda host: self._started[host].first.close(), "its container to exit", quiet=True
+        )
         if KEPT_LABEL in self._labels:
             return
         ended = all(started.first.wait(0.0) is not None for started in self._started.values())
-        engine = self._engines[_THIS_MACHINE]
-        if (
-            ended
-            and self._network
-            and not engine.docker("network", "rm", self._network, seconds=_HURRIED_ANSWER_SECONDS).code
-        ):
-            return
+        engine, seconds = self._engines[_THIS_MACHINE], _HURRIED_ANSWER_SECONDS
+        if ended and self._network:
+            removal = engine.docker("network", "rm", self._network, seconds=seconds)
+            if removal.code == 0:
+                return
         try:
-            left = list(
-                engine.remove(
-                    engine.objects(self._request.run_name, _HURRIED_ANSWER_SECONDS), _HURRIED_ANSWER_SECONDS
-                ).values()
-            )
+            left = engine.remove(engine.objects(self._request.run_name, seconds), seconds)
         except TransportError as error:
-            left = [str(error)]
+            left = {"": str(error)}
         if left:
-            say(f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later")
+            why = "; ".join(left.values())
+            say(f"not all of this job was removed ({why}): `launch clean` removes the rest later")
 
     def recover(self, host: str) -> None:
         """See `Fleet.recover`: remove a container, which kills its tasks, and start another."""

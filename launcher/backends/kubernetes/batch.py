@@ -10,9 +10,7 @@ import os
 import pickle
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from launcher.backends.backend import LaunchRequest
@@ -54,9 +52,6 @@ _FETCHED_FILES = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "lo
 _REPORT_FILE = "report.json"
 #: The file in the folder of a run here: where results go.
 _RESULTS_FILE = "results.json"
-#: Seconds to wait while another command fetches the files.
-_FETCH_TIMEOUT_SECONDS = 120.0
-_FETCH_POLL_SECONDS = 0.1
 #: The line of kubectl about a command that has failed.
 _HIDDEN_LINE = re.compile(rb"^command terminated with exit code \d+$")
 
@@ -145,7 +140,8 @@ class KubernetesQueue(BatchQueue):
         there = Pod(kubectl, name)
         if not run.batch.node or not there.has_ended():
             return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
-        with _turn(run):
+        with open(f"{run.paths.root}/{_RESULTS_FILE}", "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another command may be fetching them
             if not os.path.exists(run.paths.report):
                 results = (json_of(f"{run.paths.root}/{_RESULTS_FILE}") or {}).get("results", [])
                 fetch(there, run, _FETCHED_FILES, results)
@@ -166,26 +162,6 @@ class KubernetesQueue(BatchQueue):
         """See `BatchQueue.withdraw`."""
         assert run.batch is not None
         _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
-
-
-@contextmanager
-def _turn(run: Run) -> Iterator[None]:
-    """Wait until no other command fetches the files of a run; then this one has its turn.
-
-    Raises:
-        TransportError: The other command takes too long.
-    """
-    with open(f"{run.paths.root}/{_RESULTS_FILE}", "ab") as file:
-        until = time.monotonic() + _FETCH_TIMEOUT_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise TransportError("another command fetches its files, and has not ended yet") from None
-            time.sleep(_FETCH_POLL_SECONDS)
-        yield
 
 
 def _kubectl(batch: BatchJob) -> Kubectl:

@@ -31,6 +31,7 @@ from launcher.backends.connections import (
     KILL_ENTRY,
     AgentArguments,
     Connections,
+    by_reason,
     seconds_until_tasks_ended,
     slow,
 )
@@ -253,17 +254,16 @@ class KubernetesAllocation(Allocation):
         Raises:
             HostsError: one never will.
         """
-        waiting: dict[str, list[str]] = {}
-        hopeless: dict[str, list[str]] = {}
+        waiting, hopeless = {}, {}
         for host in hosts:
             status = self.status(host)
             if status.over or status.hopeless:
-                hopeless.setdefault(status.over or status.waiting, []).append(host)
+                hopeless[host] = status.over or status.waiting
             elif not status.running:
-                waiting.setdefault(status.waiting or _IS_STARTING, []).append(host)
+                waiting[host] = status.waiting or _IS_STARTING
         if hopeless:
-            raise HostsError(f"{join_names(names)}: {why}" for why, names in hopeless.items())
-        return "; ".join(f"{join_names(names)}: {why}" for why, names in waiting.items())
+            raise HostsError(by_reason(hopeless))
+        return "; ".join(by_reason(waiting))
 
     def _ask_why(self, hosts: Sequence[str]) -> None:
         """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod gives no reason.

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
-from launcher.backends.connections import Connections, for_each, slow
+from launcher.backends.connections import Connections, by_reason, for_each, slow
 from launcher.backends.slurm import SlurmOptions, count_tasks, is_inside
 from launcher.backends.slurm.batch import notice_of_limit
 from launcher.backends.slurm.job import UNANSWERED_NOTICE, allocated, asked, shown
@@ -104,11 +104,10 @@ class SlurmAllocation(Allocation):
             )
             with slow(UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
-        reasons: dict[str, list[str]] = {}
-        for name, why in silent.items():
-            reasons.setdefault(job.end_reason(fresh=False) or why, []).append(name)
-        if reasons:
-            raise HostsError(f"{join_names(own)}: {why}" for why, own in reasons.items())
+        if silent:
+            raise HostsError(
+                by_reason({name: job.end_reason(fresh=False) or why for name, why in silent.items()})
+            )
         self.nodes = tuple(found[name] for name in names)
         self.sharing_files = frozenset(node.name for node in self.nodes if node.same)
         self.hosts = self._hosts({name: address for name, address in pairs if name != address})
@@ -216,7 +215,5 @@ def _way_out(is_implied: bool) -> Iterator[None]:
     except TransportError as error:
         if not is_implied:
             raise
-        text = "; --no-slurm ignores the job, and uses this machine"
-        if isinstance(error, HostsError):
-            raise HostsError([*error.faults[:-1], error.faults[-1] + text]) from error
-        raise TransportError(f"{error}{text}") from error
+        *others, last = error.faults if isinstance(error, HostsError) else [str(error)]
+        raise HostsError([*others, f"{last}; --no-slurm ignores the job, and uses this machine"]) from error

@@ -200,7 +200,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             SshError: that fails.
         """
         if not options.proxy_command:
-            return tcp_socket(options.place, options.address_family, seconds)
+            return tcp_socket(options, seconds)
         with self._lock:
             if self._closed.is_set():
                 raise SshError("connecting was stopped")

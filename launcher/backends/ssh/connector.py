@@ -18,7 +18,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from launcher.backends.ssh.connection import PROHIBITED, ClosingSocket, Packets, SshConnection
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
-from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
+from launcher.backends.ssh.options import HostOptions, SshError, reason_of
 from launcher.backends.ssh.sockets import ProxyCommand
 
 #: The key exchange that takes least CPU: a tenth of the next one, at both ends.
@@ -68,7 +68,7 @@ class SshConnector:
         """
         proxy, began = None, time.monotonic()
         if isinstance(way, SshConnection):
-            sock = ClosingSocket(_gateway_channel(way, options.place, seconds))
+            sock = ClosingSocket(_gateway_channel(way, options, seconds))
         elif isinstance(way, ProxyCommand):
             proxy = way
             sock = ClosingSocket(proxy.socket, proxy.close)
@@ -139,8 +139,8 @@ def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
     return f"; it is reached through its ProxyCommand {options.proxy_command!r}, which {printed}"
 
 
-def _gateway_channel(gateway: SshConnection, place: SshAddress, seconds: float) -> Channel:
-    target = (place.address, place.port)
+def _gateway_channel(gateway: SshConnection, options: HostOptions, seconds: float) -> Channel:
+    place, target = options.place, (options.address, options.port)
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
     except (SSHException, EOFError, OSError) as error:

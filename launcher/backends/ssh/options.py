@@ -60,17 +60,6 @@ class SshError(TransportError):
         self.may_pass = may_pass
 
 
-class SshAddress(Record):
-    """Address and port of an SSH server."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        """``10.0.0.3:22``, ``[fe80::1]:22``."""
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
-
-
 class HostOptions(Record):
     """The options for connecting to one host."""
 
@@ -98,9 +87,9 @@ class HostOptions(Record):
     hash_known_hosts: bool = False
 
     @property
-    def place(self) -> SshAddress:
-        """Address and port of its server."""
-        return SshAddress(self.address, self.port)
+    def place(self) -> str:
+        """Address and port of its server, for messages: ``10.0.0.3:22``, ``[fe80::1]:22``."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 def account() -> pwd.struct_passwd:

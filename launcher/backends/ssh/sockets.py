@@ -12,7 +12,7 @@ import threading
 import time
 
 from launcher.backends.programs import SubprocessPipe
-from launcher.backends.ssh.options import SshAddress, SshError, reason_of
+from launcher.backends.ssh.options import HostOptions, SshError, reason_of
 from launcher.common.errors import TransportError
 from launcher.common.text import last_line
 
@@ -29,23 +29,23 @@ _KEEPALIVE = {
 _PROXY_END_SECONDS = 1.0
 
 
-def tcp_socket(place: SshAddress, family: str, seconds: float) -> socket.socket:
+def tcp_socket(options: HostOptions, seconds: float) -> socket.socket:
     """A connection to the first address of a host that accepts one.
 
     Raises:
         SshError: none does.
     """
     deadline = time.monotonic() + seconds
-    kind = _FAMILIES.get(family, socket.AF_UNSPEC)
+    kind, place = _FAMILIES.get(options.address_family, socket.AF_UNSPEC), options.place
     # Python prepares the tables of international names, 10 ms, for any name that is not bytes.
-    name = place.address.encode() if place.address.isascii() else place.address
+    name = options.address.encode() if options.address.isascii() else options.address
     try:
-        found = socket.getaddrinfo(name, place.port, kind, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, options.port, kind, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
         passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
         reason = "no name server answers" if passing else "no such name"
         advice = "check the spelling, or give HostName in ~/.ssh/config"
-        raise SshError(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
+        raise SshError(f"{options.address!r} was not found ({reason}); {advice}", passing) from error
     failure: OSError = TimeoutError()
     for number, (kind, _, _, _, address) in enumerate(found):
         sock = socket.socket(kind, socket.SOCK_STREAM)

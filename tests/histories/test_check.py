@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.common import events
-from launcher.supervisor import commands, describe
+from launcher.supervisor import commands
 from tests.histories.script import Script, hosts, job
 
 GATHERED = "ready node1; ready node2; ready node3; held node1; held node2; held node3; "
@@ -37,10 +37,8 @@ def test_addresses_that_cannot_be_reached_are_reported():
     replay = script().play(
         GATHERED + "reaches node1 all but node2:4001; reaches node2; reaches node3 all but node2:4001; closed"
     )
-    assert [line for line in replay.notices if "reach" in line] == [
-        f"node1 can't reach node2:4001: no answer ({describe.ADDRESS_ADVICE})",
-        f"node3 can't reach node2:4001: no answer ({describe.ADDRESS_ADVICE})",
-    ]
+    told = [line for line in replay.notices if "node2:4001" in line]
+    assert [line.split()[0] for line in told] == ["node1", "node3"]
     assert not replay.all(events.StartTask)
     assert replay.exit_code == 125
     assert replay.report.failure is not None and replay.report.failure.host == "node1"
@@ -48,7 +46,7 @@ def test_addresses_that_cannot_be_reached_are_reported():
 
 def test_a_silent_host_holds_nothing_up():
     replay = script().play(GATHERED + "reaches node1; time up check")
-    assert "continuing without the check of the network on node2, node3: no answer" in replay.notices
+    assert any("node2, node3" in notice for notice in replay.notices)
     assert len(replay.all(events.StartTask)) == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.common import events
 from launcher.common.record import replace
@@ -11,6 +12,7 @@ from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
 PS_DRAINS = ("worker 1", "evaluator 1 drain 60", "ps 1 drain 60")
+BRIEF = ("worker 1", "evaluator 1 drain 0.9", "ps 1 drain 0.2")
 APART = ("worker 1", "evaluator 1 drain 60", "ps 1 drain 20")
 #: Workers that a chief leaves.
 WORKING = ("chief 1", "worker 2 drain 60", "ps 1")
@@ -21,7 +23,6 @@ BOARD = (*DRAINING, "board 1 sidecar")
 DONE = "up; worker/0 finishes 0; "
 CHIEF_DONE = "up; chief/0 finishes 0; "
 HOLDS = "worker/1,worker/0,ps/0 gets 15; "
-LATE = "did not finish within {}s of the job's end: stopped"
 DRAIN = "`--drain 60s` gives it time to finish"
 
 
@@ -74,47 +75,34 @@ def test_the_tasks_that_the_last_event_stops(roles: tuple[str, ...], history: st
 @pytest.mark.parametrize(
     ("roles", "history", "notices"),
     [
-        (DRAINING, "ps/0 ends; evaluator/0 exits 0 @ 40; evaluator/0 gone; closed", ()),
-        (DRAINING, "ps/0 ends; time up drain; evaluator/0 ends; closed", ("evaluator/0 " + LATE.format(60),)),
-        (
-            DRAINING,
-            "Ctrl-C; evaluator/0,ps/0 ends; closed",
-            ("Ctrl-C: the job is done; stopping 2 tasks, up to 10s; Ctrl-C again kills them at once",),
-        ),
-        (
-            DRAINING,
-            "time up job; evaluator/0,ps/0 ends; closed",
-            ("the time limit of 90s is over: stopping 2 tasks",),
-        ),
-        (
-            ("worker 1", "evaluator 1 drain 0.9", "ps 1 drain 0.2"),
-            "time up drain; ps/0 ends; time up drain; evaluator/0 ends; closed",
-            ("ps/0 " + LATE.format(0.2), "evaluator/0 " + LATE.format(0.9)),
-        ),
-        (WORKING, "worker/1,worker/0 finishes 0; ps/0 ends; closed", ()),
-        (
-            WORKING,
-            "time up drain; worker/0,worker/1,ps/0 ends; closed",
-            ("worker/0, worker/1 " + LATE.format(60),),
-        ),
+        (DRAINING, "ps/0 ends; evaluator/0 exits 0 @ 40; evaluator/0 gone; closed", 0),
+        (DRAINING, "ps/0 ends; time up drain; evaluator/0 ends; closed", 1),
+        (DRAINING, "Ctrl-C; evaluator/0,ps/0 ends; closed", 1),
+        (DRAINING, "time up job; evaluator/0,ps/0 ends; closed", 1),
+        (BRIEF, "time up drain; ps/0 ends; time up drain; evaluator/0 ends; closed", 2),
+        (WORKING, "worker/1,worker/0 finishes 0; ps/0 ends; closed", 0),
+        (WORKING, "time up drain; worker/0,worker/1,ps/0 ends; closed", 1),
     ],
 )
-def test_a_job_that_is_done_is_a_success(roles: tuple[str, ...], history: str, notices: tuple[str, ...]):
+def test_a_job_that_is_done_is_a_success(
+    roles: tuple[str, ...], history: str, notices: int, snapshot: SnapshotAssertion
+):
     done = CHIEF_DONE if "chief 1" in roles else DONE
     replay = Script(job(*roles, timeout=90)).play(done + history)
-    assert (replay.exit_code, replay.notices) == (0, notices)
+    assert (replay.exit_code, len(replay.notices)) == (0, notices)
+    assert "\n".join(replay.notices) == snapshot
 
 
 def test_the_time_that_is_left():
     replay = Script(job(*DRAINING)).play(DONE + "time up notice")
     begun = Script(job(*DRAINING)).play("up; worker/0 exits 0")
     assert timers(*after(begun)) == {"notice": 2.0, "drain": 60.0}
-    assert replay.notices == ("waiting for evaluator/0 to finish (at most 60s after the job's end)",)
+    (notice,) = replay.notices
+    assert "evaluator/0" in notice and "60s" in notice
     assert Script(job(*APART)).play(DONE + "time up drain").timers["drain"] == 40.0
     assert Script(job(*PS_STAYS)).play(CHIEF_DONE + "time up drain").timers["drain"] == 40.0
-    assert (
-        Script(job(*EARLY)).play(CHIEF_DONE + "worker/0 finishes 0; time up drain").timers["drain"] == 240.0
-    )
+    early = Script(job(*EARLY)).play(CHIEF_DONE + "worker/0 finishes 0; time up drain")
+    assert early.timers["drain"] == 240.0
 
 
 def test_ctrl_c_does_not_wait_for_a_silent_host():
@@ -126,7 +114,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     replay = script.play(text + "time up answer @ 18.0")
     where = script.host_of["evaluator/0"]
     assert [command.host for command in after(replay) if isinstance(command, commands.CloseLink)] == [where]
-    assert replay.notices[-1] == f"host {where} is lost: its agent did not answer in 13s"
+    assert where in replay.notices[-1] and "13s" in replay.notices[-1]
     replay = script.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
     assert replay.exit_code == 125
     assert script.play(text + "evaluator/0 ends; closed").exit_code == 0
@@ -146,7 +134,7 @@ def test_drain_is_advised_where_the_chief_is_done():
     history = CHIEF_DONE + HOLDS + "ps/0 gets 6; worker/0 gets 6; worker/1 gets 6"
     replay = Script(job("chief 1", "worker 2", "ps 1")).play(history)
     assert [DRAIN in text for text in replay.notices] == [False, True, True]
-    assert replay.notices[1].startswith("worker/0 ignored SIGTERM: sent SIGABRT")
+    assert "worker/0" in replay.notices[1] and "SIGABRT" in replay.notices[1]
 
 
 @pytest.mark.parametrize(
@@ -167,34 +155,27 @@ def test_drain_is_not_advised_where_it_does_not_help(drain: str, history: str):
 # ---------------------------------------------------------------------- sidecars
 
 SIDECAR = ("worker 1", "board 1 sidecar")
-FAILED = "board/0 failed on node1 after 0.0s: "
 
 
 @pytest.mark.parametrize(
-    ("history", "notice", "state"),
+    ("history", "state"),
     [
-        ("up; worker/0 finishes 0; board/0 ends", "", "stopped: stopped"),
-        ("up; board/0 exits 1", FAILED + "exit code 1; it is a sidecar:", "failed: exit"),
-        ("up; board/0 dies 9", FAILED + "killed by SIGKILL; it is a sidecar:", "failed: signal"),
-        (
-            "up; board/0 exits 0",
-            "board/0 finished (exit code 0); the job goes on",
-            "succeeded: exit",
-        ),
-        (
-            "ready node1; held node1; worker/0 starts; board/0 cannot start 127",
-            "board/0 could not be started on node1: no such thing; it is a sidecar",
-            "failed: not found",
-        ),
+        ("up; worker/0 finishes 0; board/0 ends", "stopped: stopped"),
+        ("up; board/0 exits 1", "failed: exit"),
+        ("up; board/0 dies 9", "failed: signal"),
+        ("up; board/0 exits 0", "succeeded: exit"),
+        ("ready node1; held node1; worker/0 starts; board/0 cannot start 127", "failed: not found"),
     ],
 )
-def test_the_end_of_a_sidecar_does_not_matter_to_the_job(history: str, notice: str, state: str):
+def test_the_end_of_a_sidecar_does_not_matter_to_the_job(
+    history: str, state: str, snapshot: SnapshotAssertion
+):
     rest = "" if "worker/0 finishes" in history else "; worker/0 finishes 0"
     gone = "; board/0 gone" if " exits " in history or " dies " in history else ""
     replay = Script(job(*SIDECAR)).play(f"{history}{gone}{rest}; closed")
     assert (replay.exit_code, replay.report.failure) == (0, None)
     assert states(replay)["board/0"] == state
-    assert replay.notices[0].startswith(notice) if notice else not replay.notices
+    assert "\n".join(replay.notices) == snapshot
 
 
 def test_a_host_of_sidecars_alone_can_be_lost():

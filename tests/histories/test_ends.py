@@ -123,20 +123,19 @@ def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
     assert {stop.steps for stop in stops} == {TERM_ABRT_KILL}
-    assert replay.notices == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
+    (notice,) = replay.notices
+    assert all(word in notice for word in ("worker/3", "node3", "exit code 7", "5 tasks"))
 
 
 def test_a_later_failure_has_no_notice():
     replay = Script(job("worker 3")).play("up; worker/0 exits 7; worker/1 exits 1")
-    assert replay.notices == ("worker/0 failed on node1 after 0.0s: exit code 7; stopping the other 2 tasks",)
+    (notice,) = replay.notices
+    assert "worker/0" in notice and "2 tasks" in notice
 
 
 def test_continue_counts_the_tasks_that_are_left():
     replay = Script(job("worker 3", on_failure="continue")).play("up; worker/0 exits 7; worker/1 exits 1")
-    assert replay.notices == (
-        "worker/0 failed on node1 after 0.0s: exit code 7; 2 tasks left",
-        "worker/1 failed on node1 after 0.0s: exit code 1; 1 task left",
-    )
+    assert [notice.rpartition("; ")[2] for notice in replay.notices] == ["2 tasks left", "1 task left"]
     assert not replay.all(events.StopTasks)
 
 
@@ -146,7 +145,7 @@ def test_the_report_of_a_task():
     assert (task.host, task.address, task.port, task.pid) == ("node1", "node1:4000", 4000, 1000)
     assert (task.ended_at, task.peak_rss, task.cpu_s, task.leftovers) == (5.0, 1 << 20, 0.5, 3)
     assert task.detail == "exit code 7"
-    assert "worker/0 left 3 processes behind, which launch stopped" in replay.notices
+    assert "worker/0 left 3 processes" in replay.notices[-1]
 
 
 def test_events_after_the_end_change_nothing():

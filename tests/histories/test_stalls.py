@@ -150,84 +150,57 @@ def test_without_stall_a_line_after_one_two_four_minutes():
     assert line.startswith("worker/1 on node1 printed nothing for 5m00s"), "perhaps only worker/0 prints"
 
 
-def test_the_likely_cause_of_a_silence():
-    (line,) = lines("worker 2", "ps 1", history="worker/1 finishes 0; silence 11")
-    assert "worker/1 ended before: a session of TensorFlow 1 without device_filters waits" in line
-    (line,) = lines("worker 2", history="worker/1 finishes 0; silence 11")
-    assert "worker/1 ended before: tasks that communicate collectively must finish together" in line
-
-
-def restarted(*roles: str, history: str) -> str:
-    """The line about silent tasks in a job with restarts."""
-    replay = Script(job(*roles, restarts=2), hosts(1)).play(f"up; {history}")
-    (line,) = [line for line in replay.notices if "printed nothing" in line]
-    return line
-
-
 WORKER_1_AGAIN = "worker/1 dies 9; worker/1 gone; time up restart 1; worker/1 starts"
+BOTH_AGAIN = "worker/1 dies 9; worker/1 gone; worker/0 ends; time up restart 1; worker/0,worker/1 starts"
+TRAINED = "silence 9; says worker/0 step 1; silence 9; says worker/0 step 2; silence 12"
+CLASSIC, COLLECTIVE, WITH_CHIEF = ("worker 2", "ps 1"), ("worker 2",), ("chief 1", "worker 2", "ps 1")
+#: Roles, a history, and words that are in what is said of the silence, or are not (!).
+CAUSES = [
+    (CLASSIC, "worker/1 finishes 0; silence 11", "worker/1 ended device_filters !--done-when"),
+    (CLASSIC, "worker/1 finishes 0; silence 30; time up job", "worker/1 ended device_filters"),
+    (COLLECTIVE, "worker/1 finishes 0; silence 11", "worker/1 ended collectively"),
+    (COLLECTIVE, "silence 30; time up job", "faulthandler"),
+    # One that started again alone, unless the others went on without it, or all started again together.
+    (CLASSIC, f"says worker/0 x; {WORKER_1_AGAIN}; says worker/1 x; silence 12", "alone `--restart !--stall"),
+    (CLASSIC, f"{WORKER_1_AGAIN}; silence 30; time up job", "worker/1 alone"),
+    (CLASSIC, f"{WORKER_1_AGAIN}; silence 5; says worker/0 x; silence 12", "--stall !alone"),
+    (COLLECTIVE, f"{BOTH_AGAIN}; silence 12", "--stall !alone"),
+    # Of two hints the surer one.
+    (CLASSIC, f"worker/0 finishes 0; {WORKER_1_AGAIN}; silence 12", "worker/0 ended !alone"),
+    # Servers without a chief: a question tells ParameterServerStrategy apart from a classic job.
+    (CLASSIC, "says worker/0 server started; silence 12", "ParameterServerStrategy? `--chief` --stall"),
+    (CLASSIC, "silence 30; time up job", "ParameterServerStrategy? faulthandler"),
+    (WITH_CHIEF, "silence 12", "!ParameterServerStrategy"),
+    (COLLECTIVE, "silence 12", "!ParameterServerStrategy"),
+    (CLASSIC, TRAINED, "!ParameterServerStrategy"),
+    (CLASSIC, "worker/0 finishes 0; silence 12", "--done-when chief worker/0 !ParameterServerStrategy"),
+]  # fmt: skip
 
 
-def test_a_task_that_started_again_alone_before_all_were_silent():
-    line = restarted(
-        "worker 2", "ps 1", history=f"says worker/0 x; {WORKER_1_AGAIN}; says worker/1 x; silence 12"
-    )
-    assert "worker/1 started again alone" in line
-    assert "`--restart job`" in line and "--stall" not in line
-    # not when the others went on without it, nor when all started again together
-    later = f"{WORKER_1_AGAIN}; silence 5; says worker/0 x; silence 12"
-    assert "--stall 10m" in restarted("worker 2", "ps 1", history=later)
-    together = "worker/1 dies 9; worker/1 gone; worker/0 ends; time up restart 1; worker/0,worker/1 starts"
-    assert "--stall 10m" in restarted("worker 2", history=f"{together}; silence 12")
-    # of two hints the surer one
-    ended = f"worker/0 finishes 0; {WORKER_1_AGAIN}; silence 12"
-    assert "worker/0 ended before" in restarted("worker 2", "ps 1", history=ended)
-    failed = Script(job("worker 2", "ps 1", restarts=1, stall=20.0), hosts(1)).play(
+@pytest.mark.parametrize(("roles", "history", "words"), CAUSES)
+def test_the_likely_cause_of_a_silence(roles: tuple[str, ...], history: str, words: str):
+    replay = Script(job(*roles, timeout=99.0, restarts=2), hosts(1)).play(f"up; {history}")
+    failure = replay.report.failure
+    said = [failure.hint] if failure else [line for line in replay.notices if "printed nothing" in line]
+    assert said
+    for word in words.split():
+        assert (word.lstrip("!") in said[-1]) == (word[0] != "!"), said[-1]
+
+
+def test_a_stalled_task_that_started_again_alone():
+    failed = Script(job(*CLASSIC, restarts=1, stall=20.0), hosts(1)).play(
         f"up; {WORKER_1_AGAIN}; silence 11; worker/0,worker/1 ends; ps/0 ends; closed"
     )
     assert failed.report.failure and "`--restart job`" in failed.report.failure.hint
 
 
-def at_timeout(*roles: str, history: str, program: Program | None = None) -> str:
-    """The hint for a job that its time limit ends."""
-    spec = job(*roles, timeout=99.0, restarts=2)
-    if program is not None:
-        spec = replace(spec, roles=tuple(replace(role, program=program) for role in spec.roles))
-    failure = Script(spec, hosts(1)).play(f"up; {history}; time up job").report.failure
+def hint_of(program: Program) -> str:
+    """The hint for a job of this program that its time limit ends."""
+    spec = job("worker 2", timeout=99.0)
+    spec = replace(spec, roles=tuple(replace(role, program=program) for role in spec.roles))
+    failure = Script(spec, hosts(1)).play("up; silence 30; time up job").report.failure
     assert failure is not None
     return failure.hint
-
-
-def test_the_time_limit_names_the_cause_of_the_silence():
-    assert "worker/1 ended before: a session" in at_timeout(
-        "worker 2", "ps 1", history="worker/1 finishes 0; silence 30"
-    )
-    assert "worker/1 started again alone" in at_timeout(
-        "worker 2", "ps 1", history=f"{WORKER_1_AGAIN}; silence 30"
-    )
-    assert "faulthandler" in at_timeout("worker 2", history="silence 30")
-
-
-def test_servers_without_a_chief():
-    """A question tells ParameterServerStrategy apart from a classic job, which needs none."""
-    asks = "does the program use ParameterServerStrategy?"
-    (line,) = lines("worker 2", "ps 1", history="says worker/0 server started; silence 12")
-    assert asks in line and "`--chief`" in line and "--stall 10m" in line
-    hint = at_timeout("worker 2", "ps 1", history="silence 30")
-    assert asks in hint and "faulthandler" in hint
-    # not with a chief, without a ps, nor when a worker has trained, has ended, or prints
-    assert asks not in lines("chief 1", "worker 2", "ps 1", history="silence 12")[0]
-    assert asks not in lines("worker 2", history="silence 12")[0]
-    trained = "silence 9; says worker/0 step 1; silence 9; says worker/0 step 2; silence 12"
-    assert asks not in lines("worker 2", "ps 1", history=trained)[-1]
-    assert asks not in lines("worker 2", "ps 1", history="worker/0 finishes 0; silence 12")[0]
-
-
-def test_a_session_that_waits_for_worker_0_which_has_ended():
-    advice = "`--done-when chief` ends the job with worker/0"
-    (line,) = lines("worker 2", "ps 1", history="worker/0 finishes 0; silence 12")
-    assert advice in line
-    (line,) = lines("worker 2", "ps 1", history="worker/1 finishes 0; silence 12")
-    assert advice not in line
 
 
 @pytest.mark.parametrize(
@@ -246,7 +219,7 @@ def test_a_session_that_waits_for_worker_0_which_has_ended():
 )
 def test_programs_that_run_python(program: Program, is_python: bool):
     """Only those get advice about Python; a failed import ends only those for good."""
-    assert bool(at_timeout("worker 2", history="silence 30", program=program)) == is_python
+    assert bool(hint_of(program)) == is_python
     spec = job("worker 1", restarts=1)
     spec = replace(spec, roles=(replace(spec.roles[0], program=program),))
     history = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1"
@@ -263,12 +236,11 @@ def test_a_session_that_waits_for_every_task_is_told_once():
 
     assert told(waits, waits) == told(waits, "says worker/1 x\n", waits, waits) == []
     assert len(told(*[waits] * 9)) == 1
-    assert told("worker/0 finishes 0", waits, waits)[0].startswith(
-        "worker/1 waits for worker/0, which has ended: a session of TensorFlow 1 without device_filters"
-    )
+    (ended,) = told("worker/0 finishes 0", waits, waits)
+    assert "worker/1" in ended and "which has ended" in ended and "device_filters" in ended
     late = f"up; worker/0 finishes 0; {waits}; silence 5; {waits}; time up job"
     failure = Script(job("worker 2", "ps 1", timeout=50)).play(late).report.failure
-    assert failure and failure.hint.startswith("TensorFlow waits for worker/0: a session of TensorFlow 1")
+    assert failure and "waits for worker/0" in failure.hint
 
 
 @pytest.mark.parametrize(

@@ -115,36 +115,26 @@ def test_settings_for_some_launches_only(launch: Launch, project: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "places", "words"),
     [
-        ("worker = 2", ['launch.toml:1: unknown key "worker"; did you mean "workers"?']),
-        (
-            "# c\nps = -1\nchief = 'perhaps'\n\n[env]\n'A B' = 'x'\n",
-            [
-                'launch.toml:2: ps is "-1"; expected a whole number from 0 to 10000',
-                'launch.toml:3: chief is "perhaps"; expected true or false',
-                'launch.toml:6: a name in env is "A B"; expected a variable\'s name',
-            ],
-        ),
-        ("roles = {}", ['launch.toml:1: unknown key "roles"; expected it in a job file: launch job.yaml']),
-        (
-            "run_dir = 'x'",
-            ['launch.toml:1: unknown key "run_dir"; expected --run-dir: each run has a new folder'],
-        ),
-        ("workers = 1\nps =\n", ["launch.toml:2: not TOML: Invalid value"]),
-        ("hosts = 'no.yaml'", ["launch.toml:1: ", "no.yaml: no such hostfile"]),
-        ("workdir = 'no'", ["launch.toml:1: there is no working folder"]),
-        ('sync = ["a\\u0000b"]', ['launch.toml:1: "a\\x00b" contains a NUL']),
-        ("workers = " + "1" * 5000, ["launch.toml:1: not TOML: Exceeds the limit"]),
-        (" " * 20_000 + "ps\nps = -1", ["launch.toml:1: not TOML: "]),
+        ("worker = 2", "1", '"worker" "workers"'),
+        ("# c\nps = -1\nchief = 'perhaps'\n\n[env]\n'A B' = 'x'\n", "2 3 6", '"-1" "perhaps" B"'),
+        ("roles = {}", "1", '"roles" job.yaml'),
+        ("run_dir = 'x'", "1", '"run_dir" --run-dir'),
+        ("workers = 1\nps =\n", "2", "TOML"),
+        ("hosts = 'no.yaml'", "1", "no.yaml hostfile"),
+        ("workdir = 'no'", "1", "no"),
+        ('sync = ["a\\u0000b"]', "1 1", "NUL"),
+        ("workers = " + "1" * 5000, "1", "TOML"),
+        (" " * 20_000 + "ps\nps = -1", "1", "TOML"),
     ],
 )
-def test_faults(launch: Launch, project: Path, text: str, faults: list[str]):
+def test_faults(launch: Launch, project: Path, text: str, places: str, words: str):
     (project / "launch.toml").write_text(text)
     ended = launch.here("src/train.py", cwd=project)
-    assert ended.code in (2, 127) and ended.out == ""
-    for fault in faults:
-        assert fault in ended.err
+    assert ended.code == 2 and ended.out == ""
+    assert re.findall(r"launch\.toml:(\d+): ", ended.err) == places.split()
+    assert all(word in ended.err for word in words.split())
     assert not launch.state.exists()
 
 

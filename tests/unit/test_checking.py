@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.common.events import HostFacts
 from launcher.common.record import as_dict
@@ -21,18 +22,12 @@ def facts(number: int, **changed: Any) -> HostInspection:
     python = {"state": "ok", "output": "", "asked": "python3", "path": "/usr/bin/python3"}
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
     python.update(changed.pop("python", {}))
+    agent = HostFacts(
+        f"node{number}", addresses=(f"10.0.0.{number}",), cpus=4, memory=8 << 30, python="3.11.7",
+        executable="", user=0,
+    )  # fmt: skip
     usual: dict[str, Any] = {
-        "agent": as_dict(
-            HostFacts(
-                f"node{number}",
-                addresses=(f"10.0.0.{number}",),
-                cpus=4,
-                memory=8 << 30,
-                python="3.11.7",
-                executable="",
-                user=0,
-            )
-        ),
+        "agent": as_dict(agent),
         "available": 8 << 30,
         "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},
@@ -64,31 +59,18 @@ def listed(
     ("changes", "expected"),
     [
         ([{}, {}, {}], []),
-        ([{}, {"clock": 45.0}, {}], ["problem clock node2: its clock is 45s ahead of the others"]),
-        ([{"clock": 3.0}], ["warning clock node1: its clock is 3.0s ahead of this machine's"]),
-        (
-            [{"python": {"state": "failed", "output": "a\nlibc is missing"}}],
-            ["problem python node1: python3 can't be run: libc is missing"],
-        ),
-        (
-            [{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}],
-            ["warning disk node1: its folder for temporary files /tmp has 5 MB left"],
-        ),
-        (
-            [{"available": 200_000_000}],
-            ["warning memory node1: 200 MB of memory left; importing TensorFlow takes 540 MB a task"],
-        ),
-        (
-            [{"gpus": {"state": "failed", "output": "no driver", "list": []}}],
-            ["warning gpus node1: nvidia-smi fails: no driver"],
-        ),
+        ([{}, {"clock": 45.0}, {}], ["problem clock node2"]),
+        ([{"clock": 3.0}], ["warning clock node1"]),
+        ([{"python": {"state": "failed", "output": "a\nlibc is missing"}}], ["problem python node1"]),
+        ([{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}], ["warning disk node1"]),
+        ([{"available": 200_000_000}], ["warning memory node1"]),
+        ([{"gpus": {"state": "failed", "output": "no driver", "list": []}}], ["warning gpus node1"]),
     ],
 )
-def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str]):
+def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str], snapshot: SnapshotAssertion):
     found = listed(reports(*changes))
-    assert [
-        f"{severity} {kind} {','.join(hosts)}: {text}" for severity, kind, hosts, text in found
-    ] == expected
+    assert [f"{severity} {kind} {','.join(hosts)}" for severity, kind, hosts, _ in found] == expected
+    assert "\n".join(text for *_, text in found) == snapshot
 
 
 def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
@@ -103,8 +85,8 @@ def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
 
 def test_gpus_of_the_hostfile():
     found = listed(reports({"gpus": {"state": "ok", "output": "", "list": [GPU]}}, gpus=("0", "1")))
-    text = "GPU 1 of the hostfile not found: nvidia-smi lists 1"
-    assert found == [("problem", "gpus", ("node1",), text)]
+    ((severity, kind, hosts, text),) = found
+    assert (severity, kind, hosts, "GPU 1" in text) == ("problem", "gpus", ("node1",), True)
 
 
 def test_addresses_of_the_inventory():

@@ -19,52 +19,30 @@ from launcher.common.record import as_dict
 from launcher.common.validation import RANGES
 from launcher.findings import HostInspection
 from tests.conftest import examples
+from tests.histories.host_events import FACTS, HostEvents
 
 WORKER = TaskId("worker/0")
-FACTS = events.HostFacts(
-    hostname="node1",
-    addresses=("10.0.0.1",),
-    cpus=4,
-    memory=1 << 34,
-    python="3.11.7",
-    executable="/usr/bin/python3",
-    user=1000,
-)
+AGENT = HostEvents("node1", lambda: 1.5)
 FROM_AGENT = [
-    events.AgentReady(host="node1", at=1.5, pid=7, facts=FACTS),
-    events.PortsHeld("node1", 1.5, {WORKER: 4000}),
+    AGENT.ready(),
+    AGENT.held({WORKER: 4000}),
     events.SignalSent(host="node1", at=1.0, task=WORKER, signal=15, states="SR"),
     events.Measured("node1", 1.0, {WORKER: 1 << 40}),
-    events.TaskExited(
-        host="node1",
-        at=2.5,
-        task=WORKER,
-        attempt=1,
-        code=None,
-        signal=9,
-        peak_rss=4096,
-        cpu_s=0.25,
-        oom="kernel log",
-    ),
-    events.TaskGone(host="node1", at=2.5, task=WORKER, attempt=1, leftovers=3, unkillable=(5, 6)),
-    events.TaskOutput(host="node1", task=WORKER, attempt=1, data=b"\xff\x00line\n"),
+    AGENT.exited(WORKER, signal=9, oom="kernel log"),
+    AGENT.gone(WORKER, leftovers=3, unkillable=(5, 6)),
+    AGENT.output(WORKER, data=b"\xff\x00line\n"),
     protocol.CommandData(3, b""),
 ]
 FROM_LAUNCHER = [
     events.HoldPorts("node1", (WORKER,)),
     events.StartTask(
-        host="node1",
-        task=WORKER,
-        attempt=1,
-        argv=("a", "b"),
-        env={"K": "v"},
-        workdir=None,
+        host="node1", task=WORKER, attempt=1, argv=("a", "b"), env={"K": "v"}, workdir=None,
         steps=((15, 2.0), (9, 5.0)),
     ),
     events.StopTasks("node1", (WORKER,), ((15, 2.0),)),
     events.SignalTask(host="node1", task=WORKER, signal=15, all=True),
     protocol.RunCommand(1, "a:b", {"deep": [1, {"er": None}]}),
-]
+]  # fmt: skip
 
 
 def joined(message: Any) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import JobError
-from launcher.files.requests import CollectRequest, Item, parse_collects, parse_syncs
+from launcher.files.requests import CollectRequest, parse_collects, parse_syncs
 
 
 @pytest.fixture(autouse=True)
@@ -85,19 +85,21 @@ def test_faults_of_syncs(texts: list[str], faults: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "role", "number", "path", "into"),
     [
-        ("ckpt", CollectRequest(role="", number=None, path="ckpt", into=None)),
-        ("ckpt:out", CollectRequest(role="", number=None, path="ckpt", into="out")),
-        ("worker=ckpt", CollectRequest(role="worker", number=None, path="ckpt", into=None)),
-        ("worker/0=ckpt:out/x", CollectRequest(role="worker", number=0, path="ckpt", into="out/x")),
-        ("./a=b", CollectRequest(role="", number=None, path="./a=b", into=None)),
-        ("/a=b", CollectRequest(role="", number=None, path="/a=b", into=None)),
-        ("{task_index}/*.h5", CollectRequest(role="", number=None, path="{task_index}/*.h5", into=None)),
+        ("ckpt", "", None, "ckpt", None),
+        ("ckpt:out", "", None, "ckpt", "out"),
+        ("worker=ckpt", "worker", None, "ckpt", None),
+        ("worker/0=ckpt:out/x", "worker", 0, "ckpt", "out/x"),
+        ("./a=b", "", None, "./a=b", None),
+        ("/a=b", "", None, "/a=b", None),
+        ("{task_index}/*.h5", "", None, "{task_index}/*.h5", None),
     ],
 )
-def test_collect(text: str, expected: CollectRequest):
-    assert parse_collects([text], {"worker": 1}) == (expected,)
+def test_collect(text: str, role: str, number: int | None, path: str, into: str | None):
+    assert parse_collects([text], {"worker": 1}) == (
+        CollectRequest(role, number=number, path=path, into=into),
+    )
 
 
 def test_faults_of_collects():
@@ -128,18 +130,12 @@ def test_items(here: Path):
         ["log.{task_index}", "worker=ckpt:out", "worker/1=model:best"], {"ps": 1, "worker": 2}
     )
     items = [r.item(*task, "/run") for r in requests for task in tasks if r.concerns(task[0])]
-    assert items == [
-        Item(task="ps/0", host="a", base="/work", path="log.0", into="/run/collected/ps-0", role="ps"),
-        Item(
-            task="worker/0",
-            host="a",
-            base="/work",
-            path="log.0",
-            into="/run/collected/worker-0",
-            role="worker",
-        ),
-        Item(task="worker/1", host="b", base="", path="log.1", into="/run/collected/worker-1", role="worker"),
-        Item(task="worker/0", host="a", base="/work", path="ckpt", into=f"{here}/out/worker-0"),
-        Item(task="worker/1", host="b", base="", path="ckpt", into=f"{here}/out/worker-1"),
-        Item(task="worker/1", host="b", base="", path="model", into=f"{here}/best"),
+    assert {each.host for each in items if each.task == "worker/1"} == {"b"}
+    assert [(each.task, each.base, each.path, each.into, each.role) for each in items] == [
+        ("ps/0", "/work", "log.0", "/run/collected/ps-0", "ps"),
+        ("worker/0", "/work", "log.0", "/run/collected/worker-0", "worker"),
+        ("worker/1", "", "log.1", "/run/collected/worker-1", "worker"),
+        ("worker/0", "/work", "ckpt", f"{here}/out/worker-0", ""),
+        ("worker/1", "", "ckpt", f"{here}/out/worker-1", ""),
+        ("worker/1", "", "model", f"{here}/best", ""),
     ]

@@ -23,17 +23,10 @@ def placement(**hosts: str) -> Placement:
 def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
     """A task that succeeded in 12 s, unless the fields differ."""
     start: dict[str, object] = {
-        "task": TaskId(name),
-        "host": host,
-        "address": f"{host}:2222",
-        "port": 2222,
-        "state": TaskState.SUCCEEDED,
-        "reason": Reason.EXIT,
-        "status": ExitStatus(code=0),
-        "started_at": 100.0,
-        "ended_at": 112.0,
-        "peak_rss": 12_000_000,
-    }
+        "task": TaskId(name), "host": host, "address": f"{host}:2222", "port": 2222,
+        "state": TaskState.SUCCEEDED, "reason": Reason.EXIT, "status": ExitStatus(code=0),
+        "started_at": 100.0, "ended_at": 112.0, "peak_rss": 12_000_000,
+    }  # fmt: skip
     return TaskReport(**{**start, **fields})  # type: ignore[arg-type]
 
 
@@ -41,21 +34,9 @@ def moved(name: str, attempt: int, state: TaskState) -> TaskMoved:
     """A task on node1 with this state, and a process unless it starts."""
     pid = None if state is TaskState.STARTING else 7
     return TaskMoved(
-        at=1.0,
-        task=TaskId(name),
-        attempt=attempt,
-        state=state,
-        host="node1",
-        address="node1:2222",
-        pid=pid,
-        status=ExitStatus(),
-        reason=None,
-        detail="",
-        peak_rss=None,
-        cpu_s=None,
-        node="",
-        restarting=False,
-    )
+        at=1.0, task=TaskId(name), attempt=attempt, state=state, host="node1", address="node1:2222", pid=pid,
+        status=ExitStatus(), reason=None, detail="", peak_rss=None, cpu_s=None, node="", restarting=False,
+    )  # fmt: skip
 
 
 def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine
@@ -14,31 +15,24 @@ from launcher.backends.docker.link import end_fault
 _LOST = 'time="2026-11-27T19:15:03Z" level=error msg="error waiting for container: unexpected EOF"'
 _UNREAD = "read unix @->/var/run/docker.sock: read: connection reset by peer"
 _OVER_TCP = "write tcp 10.0.0.1:50122->10.0.0.2:2375: write: broken pipe"
-_CUT_OFF = "the agent was cut off: its Docker engine has gone, or its container"
 
 
 @pytest.mark.parametrize(
-    ("code", "stderr", "fault"),
+    ("code", "stderr"),
     [
-        (0, "", ""),
-        (0, "WARNING: no swap limit support\n", ""),
-        (125, _LOST, f"its Docker engine has gone: was it stopped? ({_LOST})"),
-        (1, f"{_UNREAD}\n", f"{_CUT_OFF} ({_UNREAD})"),
-        (1, f"WARNING: no swap limit support\n{_OVER_TCP}\n", f"{_CUT_OFF} ({_OVER_TCP})"),
-        (1, f"OSError: {_UNREAD}", f"the agent exited: OSError: {_UNREAD}"),
-        (1, "", "the agent was killed"),
-        (
-            137,
-            _UNREAD,
-            "its container was killed by SIGKILL "
-            "(its memory limit is 1 GiB; a larger `--memory` gives it more)",
-        ),
-        (-9, _UNREAD, "its `docker run` was killed by SIGKILL"),
+        (125, _LOST),
+        (1, f"{_UNREAD}\n"),
+        (1, f"WARNING: no swap limit support\n{_OVER_TCP}\n"),
+        (1, f"OSError: {_UNREAD}"),
+        (1, ""),
+        (137, _UNREAD),
+        (-9, _UNREAD),
     ],
 )
-def test_the_end_of_a_container_whose_agent_was_up(code: int, stderr: str, fault: str):
+def test_the_end_of_a_container_whose_agent_was_up(code: int, stderr: str, snapshot: SnapshotAssertion):
     container = Container("node1", "image", "python3", memory=1 << 30)
-    assert end_fault(code, container, True, stderr) == fault
+    assert end_fault(code, container, True, stderr) == snapshot
+    assert end_fault(0, container, True, "WARNING: no swap limit support\n") == ""
 
 
 def test_a_docker_command_that_hangs_in_a_child(tmp_path: Path):

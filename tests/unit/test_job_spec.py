@@ -60,13 +60,7 @@ def test_drain(words: str, roles: tuple[Role, ...], times: dict[str, float], not
     assert drain(words, *roles) == (times, [], notes)
 
 
-@pytest.mark.parametrize(
-    ("word", "fault"),
-    [
-        ("evaluator=5", "--drain evaluator=: 'evaluator' can't run on after the job is done; expected ROLE=S with ps, worker"),
-        ("chief=5", "--drain chief=: 'chief' can't run on after the job is done; expected ROLE=S with ps, worker"),
-        ("board=5", "--drain board=: 'board' can't run on after the job is done; expected ROLE=S with ps, worker"),
-    ],
-)  # fmt: skip
-def test_faults_of_drain(word: str, fault: str):
-    assert drain(word, CHIEF, WORKER, PS, BOARD)[1] == [fault]
+@pytest.mark.parametrize("name", ["evaluator", "chief", "board"])
+def test_faults_of_drain(name: str):
+    (fault,) = drain(f"{name}=5", CHIEF, WORKER, PS, BOARD)[1]
+    assert fault.startswith(f"--drain {name}=: '{name}'") and fault.endswith("ROLE=S with ps, worker")

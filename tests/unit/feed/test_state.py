@@ -192,9 +192,8 @@ def test_a_task_that_owes_results_is_named_once_before_the_time_is_up(answers: b
     for _ in range(6):
         world.passes(5.0)
         told.append(world.state.results_missing(world.now))
-    text = "feed 'input': worker/0 asked for more rows, and for 10s results are missing: batch_results() must"
     assert [bool(each) for each in told] == ([False] * 6 if answers else [False, True, *[False] * 4])
-    assert answers or told[1].startswith(text)
+    assert answers or all(word in told[1] for word in ("'input'", "worker/0", "10s", "batch_results()"))
 
 
 def test_waits_that_have_no_limit():

@@ -135,9 +135,7 @@ class World:
         source: Any = pieces_of(partitions(data), tasks)
         if batch_size:
             source = rounds(source, tasks, batch_size, equal)
-        self.call = Call(
-            source, names, timeout, is_inference=inference, is_in_step=bool(batch_size)
-        )
+        self.call = Call(source, names, timeout, is_inference=inference, is_in_step=bool(batch_size))
         self.state.begin(self.call, self.now)
         self.act()
 

@@ -100,8 +100,3 @@ def test_a_traceback_is_whole():
     text = TRACEBACK.replace("main()", "raise ValueError('Initializing CoordinationService')")
     fold, _ = folds(Folding())
     assert fed(fold, text + "Initializing CoordinationService\n") == text
-
-
-def test_a_traceback_is_shown_for_each_task():
-    for fold in folds(Folding()):
-        assert "".join(fed(fold, line) for line in TRACEBACK.splitlines()) == TRACEBACK

@@ -211,8 +211,9 @@ def test_settings(roles: str, spec: str, settings: dict[str, object]):
 def test_notes_on_what_differs(snapshot: SnapshotAssertion):
     spec = "successPolicy: AllWorkers, enableDynamicWorker: true, runPolicy: {suspend: true}, "
     old = tfjob(role("PS", "restartPolicy: Always, "), version="kubeflow.org/v1beta2")
-    texts = (FULL, tfjob(f"{role('Master')},\n{WORKERS}", spec), old)
-    assert [parse_job(text, "j", {}, sections(), "", HERE).notes for text in texts] == snapshot
+    found = [parse_job(FULL, "j", {}, sections(), "/proj", HERE)]
+    found += [parse_job(text, "j") for text in (tfjob(f"{role('Master')},\n{WORKERS}", spec), old)]
+    assert "\n".join(note for each in found for note in each.notes) == snapshot
 
 
 def test_options_replace_the_numbers_of_replicas():

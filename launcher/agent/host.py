@@ -1,6 +1,7 @@
-"""What an agent reports about its host: facts, GPUs, and processes that the kernel's OOM killer ended.
+"""What an agent reports about its host: facts, GPUs, and processes that the kernel's OOM killer killed.
 
-The kernel gives the facts without a delay. ``nvidia-smi`` may take seconds; ``HostGpus`` has its answer.
+The agent calls this module, and so does ``launch check``. The kernel states the facts without a delay, so
+the agent asks for them itself. ``nvidia-smi`` may take seconds, so it must only run in a child of the agent.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from typing import Dict, List, Optional, Tuple
 from launcher.agent.processes import FIRST_PID_NAMESPACE, lines_of
 from launcher.common.events import HostFacts
 
-#: A command that prints a line for each GPU; needs ``--query-gpu=``.
+#: A command that prints a line for each GPU. The caller adds ``--query-gpu=`` with the wanted columns.
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
-#: Seconds ``nvidia-smi`` may take: it loads the driver if nothing else has.
+#: ``nvidia-smi`` is slow when it has to load the driver first.
 GPU_TIMEOUT_SECONDS = 15.0
-#: Addresses that are reported.
 _MAX_ADDRESSES = 1000
-# See netdevice(7). A struct ifreq has a name, then a union. We use its socket address and its flags. A struct
-# ifmap is its largest member.
+# See netdevice(7). A struct ifreq is a name followed by a union. We use two members of the union, the socket
+# address and the flags. Its largest member, a struct ifmap, determines its size.
 _SIOCGIFCONF = 0x8912
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 1
@@ -36,6 +36,7 @@ _IFFLAGS = struct.Struct(f"16sH{_IFREQ_UNION_BYTES - 2}x")
 
 
 def host_facts() -> HostFacts:
+    """Return what an agent tells the launcher about its host when it starts."""
     return HostFacts(
         hostname=os.uname().nodename,
         addresses=tuple(own_addresses()[:_MAX_ADDRESSES]),
@@ -48,10 +49,13 @@ def host_facts() -> HostFacts:
 
 
 def _ipv4_addresses() -> List[str]:
-    """Return the IPv4 addresses of the interfaces that are up; none if the kernel does not say.
+    """Return the IPv4 addresses of the network interfaces that are up, loopback included.
 
-    The kernel is asked as by ``ifconfig``: ``/proc/net/fib_trie`` has all routes, and takes seconds to read
-    on a router.
+    This asks the kernel by the same ioctl as ``ifconfig``. ``/proc/net/fib_trie`` would list them too, but it
+    contains all routes, and takes seconds to read on a router.
+
+    Returns:
+        An empty list if the kernel refuses to answer.
     """
     found: List[str] = []
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -66,66 +70,95 @@ def _ipv4_addresses() -> List[str]:
 
 
 def own_addresses() -> List[str]:
-    """Return the addresses of this host, without loopback and link-local addresses."""
+    """Return the IPv4 and IPv6 addresses by which other hosts may reach this one.
+
+    Loopback and link-local addresses are left out.
+    """
     found = dict.fromkeys(_ipv4_addresses())
     addresses = [address for address in found if not address.startswith("127.")]
-    for line in lines_of("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
+    # A line consists of the address (32 hex digits), index, prefix length, scope (00 is global), flags, name.
+    for line in lines_of("/proc/net/if_inet6"):
         digits, _, _, scope = line.split()[:4]
-        if scope == "00":  # global
+        if scope == "00":
             addresses.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
     return addresses
 
 
 def become_nvidia_smi() -> None:
-    """Become ``nvidia-smi``, in a child of the agent."""
+    """Replace this process, a child of the agent, by an ``nvidia-smi`` that lists the GPUs."""
     os.execvp(NVIDIA_SMI[0], (*NVIDIA_SMI, "--query-gpu=index,name,memory.total"))
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:
-    """Return the output of ``nvidia-smi``, a line for each GPU."""
+    """Return the lines that describe GPUs in the output of ``nvidia-smi``.
+
+    Args:
+        answer: What the program has printed, which may be an error message.
+
+    Returns:
+        One line for each GPU: its index, name and memory. It is empty if the program listed none.
+    """
     lines = answer.decode("utf-8", "replace").splitlines()
     return tuple(line.strip() for line in lines if line[:1].isdigit())
 
 
 # ---------------------------------------------------------------------- processes killed by the OOM killer
 
-# The kernel counts such a kill before it sends the signal, and logs the pid right after. So a machine
-# whose count has not moved needs no further look.
+# The kernel counts such a kill before it sends the signal, and logs the pid right after it. So nothing else
+# needs to be read while this count has not changed.
 _MACHINE_COUNTERS = "/proc/vmstat"
-#: Bytes from which a limit of cgroup version 1 means "no limit".
+#: Control groups of version 1 express "no limit" by a number above this one.
 _NO_LIMIT_BYTES = 1 << 60
-#: Seconds in which the kernel's log follows its count.
+#: The kernel writes its log at most this long after it has increased the count.
 _LOG_DELAY_SECONDS = 0.02
 
 
-def _count(path: str) -> Optional[int]:
-    """Return the number of kills in a file with a line ``oom_kill N``, or None without such a line."""
+def _kill_count(path: str) -> Optional[int]:
+    """Return how many processes the OOM killer has killed, from a file with a line ``oom_kill N``.
+
+    Returns:
+        None if the file cannot be read or contains no such line.
+    """
     counts = (line.split()[1] for line in lines_of(path) if line.startswith("oom_kill "))
     return next(map(int, counts), None)
 
 
-def _cgroup_files() -> List[str]:
-    """Return files that count the kills in the control group of the agent and its tasks."""
+def _group_count_files() -> List[str]:
+    """Return the paths of the files that count OOM kills in the control group of the agent and its tasks."""
     files = []
     for _, controllers, path in (line.split(":", 2) for line in lines_of("/proc/self/cgroup")):
-        if not controllers:  # version 2
-            files.append(_seen_here("/sys/fs/cgroup", path, "memory.events"))
+        # Only control groups of version 2 have no list of controllers.
+        if not controllers:
+            files.append(_group_file("/sys/fs/cgroup", path, "memory.events"))
         elif "memory" in controllers.split(","):
-            files.append(_seen_here("/sys/fs/cgroup/memory", path, "memory.oom_control"))
+            files.append(_group_file("/sys/fs/cgroup/memory", path, "memory.oom_control"))
     return files
 
 
-def _seen_here(mounted: str, path: str, name: str) -> str:
-    """Return the path of a file of a group.
+def _group_file(mount: str, group: str, name: str) -> str:
+    """Return the path of a file of a control group, where this process sees it.
 
-    It is at the root if ``/proc`` shows the path outside of this container.
+    In a container ``/proc`` may show the path that the group has outside of the container. Then the group is
+    the root of what is mounted here.
+
+    Args:
+        mount: Where the control groups are mounted.
+        group: The path of the group from ``/proc/self/cgroup``.
+        name: The name of the file.
     """
-    file = f"{mounted}{path}/{name}"
-    return file if os.path.exists(file) else f"{mounted}/{name}"
+    file = f"{mount}{group}/{name}"
+    return file if os.path.exists(file) else f"{mount}/{name}"
 
 
-def _limit(path: str) -> str:
-    """Return a text about the memory limit of the group whose kills ``path`` counts, if it has a limit."""
+def _limit_text(path: str) -> str:
+    """Return a clause about the memory limit of a control group, for a message about its OOM kills.
+
+    Args:
+        path: The file that counts the kills of the group. The file with the limit is in the same folder.
+
+    Returns:
+        An empty text if the group has no limit.
+    """
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = "".join(lines_of(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
@@ -134,32 +167,57 @@ def _limit(path: str) -> str:
 
 
 class OomWatch:
-    """Compares the kernel's count and log of OOM kills with those at the start."""
+    """Finds out whether the kernel's OOM killer killed a task.
+
+    It compares the kernel's counts of OOM kills with those from when the agent started. Each count that it
+    has used as evidence for one process is not evidence for the next.
+    """
 
     def __init__(self) -> None:
         self._log = KernelLog()
-        self._groups = {path: _count(path) for path in _cgroup_files()}
-        self._machine = _count(_MACHINE_COUNTERS)
+        self._groups = {path: _kill_count(path) for path in _group_count_files()}
+        self._machine = _kill_count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:
-        """Return the evidence that the OOM killer has ended a process, or an empty text without evidence."""
-        machine = _count(_MACHINE_COUNTERS)
+        """Return the evidence that the OOM killer has killed a process.
+
+        Args:
+            pid: A process that SIGKILL has ended.
+
+        Returns:
+            A text for the user, or an empty text if there is no evidence.
+        """
+        machine = _kill_count(_MACHINE_COUNTERS)
         if machine is not None and machine == self._machine:
             return ""
-        return self._log.record_of(pid) or self._counted_here() or self._counted_anywhere(machine)
+        return self._log.record_of(pid) or self._group_evidence() or self._machine_evidence(machine)
 
-    def _counted_here(self) -> str:
-        """Return a text about kills in our control group that are not of another process."""
+    def _group_evidence(self) -> str:
+        """Return a text about a new OOM kill in our control group, and count it as used.
+
+        Returns:
+            An empty text if all kills of the group were evidence for earlier processes.
+        """
         for path, before in self._groups.items():
-            now = _count(path)
+            now = _kill_count(path)
             if before is not None and now is not None and now > before:
                 self._groups[path] = before + 1
                 kills = f"the control group's out-of-memory kills went from {before} to {now}"
-                return f"{kills}{_limit(path)} ({path})"
+                return f"{kills}{_limit_text(path)} ({path})"
         return ""
 
-    def _counted_anywhere(self, now: Optional[int]) -> str:
-        """Return a text about kills on the whole machine, if neither log nor group can be read."""
+    def _machine_evidence(self, now: Optional[int]) -> str:
+        """Return a text about a new OOM kill anywhere on the machine, and count it as used.
+
+        This is weak evidence, because the kill may concern a process of anyone. So it counts only where
+        neither the kernel's log nor the counts of our control group can be read.
+
+        Args:
+            now: How many processes the OOM killer has killed on this machine, or None if that is unknown.
+
+        Returns:
+            An empty text if there is no new kill, or if there is a better source.
+        """
         before = self._machine
         known = self._log.readable or any(count is not None for count in self._groups.values())
         if known or before is None or now is None or now <= before:
@@ -169,7 +227,11 @@ class OomWatch:
 
 
 class KernelLog:
-    """The kernel's log from now on, where it can be read and its pids are valid here (not in a container)."""
+    """The records of OOM kills in the kernel's log, from now on.
+
+    `readable` is false if this user may not read the log. It is false in a container, too, because the pids
+    in the log mean other processes there.
+    """
 
     def __init__(self) -> None:
         self._killed: Dict[int, str] = {}
@@ -181,7 +243,14 @@ class KernelLog:
         self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
-        """Return the record of the kill of a process. This waits for it, but not for long."""
+        """Return the log's record of the kill of a process, and forget it.
+
+        The kernel may write the record after the process has ended, so this waits up to
+        `_LOG_DELAY_SECONDS` for it.
+
+        Returns:
+            A text for the user, or an empty text if there is no record.
+        """
         until = time.monotonic() + _LOG_DELAY_SECONDS
         while self.readable:
             self._read()
@@ -191,13 +260,18 @@ class KernelLog:
         return self._killed.pop(pid, "")
 
     def _read(self) -> None:
-        """Keep new records. A record is ``6,339,5140900,-;Memory cgroup ...: Killed process 7 (x) ...``."""
+        """Read all new records of the log, and keep those of OOM kills.
+
+        Such a record is ``6,339,5140900,-;Memory cgroup out of memory: Killed process 7 (python) ...``.
+        """
         while True:
             try:
                 record = os.read(self._fd, 8192)
-            except BrokenPipeError:  # the kernel overwrote unread records: reading goes on with the next
+            except BrokenPipeError:
+                # The kernel has overwritten records that were not read. The next read continues after them.
                 continue
-            except OSError:  # BlockingIOError: no more records
+            except OSError:
+                # BlockingIOError: all records have been read.
                 return
             found = re.search(rb"Killed process (\d+) \(", record)
             if found:

@@ -1,7 +1,8 @@
-"""Finds tasks that serve on ports of their own choice: the others look for them on those of ``TF_CONFIG``.
+"""Finds tasks that listen on another port than the one that ``TF_CONFIG`` tells the other tasks.
 
-A child of the agent looks once, a minute after the first start. Ports that the kernel chose do not count:
-many libraries listen on one.
+Such a program usually contains its own list of addresses, and the job hangs because its tasks never find each
+other. `launcher.agent.questions` runs `print_elsewhere` once, in a child of the agent, a minute after the
+first task has started. Ports that the kernel chose do not count, because many libraries listen on one.
 """
 
 from __future__ import annotations
@@ -14,36 +15,45 @@ from typing import Dict, Iterable, Iterator, Sequence, Tuple
 from launcher.agent import processes
 from launcher.common.text import join_names
 
-#: Seconds from the first start to the look; for the look, at most.
+#: The check follows the start of the first task after this time.
 CHECK_AFTER_SECONDS = 60.0
 CHECK_TIMEOUT_SECONDS = 8.0
-#: The state of a socket that listens, in ``/proc/net/tcp``.
+#: The state of a listening socket in ``/proc/net/tcp``.
 _LISTEN_STATE = b"0A"
 
 
 def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
-    """Print as JSON on which ports tasks listen, for those that do not listen on their own ports.
+    """Print which tasks listen on another port than their own, as a JSON object of ports by task.
 
-    It is called in a child of the agent.
+    This runs in a child of the agent, which passes what it prints to `explain`.
 
     Args:
-        tasks: Name, port and main process of each.
+        tasks: The name of each task, the port that it should listen on, and the pid of its main process.
     """
-    listening = dict(_listening())
-    chosen = set(listening.values()) - set(_kernels_ports())
+    listening = dict(_listening_sockets())
+    chosen = set(listening.values()) - set(_ephemeral_ports())
     found: Dict[str, int] = {}
     for task, own, pid in tasks:
         if own not in listening.values():
             below = [process.pid for process in processes.descendants_of(pid)]
-            ports = {listening.get(inode, 0) for each in (pid, *below) for inode in _sockets(each)} & chosen
+            inodes = [inode for each in (pid, *below) for inode in _socket_inodes(each)]
+            ports = {listening.get(inode, 0) for inode in inodes} & chosen
             found.update({task: min(ports)} if ports else {})
     os.write(1, json.dumps(found).encode("ascii"))
 
 
 def explain(answer: bytes) -> str:
-    """Return what the child printed, for the user, or an empty text if it found nothing."""
+    """Return a message for the user about tasks that listen on other ports than their own.
+
+    Args:
+        answer: What `print_elsewhere` has printed.
+
+    Returns:
+        An empty text if there are no such tasks.
+    """
     found: Dict[str, int] = {}
-    with suppress(ValueError):  # it was killed: its time was up
+    # A child that was killed after its timeout has printed nothing.
+    with suppress(ValueError):
         found = json.loads(answer)
     named = join_names([f"{task} on {port}" for task, port in found.items()])
     return named and (
@@ -52,26 +62,29 @@ def explain(answer: bytes) -> str:
     )
 
 
-def _listening() -> Iterator[Tuple[bytes, int]]:
-    """Inode and port of each TCP socket that listens."""
+def _listening_sockets() -> Iterator[Tuple[bytes, int]]:
+    """Yield the inode and the port of each listening TCP socket on this machine."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError), open(name, "rb") as lines:  # no IPv6 here
+        # A kernel without IPv6 has no second file.
+        with suppress(OSError), open(name, "rb") as lines:
             for fields in map(bytes.split, lines):
                 if fields[3] == _LISTEN_STATE:
                     yield fields[9], int(fields[1].rpartition(b":")[2], 16)
 
 
-def _kernels_ports() -> Iterable[int]:
+def _ephemeral_ports() -> Iterable[int]:
+    """Return the ports from which the kernel chooses when a program does not name one."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         first, last = map(int, file.read().split())
     return range(first, last + 1)
 
 
-def _sockets(pid: int) -> Iterator[bytes]:
+def _socket_inodes(pid: int) -> Iterator[bytes]:
     """Yield the inodes of the sockets of a process, or nothing if it is gone or belongs to another user."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # it was closed meanwhile
+            # The process may have closed it meanwhile.
+            with suppress(OSError):
                 target = os.readlink(f"/proc/{pid}/fd/{name}")
                 if target.startswith("socket:["):
                     yield target[len("socket:[") : -1].encode("ascii")

@@ -29,7 +29,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """A kernel whose log can't be read."""
     it = Kernel(tmp_path)
     monkeypatch.setattr(oom, "_MACHINE_COUNTERS", str(it.vmstat))
-    monkeypatch.setattr(oom, "_cgroup_files", lambda: [str(it.events)])
+    monkeypatch.setattr(oom, "_group_count_files", lambda: [str(it.events)])
     monkeypatch.setattr(oom, "KernelLog", lambda: Log(""))
     return it
 
@@ -61,7 +61,7 @@ def test_kills_elsewhere_are_not_ours(kernel: Kernel):
 
 
 def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(oom, "_cgroup_files", list)
+    monkeypatch.setattr(oom, "_group_count_files", list)
     watch = oom.OomWatch()
     kernel.counts(machine=4, group=1)
     assert "from 3 to 4" in watch.evidence(7)
@@ -70,14 +70,14 @@ def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypa
 
 def test_the_real_files_are_found_and_read():
     for _ in range(100):
-        before = oom._count(oom._MACHINE_COUNTERS)
+        before = oom._kill_count(oom._MACHINE_COUNTERS)
         watch = oom.OomWatch()
         found = watch.evidence(2**22 + 1)
         if watch._log.readable:
             os.close(watch._log._fd)
-        if oom._count(oom._MACHINE_COUNTERS) == before:  # else the kernel has just killed something somewhere
+        if oom._kill_count(oom._MACHINE_COUNTERS) == before:  # else it has just killed something somewhere
             break
     else:
         pytest.fail("whenever we look, the kernel has just killed something, or so it seems to us")
     assert found == ""
-    assert all(path.startswith("/sys/fs/cgroup") for path in oom._cgroup_files())
+    assert all(path.startswith("/sys/fs/cgroup") for path in oom._group_count_files())

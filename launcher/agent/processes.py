@@ -1,10 +1,12 @@
-"""Processes of this machine: what ``/proc`` shows, signals to exactly the process meant, process tags.
+"""Processes of this machine: what ``/proc`` shows, signals to exactly the intended process, process tags.
 
-A process tag is a number that every process of a task carries. Resource limits are inherited through fork,
-exec and setsid, and no cleared environment removes them. So an agent starts each task with a soft limit on
-something that limits nothing in practice (realtime scheduling without a pause, in microseconds: the numbers
-used are beyond 100,000 years). ``/proc/PID/limits`` shows it. The launcher's own commands use this module
-too.
+The agent and its watchdog use this module, and so do the launcher's own commands. It must never send a signal
+to a process that merely got the pid of the intended one.
+
+A process tag is a number that every process of a task carries. It is the soft limit RLIMIT_RTTIME (realtime
+scheduling without a pause, in microseconds), set to numbers beyond 100,000 years that limit nothing in
+practice. Resource limits are inherited through fork, exec and setsid, a cleared environment does not remove
+them, and ``/proc/PID/limits`` shows them.
 """
 
 import errno
@@ -25,20 +27,23 @@ _PR_SET_NAME = 15
 #: In the main process of a pod, the descriptor of the stdin that another process has passed to it. Its own
 #: stdin is the socket to that process.
 PASSED_STDIN = 3
-#: The machine's own pid namespace, that of its first process (``PROC_PID_INIT_INO`` of the kernel).
+#: The pid namespace of the machine itself, outside of all containers (``PROC_PID_INIT_INO`` of the kernel).
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-#: Bytes of a read of a small file.
 _SMALL_FILE_BYTES = 8192
-#: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.
 _POLL_SECONDS = 0.002
+# Killing stops when only dead processes were found so many times in a row. Once is not enough, because a
+# process may fork while processes are listed.
 _MIN_QUIET_POLLS = 100
 
 
 def become_subreaper(name: str) -> None:
-    """Adopt every orphan among our descendants, and set the name (15 bytes) that process lists show.
+    """Make the kernel let this process inherit every orphan among its descendants.
+
+    Args:
+        name: The name of this process in process lists, cut to 15 bytes.
 
     Raises:
-        OSError: The kernel refused (older than Linux 3.4).
+        OSError: The kernel refuses because it is older than Linux 3.4.
     """
     import ctypes  # noqa: PLC0415 - 2 ms, for agents only
 
@@ -49,8 +54,13 @@ def become_subreaper(name: str) -> None:
 
 
 def show_as(command: str) -> None:
-    """Show this command line in process lists. A fork has the launcher's, and ``pkill -f launch`` must not
-    signal it. Where that is not allowed nothing changes.
+    """Change the command line of this process in process lists, where that is allowed.
+
+    A fork of the launcher shows the launcher's command line, and ``pkill -f launch`` must not signal an
+    agent.
+
+    Args:
+        command: What to show. It is cut to the length of the original command line.
     """
     with suppress(OSError, ValueError):
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
@@ -61,19 +71,21 @@ def show_as(command: str) -> None:
 
 
 def leave_to_launcher() -> None:
-    """Ignore the signals that ask a launch to end, other than SIGTERM: the launcher stops the tasks in order.
+    """Ignore the signals that ask a launch to stop, except SIGTERM.
 
-    A terminal, a batch system or a service manager may send them to every process of a launch. Processes that
-    this one starts with ``setsigdef`` do not ignore them.
+    A terminal, a batch system or a service manager may send them to every process of a launch. The launcher
+    alone reacts to them, and stops the tasks in order. Processes that this one starts with ``setsigdef`` do
+    not ignore them.
     """
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "XCPU", "PWR"):
         signal.signal(getattr(signal, "SIG" + name), signal.SIG_IGN)
 
 
 def wake_on(*numbers: int) -> int:
-    """Return a non-blocking descriptor from which the numbers of these signals can be read, a byte each.
+    """Let these signals wake a selector instead of interrupting this process, and unblock them.
 
-    It also unblocks the signals.
+    Returns:
+        A non-blocking descriptor from which the number of each signal can be read as one byte.
     """
     reading, writing = os.pipe()
     for fd in (reading, writing):
@@ -86,7 +98,7 @@ def wake_on(*numbers: int) -> int:
 
 
 def fork() -> int:
-    """Fork as `os.fork` does; where that is not possible, say why on stderr and exit."""
+    """Fork as `os.fork` does. If that is not possible, print the reason to stderr and exit."""
     try:
         return os.fork()
     except OSError as error:
@@ -95,10 +107,12 @@ def fork() -> int:
 
 
 def ended_child() -> Optional[int]:
-    """Return the pid of a child that has ended and was not reaped. No race can make this answer wrong.
+    """Return the pid of a child that has ended, and leave the child for a later wait.
+
+    The kernel does not reuse the pid until the child is reaped, so the answer stays right.
 
     Returns:
-        0 if no child has ended; None if there is no child.
+        0 if no child has ended. None if this process has no child at all.
     """
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -108,10 +122,17 @@ def ended_child() -> Optional[int]:
 
 
 def _of_process(read: Callable[[str], Any], path: str) -> Any:
-    """Return the result of ``read`` for a path below ``/proc``; ``None`` if its process is gone or hidden.
+    """Read something about a process that may end at any moment.
+
+    Args:
+        read: Called with the path.
+        path: A path below ``/proc/PID``.
+
+    Returns:
+        The result of ``read``, or None if the process is gone or hidden.
 
     Raises:
-        OSError: No descriptor is left: this does not mean that the process is gone.
+        OSError: This process has no file descriptor left, which says nothing about the other process.
     """
     try:
         return read(path)
@@ -122,7 +143,7 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a small file, by fewer system calls than `open` makes."""
+    """Return the content of a small file, with fewer system calls than `open` makes."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = b""
@@ -134,9 +155,9 @@ def _read(path: str) -> bytes:
 
 
 def lines_of(path: str) -> List[str]:
-    """Return the lines of a file in ``/proc`` or ``/sys``, or none if it cannot be read."""
+    """Return the lines of a file in ``/proc`` or ``/sys``, or no lines if it cannot be read."""
     try:
-        # Paths of mounts and control groups may have any other character that ends a line elsewhere.
+        # Only a newline ends a line. Paths of mounts and control groups may contain a carriage return.
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             return [line.rstrip("\n") for line in file]
     except OSError:
@@ -144,31 +165,34 @@ def lines_of(path: str) -> List[str]:
 
 
 class Process(Record):
-    """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) distinguishes reused pids."""
+    """A process as ``/proc/PID/stat`` shows it at one moment."""
 
     pid: int
+    #: One letter, such as R for running, T for stopped and Z for a zombie.
     state: str
     parent: int
     group: int
     session: int
+    #: Clock ticks from boot to the start of the process. It distinguishes processes that have the same pid.
     start: int
     threads: int = 1
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is a zombie: it has ended, and its parent has not reaped it.
+        """Whether the process is a zombie, which has ended and waits for its parent to reap it.
 
-        One whose main thread has left shows as a zombie too, while its other threads run.
+        A process whose main thread has exited has the state of a zombie, too, but its other threads still
+        run.
         """
         return self.state in "ZX" and self.threads <= 1
 
 
 def read_process(pid: int) -> Optional[Process]:
-    """Return the process with this pid, or None if there is none."""
+    """Return what ``/proc`` shows of the process with this pid, or None if there is no such process."""
     text = _of_process(_read, f"/proc/{pid}/stat")
     if text is None:
         return None
-    # The name in parentheses may hold anything, also parentheses and spaces.
+    # The name of the program stands in parentheses, and may itself contain parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(
         pid,
@@ -181,12 +205,12 @@ def read_process(pid: int) -> Optional[Process]:
     )
 
 
-#: The kernel has ``/proc/PID/task/TID/children`` (an option of its build).
+#: Whether the kernel was built with ``/proc/PID/task/TID/children``.
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
 def children_of(pid: int) -> List[int]:
-    """Return the pids of the children of all threads of a process, or none if it is gone."""
+    """Return the pids of the children of all threads of a process, or no pids if the process is gone."""
     if not _KERNEL_LISTS_CHILDREN:
         found = map(read_process, all_pids())
         return [process.pid for process in found if process is not None and process.parent == pid]
@@ -196,12 +220,12 @@ def children_of(pid: int) -> List[int]:
 
 
 def all_pids() -> List[int]:
-    """Return the pids that ``/proc`` shows."""
+    """Return the pids of all processes that this process can see."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants_of(pid: int) -> List[Process]:
-    """Return the children of a process, their children and so on, parents first."""
+    """Return the children of a process, their children and so on, each after its parent."""
     found: Dict[int, Process] = {}
     ahead = children_of(pid)
     while ahead:
@@ -214,25 +238,30 @@ def descendants_of(pid: int) -> List[Process]:
 
 
 def resident(pid: int) -> int:
-    """Return the number of resident bytes of a process, or 0 if it is gone."""
+    """Return how many bytes of a process are in physical memory, or 0 if the process is gone."""
     fields = (_of_process(_read, f"/proc/{pid}/statm") or b"").split()
     return int(fields[1]) * resource.getpagesize() if fields else 0
 
 
 def peak_resident(pid: int) -> int:
-    """Return the largest number of resident bytes that a process has had; 0 if it is gone."""
+    """Return how many bytes of a process were in physical memory at most, or 0 if the process is gone."""
     words = _status_of(pid, b"VmHWM")
     return int(words[0]) * 1024 if words else 0
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process, never to a later one with its pid.
+    """Send a signal to exactly this process, never to a later one with the same pid.
+
+    Args:
+        process: The process, as it was read some time ago.
+        number: The signal.
 
     Returns:
-        Whether it was there to get it.
+        Whether the process still existed, so that the signal was sent.
     """
     with suppress(OSError):
-        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1  # -1: Python 3.8
+        # Python 3.8 has no pidfds. There the pid could be reused between the check and the signal.
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         try:
             if _is_still(process):
                 if handle < 0:
@@ -247,19 +276,20 @@ def send(process: Process, number: int) -> bool:
 
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:
-    """Return whether the process exists, and belongs to this group if one is given."""
+    """Return whether a process still exists, and belongs to this process group if one is given."""
     now = read_process(process.pid)
     return now is not None and now.start == process.start and group in (None, now.group)
 
 
 def kill_groups(processes: Iterable[Process]) -> None:
-    """Kill the process groups of these processes.
+    """Send SIGKILL to the whole process groups of these processes.
 
-    A process that forks and exits in a loop outruns kill(pid); it cannot outrun killpg.
+    A process that forks and exits in a loop is faster than kill(pid), but it cannot escape killpg.
 
     Args:
-        processes: Their sessions were begun by tasks, so that no other process can be in their groups. Those
-            of our own session, and of a session from outside our pid namespace, are left out.
+        processes: Processes whose sessions were started by tasks, so that no other process can be in their
+            groups. A process of our own session is left out, and so is one whose session was started
+            outside of our pid namespace, which shows as 0.
     """
     not_theirs = (0, os.getsid(0))
     groups: Dict[int, List[Process]] = {}
@@ -267,25 +297,30 @@ def kill_groups(processes: Iterable[Process]) -> None:
         if process.group > 1 and process.session not in not_theirs:
             groups.setdefault(process.group, []).append(process)
     for group, members in groups.items():
-        if any(_is_still(member, group) for member in members):  # else another group may have the number
-            with suppress(OSError):  # it has ended, or runs as another user
+        # A group without any of its members has ended, and another group may have its number.
+        if any(_is_still(member, group) for member in members):
+            # It may have ended in this moment, or run as another user.
+            with suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
 
 
 def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
-    """Kill all our descendants until none is left; does not wait for dead ones that a debugger holds.
+    """Kill all descendants of this process, again and again, until none of them is alive.
+
+    Dead ones that a debugger keeps from being reaped are not waited for.
 
     Args:
-        seconds: When to give up on what cannot be killed.
-        reap: Takes the status of ended children.
+        seconds: How long to try. Some processes cannot be killed.
+        reap: Called to reap the children that have ended.
 
     Returns:
-        Whether some are left.
+        Whether any child is left.
     """
     until, quiet, late = time.monotonic() + seconds, 0, False
     reap()
     while ended_child() is not None and quiet < _MIN_QUIET_POLLS and not late:
-        late = time.monotonic() >= until  # a last look: this process may have been suspended
+        # Even when the time is up this kills once more, because this process may have been suspended.
+        late = time.monotonic() >= until
         alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
         kill_groups(alive)
         for process in alive:
@@ -297,24 +332,32 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
 
 
 def user_of(pid: int) -> Optional[int]:
-    """Return the real user id of a process, or None if it has ended."""
+    """Return the real user id of a process, or None if the process has ended."""
     uids = _status_of(pid, b"Uid")
     return int(uids[0]) if uids else None
 
 
 def is_nested(pid: int) -> bool:
-    """Tell whether a process may be in another pid namespace than this one; not if it has ended."""
+    """Return whether a process may be in another pid namespace than this one.
+
+    Returns:
+        True also if the process is hidden from us, and False if it has ended.
+    """
     pids = _status_of(pid, b"NSpid")
-    if pids is None:  # or it is hidden
+    if pids is None:
         return os.path.exists(f"/proc/{pid}")
     return len(pids) != 1
 
 
 def _status_of(pid: int, name: bytes) -> Optional[List[bytes]]:
-    """Return the words of a line of ``/proc/PID/status``.
+    """Return the words of one line of ``/proc/PID/status``.
+
+    Args:
+        pid: The process.
+        name: The name at the beginning of the line.
 
     Returns:
-        No words if there is no such line; None if the process is gone or hidden.
+        An empty list if there is no such line. None if the process is gone or hidden.
     """
     status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
     if status is None:
@@ -323,42 +366,44 @@ def _status_of(pid: int, name: bytes) -> Optional[List[bytes]]:
 
 
 class Exits:
-    """The order in which processes ended. Without pidfds (old kernel, Python 3.8) it is always empty.
+    """Tells in which order child processes ended, so that an agent reports the first failure first.
 
-    ``wait4(-1)`` gives ended children in the order of their birth. A pidfd becomes readable when its process
-    ends, and epoll's list of what is ready is a queue: it gives them in the order in which they ended.
+    ``wait4(-1)`` returns ended children in the order of their birth. A pidfd becomes readable when its
+    process ends, and epoll lists ready descriptors in the order in which they became ready. Without pidfds
+    (an old kernel, or Python 3.8) the order is unknown.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
-        #: Whether there are pidfds, and enough file descriptors for them.
+        #: Whether `watch` has an effect. The agent sets it to false if file descriptors are scarce.
         self.is_enabled = hasattr(os, "pidfd_open")
 
     def fileno(self) -> int:
-        """Readable while a watched process has ended and was not reaped."""
+        """Return a descriptor that is readable while a watched process has ended and was not forgotten."""
         return self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
-        """Watch for the end of ``pid``, a child of ours that was not reaped."""
+        """Watch for the end of a child of this process that was not reaped yet."""
         if not self.is_enabled:
             return
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:  # an old kernel, or no descriptor left for it
+        except OSError:
+            # The kernel is old, or no descriptor is left.
             return
         self._epoll.register(pidfd, select.EPOLLIN)
         self._pidfds[pid], self._pids[pidfd] = pidfd, pid
 
     def in_order(self) -> List[int]:
-        """Return the processes that have ended, in this order."""
+        """Return the pids of the watched processes that have ended, the first to end first."""
         if not self._pids:
             return []
         return [self._pids[pidfd] for pidfd, _ in self._epoll.poll(0, len(self._pids))]
 
     def forget(self, pid: int) -> None:
-        """Stop watching ``pid``: it was reaped, or a debugger holds it."""
+        """Stop watching a process, because it was reaped or a debugger keeps it from us."""
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             del self._pids[pidfd]
@@ -366,44 +411,44 @@ class Exits:
             os.close(pidfd)
 
 
-#: Above limits that have a meaning; the sum stays below 2**63, the most that Python can set.
+# A tag is _TAG_BASE plus the agent's number plus the ordinal of the process. The base is above all limits
+# that a user would set, and the sum is below 2**63, the largest limit that Python can set.
 _TAG_BASE = 5 << 60
-#: Tasks that one agent can start, as a power of two, and agents that have different tags.
 _TASK_BITS = 24
 _AGENT_BITS = 36
 
 
 def new_agent_id() -> int:
-    """Return a random number for an agent, for the tags of what it starts."""
+    """Return a random number for a new agent, which the tags of all its processes contain."""
     return int.from_bytes(os.urandom(8), "little") % (1 << _AGENT_BITS)
 
 
 def tag(agent: int, ordinal: int) -> int:
-    """Return the tag of a process of an agent.
+    """Return the tag for a process that an agent starts.
 
     Args:
         agent: The number of the agent.
-        ordinal: The place of the process among those that the agent starts, from 1. The agent itself and its
-            watchdog have 0.
+        ordinal: 1 for the first process that the agent starts, 2 for the next one and so on. The agent
+            itself and its watchdog have 0.
     """
     return _TAG_BASE + (agent << _TASK_BITS) + ordinal % (1 << _TASK_BITS)
 
 
 def agent_of(number: int) -> Optional[int]:
-    """Return the number of the agent that set this tag, or None if it is not a tag."""
+    """Return the number of the agent that set a tag, or None if the number is no tag but a usual limit."""
     agent = (number >> _TASK_BITS) - (_TAG_BASE >> _TASK_BITS)
     return agent if 0 <= agent < 1 << _AGENT_BITS else None
 
 
 def ordinal_of(number: int) -> int:
-    """Return the ordinal of the process with this tag among those of its agent."""
+    """Return the ordinal in a tag: 0 for an agent and its watchdog, from 1 for what the agent has started."""
     return number % (1 << _TASK_BITS)
 
 
 def tag_of(pid: int) -> int:
-    """Return the tag of a process, or 0 if it has none or is gone.
+    """Return the process tag of a process, or 0 if it has none or is gone.
 
-    The line is ``Max realtime timeout      5764607523034234881    unlimited    us``.
+    The tag is the first number in ``Max realtime timeout      5764607523034234881    unlimited    us``.
     """
     limits: bytes = _of_process(_read, f"/proc/{pid}/limits") or b""
     fields = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
@@ -411,14 +456,19 @@ def tag_of(pid: int) -> int:
 
 
 def carry_tag(agent: int) -> None:
-    """Tag this process and its forks as agent or watchdog of this number."""
+    """Set the tag of this process and of its future forks to that of an agent and its watchdog.
+
+    Args:
+        agent: The number of the agent.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
-    with suppress(OSError, ValueError):  # the hard limit is lower: then tasks have no tag either
+    # With a lower hard limit neither the agent nor its tasks can carry a tag.
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (tag(agent, 0), hard))
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it to a blocking descriptor."""
+    """Write all bytes of ``data`` to a blocking descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -433,23 +483,24 @@ def nothing_on(*fds: int) -> None:
 
 
 def close_inherited(*kept: int) -> None:
-    """Close inherited descriptors, except the standard streams.
+    """Close all descriptors of this process except the standard streams.
 
     Args:
         kept: Other descriptors that stay open.
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
-            with suppress(OSError):  # the descriptor that listed the folder
+            # The descriptor that listed the folder is closed already.
+            with suppress(OSError):
                 os.close(int(name))
 
 
 def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:
-    """Run a function in a fork and exit: no code of the parent runs here afterwards.
+    """Run a function in this fork, then exit, so that no code of the parent runs here afterwards.
 
     Args:
-        function: Called in a session of its own; its result is the exit status.
-        streams: The descriptors that become stdin, stdout and stderr; all others are closed.
+        function: Called in a session of its own. Its result is the exit status.
+        streams: The descriptors that become stdin, stdout and stderr. All others are closed.
     """
     status: Any = 1
     try:
@@ -470,7 +521,8 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
     finally:
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
-        with suppress(OSError):  # nothing reads it
+        # The reader may be gone.
+        with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)

@@ -1,15 +1,15 @@
-"""The template process: imports modules once; tasks are forked from it, with these modules loaded.
+"""The program of a fork server: it imports modules once, then forks tasks that have them already.
 
-The tasks' Python (3.8 or later) runs the text of this module, so it imports the standard library only. Each
-message on the socket to the agent is a packet:
+`launcher.agent.fork_servers` sends the text of this module to the tasks' Python (3.8 or later), so it may
+import nothing but the standard library. These packets pass over the socket to the agent:
 
-    agent:     the text of this module; the names of the modules, as JSON
-    template:  its new pid when they are imported; else why no task can be forked
-    agent:     a `Request`, with two descriptors: the task's output, and ``go``
-    template:  the pid of the task; else why it can't be forked
+    agent:        the text of this module, then the names of the modules as JSON
+    fork server:  its new pid when they are imported, or the reason why no task can be forked
+    agent:        a `Request` with two descriptors: the output of a task, and ``go``
+    fork server:  the pid of the task, or the reason why it cannot be forked
 
-The task is forked twice, so that the agent, a subreaper, becomes its parent. It waits for a byte on ``go``,
-which the agent sends when it knows the pid; at the end of ``go`` it exits.
+A task is forked twice, so that the agent, which is a subreaper, becomes its parent. The task waits for a byte
+on ``go``, which the agent sends when it knows the pid. If ``go`` is closed instead, the task exits.
 """
 
 import array
@@ -26,34 +26,38 @@ from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-#: What the template's Python runs: before any import it takes the working folder off the path, where that is
-#: not safe (Python 3.11); then it reads this module from its stdin, the socket.
+#: What the Python of a fork server runs. Before any import it removes the working folder from ``sys.path``,
+#: unless that is not there (``safe_path`` of Python 3.11). Then it reads this module from its stdin, which is
+#: the socket.
 LOADER = (
     "import sys\n"
     "if not getattr(sys.flags, 'safe_path', False): del sys.path[0]\n"
     "import os\n"
     "exec(compile(os.read(0, 1 << 20), 'launch-template', 'exec'), {'__name__': 'template'})"
 )
-#: The template's last argument. Process lists show the memory of the arguments: a forked task writes its own
-#: command line there, which may be as long as this.
+#: The last argument of a fork server. Process lists show the memory of the arguments, and a forked task
+#: writes its own command line there, which may be as long as this.
 PADDING = " " * 2000
-#: Largest packet, in bytes.
 _MAX_PACKET_BYTES = 1 << 20
-#: Threads that a process may have when it forks: the main one, and one of a numerical library.
+# A process may fork while it has its main thread and one idle thread of a numerical library.
 _MAX_THREADS = 2
 
 Request = Dict[str, Any]
 
 
 def run() -> None:
-    """Import the modules; in each fork, become the task that the agent asks for."""
+    """Be a fork server: import the modules, then fork a task for each request of the agent.
+
+    This returns only in the forked tasks, after their program has run.
+    """
     given = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
     link = socket.socket(fileno=os.dup(0))
     _replace(os.open(os.devnull, os.O_RDONLY), 0)
     _replace(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
     _import(link, json.loads(link.recv(_MAX_PACKET_BYTES)))
-    importlib.invalidate_caches()  # a task finds files that are made later
+    # Otherwise a task would not find modules whose files are made later.
+    importlib.invalidate_caches()
     gc.collect()
     gc.freeze()
     _continue_in_fork(link)
@@ -66,7 +70,7 @@ def run() -> None:
 
 
 def _import(link: socket.socket, modules: Sequence[str]) -> None:
-    """Import modules; if one fails, in whatever way, tell the agent and exit."""
+    """Import modules. If one of them fails, even by SystemExit, tell the agent and exit."""
     _show_as(["launch-template", *modules])
     try:
         for name in modules:
@@ -79,10 +83,11 @@ def _import(link: socket.socket, modules: Sequence[str]) -> None:
 
 
 def _continue_in_fork(link: socket.socket) -> None:
-    """Go on in a fork; the agent ends this process.
+    """Fork, and return in the child only. The agent kills this process when it knows the child.
 
-    The fork has not mapped what only loading needs, such as half of TensorFlow's library. A first fork is for
-    libraries that handle forks (OpenBLAS): they end their threads then, and start them when needed.
+    The child does not map the memory that was needed only for loading, such as half of TensorFlow's library.
+    Before that, another fork lets libraries that handle forks (OpenBLAS) stop their threads. They start them
+    again when they need them.
     """
     pid = os.fork()
     if pid == 0:
@@ -96,7 +101,10 @@ def _continue_in_fork(link: socket.socket) -> None:
 
 
 def _check_threads(link: socket.socket) -> None:
-    """If other threads run in this process, tell the agent and exit: a fork would lack them, and hang."""
+    """Check that this process may fork, otherwise tell the agent and exit.
+
+    A fork lacks all other threads of this process, and would hang if it waited for one of them.
+    """
     threads = len(os.listdir("/proc/self/task"))
     if threads > _MAX_THREADS:
         link.send(f"{threads} threads run after the import, and a fork has none of them".encode())
@@ -104,7 +112,11 @@ def _check_threads(link: socket.socket) -> None:
 
 
 def _serve(link: socket.socket) -> Request:
-    """Fork a task for each request; returns in each task. Ends the process when the agent is gone."""
+    """Fork a task for each request of the agent, and exit when the agent is gone.
+
+    Returns:
+        The request, and only in the forked task.
+    """
     while True:
         data, ancillary, _, _ = link.recvmsg(_MAX_PACKET_BYTES, socket.CMSG_SPACE(8))
         if not data:
@@ -121,10 +133,15 @@ def _serve(link: socket.socket) -> Request:
 
 
 def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
-    """Fork a task whose parent is the agent, not this process.
+    """Fork a task whose parent becomes the agent, by a child of ours that forks the task and exits.
+
+    Args:
+        tag: The process tag of the task.
+        fds: Two descriptors from the agent: the output of the task, and ``go``.
 
     Returns:
-        Its pid; 0: none could be made; ``None``: this is the task, and the agent lets it go on.
+        In this process, the pid of the task, or 0 if it could not be forked. In the task, None, as soon as
+        the agent lets it run.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -142,15 +159,21 @@ def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
     os.close(writing)
     answer = os.read(reading, 32)
     os.close(reading)
-    os.waitpid(child, 0)  # now the agent is the task's parent
+    # Without its parent the task now belongs to the agent.
+    os.waitpid(child, 0)
     return int(answer or 0)
 
 
 def _may_go(answer: int, output: int, go: int) -> bool:
-    """Make this fork a task with a session and its output; wait until the agent knows it.
+    """Give this fork a session and the output of its task, report its pid, and wait for the agent.
+
+    Args:
+        answer: The pipe to the fork server, for our pid.
+        output: The descriptor that becomes stdout and stderr.
+        go: The agent writes a byte to it, or closes it.
 
     Returns:
-        Whether the agent has accepted it.
+        Whether the agent lets the task run.
     """
     os.setsid()
     os.write(answer, str(os.getpid()).encode())
@@ -163,11 +186,11 @@ def _may_go(answer: int, output: int, go: int) -> bool:
 
 
 def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
-    """Give this process the environment of the task, and what else a Python of its own would have.
+    """Give this process the folder, the environment and the command line of its task.
 
     Args:
-        request: Of the agent.
-        added: Variables that Python and the modules have set.
+        request: The request of the agent.
+        added: Environment variables that Python and the imported modules have set. They stay set.
     """
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -177,11 +200,16 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     _show_as(request["argv"])
     sys.orig_argv = list(request["argv"])
     if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()  # else every task has the same random numbers
+        # Otherwise all tasks would draw the same random numbers.
+        numpy.seed()
 
 
 def _show_as(argv: List[str]) -> None:
-    """Show the task's command line in process lists, cut to the size of the template's arguments."""
+    """Change the command line of this process in process lists.
+
+    Args:
+        argv: The command line. It is cut to the size of the fork server's arguments, see `PADDING`.
+    """
     with suppress(OSError, ValueError):
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])
@@ -192,9 +220,9 @@ def _show_as(argv: List[str]) -> None:
 
 
 def _become(request: Request) -> None:
-    """Run the program as Python's own command line does; its end is that of this Python.
+    """Run the program of the task as Python's own command line does.
 
-    A traceback shows only the frames that a cold start has.
+    A traceback shows the frames of the program only, as if it had been started by itself.
     """
     prepare, program = _program(*request["argv"][1:])
     if not getattr(sys.flags, "safe_path", False):
@@ -210,7 +238,15 @@ def _become(request: Request) -> None:
 
 
 def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
-    """Return the entry of ``sys.path`` for a command line of Python, and a function that runs its program."""
+    """Interpret the command line of a Python: ``-m MODULE``, ``-c CODE`` or a file.
+
+    Args:
+        first: The first argument after the interpreter.
+        rest: All further arguments.
+
+    Returns:
+        What belongs at the front of ``sys.path``, and a function that runs the program.
+    """
     if first == "-m":
         sys.argv = ["-m", *rest[1:]]
         return os.getcwd(), lambda: runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
@@ -230,12 +266,14 @@ def _compiled(file: str) -> Any:
 
 
 def _without_ours(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
+    """Return a traceback without its first frames, which belong to this module."""
     while traceback is not None and traceback.tb_frame.f_globals is globals():
         traceback = traceback.tb_next
     return traceback
 
 
 def _replace(fd: int, number: int) -> None:
+    """Move a descriptor to a number, and close what had this number."""
     os.dup2(fd, number)
     os.close(fd)
 

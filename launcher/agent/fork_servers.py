@@ -1,8 +1,8 @@
-"""The fork servers of an agent: processes from which tasks are forked, with modules already imported.
+"""The agent's side of its fork servers: processes from which tasks are forked, with modules imported already.
 
-`launcher.agent.fork_server` runs in them, and the agent calls `ForkServers`. A fork server that cannot serve
-is given up for good: its tasks start cold, with Pythons of their own, and the user gets one line with the
-reason.
+The agent calls `ForkServers`, and `launcher.agent.fork_server` runs in the processes. A fork server must
+never keep a task from starting: if it cannot serve, it is given up for good, its tasks start cold, each with
+a Python of its own, and the user gets one line with the reason.
 """
 
 from __future__ import annotations
@@ -26,46 +26,56 @@ from launcher.common.events import Preload, StartTask
 from launcher.common.record import Record, replace
 from launcher.common.text import signal_name
 
-# A task waits so long for the modules. The supervisor allows a start 60 seconds.
+# A task waits at most this long for the imports. The supervisor allows 60 seconds for the start of a task.
 _IMPORT_TIMEOUT_SECONDS = 50.0
 _FORK_TIMEOUT_SECONDS = 10.0
 _MAX_ANSWER_BYTES = 4096
 
 
 class _Fork(Record):
-    """A task that is being forked: our ends of its output and of ``go``, and its tag."""
+    """A task that a fork server was asked to fork."""
 
     start: StartTask
+    #: The descriptor from which the output of the task is read.
     output: int
+    #: The descriptor to which the agent writes a byte to let the task run.
     go: int
+    #: The process tag of the task.
     tag: int
 
 
 class _ForkServer:
-    """One fork server.
+    """What is known about one fork server. `ForkServers` acts on it.
 
     Args:
-        command: The command that asked for it, without its tasks.
-        pid: The process.
-        link: A socket to the process; None if the fork server was given up.
+        command: The command of the launcher that asked for it, without its tasks.
+        pid: The pid of its process.
+        link: A socket to the process, or None if the fork server was given up.
     """
 
     def __init__(self, command: Preload, pid: int, link: Optional[socket.socket]) -> None:
         self.command = command
         self.pid = pid
         self.link = link
+        #: Tasks that it was not yet asked to fork.
         self.waiting: List[StartTask] = []
-        #: Whether the modules are imported, and whether it can take a request.
-        self.is_ready = self.is_idle = False
-        #: Whether its last message was read.
+        #: Whether the modules are imported.
+        self.is_ready = False
+        #: Whether it can accept a request now.
+        self.is_idle = False
+        #: Whether its end of the socket is closed, so that no message will follow.
         self.is_silent = False
         #: The task of its last request, unless that was cancelled.
         self.fork: Optional[_Fork] = None
-        #: When it is given up (monotonic).
+        #: When to give it up if it has not answered (monotonic), or None if no answer is due.
         self.due: Optional[float] = None
 
     def cancel_fork(self) -> List[StartTask]:
-        """Cancel the fork under way, if there is one: its process exits. Returns the task."""
+        """Cancel the fork under way, so that its process exits.
+
+        Returns:
+            The task that is not forked, or an empty list if no fork was under way.
+        """
         fork, self.fork = self.fork, None
         if fork is None:
             return []
@@ -75,14 +85,14 @@ class _ForkServer:
 
 
 class ForkServers:
-    """The fork servers of an agent.
+    """The fork servers of an agent (``--preload``). Nothing here blocks.
 
     Args:
-        selector: Wakes the agent.
+        selector: Wakes the agent when a fork server has sent something.
         spawner: Starts processes.
-        task_processes: Knows which processes belong to tasks.
+        task_processes: Told which processes belong to the agent itself, and which tags to tasks.
         on_forked: Called with a task that was forked, and its process.
-        on_refused: Called with a task that no fork server can fork, although there was one for it.
+        on_refused: Called with a task that has a fork server which cannot fork it. The task starts cold.
         on_notice: Called with a line for the user.
     """
 
@@ -106,7 +116,7 @@ class ForkServers:
         self._by_task: Dict[TaskId, _ForkServer] = {}
 
     def start(self, command: Preload) -> None:
-        """Start a fork server, unless there is one with the same modules and environment."""
+        """Start a fork server for tasks, unless one with the same modules and environment can be shared."""
         without_tasks = replace(command, tasks=())
         same = [found for found in self._fork_servers if found.command == without_tasks]
         if not same:
@@ -115,6 +125,11 @@ class ForkServers:
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
     def _started(self, command: Preload) -> _ForkServer:
+        """Start the process of a fork server, and send it the names of the modules.
+
+        Returns:
+            The fork server. It is one that was given up if its process cannot be started.
+        """
         from launcher.agent import fork_server  # noqa: PLC0415 - few agents need runpy and ctypes
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,7 +137,8 @@ class ForkServers:
         try:
             prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
             pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
-        except LaunchError:  # the tasks can't be started either, and report it
+        except LaunchError:
+            # The tasks cannot be started either, and will report the reason.
             ours.close()
             return _ForkServer(command, 0, None)
         finally:
@@ -131,7 +147,8 @@ class ForkServers:
         started = _ForkServer(command, pid, ours)
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
-        with suppress(OSError):  # its end is reported where it is read
+        # If its process has ended already, `_read` will notice.
+        with suppress(OSError):
             ours.send(_source_of(fork_server).encode())
             ours.send(json.dumps(command.modules).encode())
         return started
@@ -139,7 +156,11 @@ class ForkServers:
     # ------------------------------------------------------------------ tasks
 
     def fork(self, start: StartTask) -> bool:
-        """Fork a task as soon as possible. Returns False if there is no fork server for it."""
+        """Let the fork server of a task fork it, as soon as possible.
+
+        Returns:
+            Whether the task has a fork server. Otherwise it is to be started cold.
+        """
         found = self._by_task.get(start.task)
         if found is None or found.link is None:
             return False
@@ -150,7 +171,14 @@ class ForkServers:
         return True
 
     def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
-        """Do not fork those of these tasks that have no process yet. Returns them."""
+        """Do not fork tasks that are to be stopped before they have a process.
+
+        Args:
+            tasks: The names of the tasks that are to be stopped.
+
+        Returns:
+            Those of them that waited for a fork server.
+        """
         cancelled: List[StartTask] = []
         for found in self._fork_servers:
             cancelled += [start for start in found.waiting if start.task in tasks]
@@ -160,11 +188,21 @@ class ForkServers:
         return cancelled
 
     def _ask(self, found: _ForkServer) -> None:
-        """Let a fork server fork the next task that can be started, if it can."""
+        """Let an idle fork server fork the first of its waiting tasks that can be started."""
         while found.is_idle and found.waiting and found.link:
             self._ask_for(found, found.waiting[0], found.link)
 
     def _ask_for(self, found: _ForkServer, start: StartTask, link: socket.socket) -> None:
+        """Send a fork server the request to fork its first waiting task.
+
+        If the task cannot be started at all, it leaves the queue. If the request cannot be sent, the fork
+        server is given up.
+
+        Args:
+            found: The fork server, which is idle.
+            start: Its first waiting task.
+            link: The socket to it.
+        """
         tag = self._spawner.new_tag()
         fds: List[int] = []
         try:
@@ -177,7 +215,8 @@ class ForkServers:
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        except LaunchError:  # its cold start reports why
+        except LaunchError:
+            # A cold start fails in the same way, and reports the reason.
             self._on_refused(found.waiting.pop(0))
             return
         except OSError as error:
@@ -194,16 +233,22 @@ class ForkServers:
     # ------------------------------------------------------------------ what fork servers send
 
     def _read(self, found: _ForkServer, link: socket.socket) -> None:
+        """Handle a message of a fork server: a pid, or the reason why it cannot serve.
+
+        The pid is that of the fork server itself after the imports, and later that of a forked task.
+        """
         try:
             answer = link.recv(_MAX_ANSWER_BYTES)
         except OSError:
             answer = b""
-        if not answer:  # `reaped` tells how it ended
+        if not answer:
+            # Its process has ended. `reaped` will learn how.
             found.is_silent = True
             self._selector.unregister(link)
             return
         known = self._forked if found.is_ready else self._imported
-        cancelled = found.is_ready and found.fork is None  # its process may be killed before it has a pid
+        # The process of a cancelled fork exits by itself, so its pid is not used.
+        cancelled = found.is_ready and found.fork is None
         if cancelled or (answer.isdigit() and known(found, int(answer))):
             found.is_ready, found.is_idle, found.due = True, True, None
             self._ask(found)
@@ -212,24 +257,33 @@ class ForkServers:
             self._give_up(found, why)
 
     def _imported(self, found: _ForkServer, pid: int) -> bool:
-        """Handle the end of the imports: a fork of the fork server takes all later requests.
+        """Handle the end of the imports. From now on a fork of the first process is the fork server.
+
+        Args:
+            found: The fork server.
+            pid: The pid of that fork.
 
         Returns:
-            Whether the process with this pid exists and is that fork.
+            Whether this process exists and is a child of the first one.
         """
         process = processes.read_process(pid)
         if process is None or process.parent != found.pid:
             return False
         self._task_processes.own.add(pid)
-        os.kill(found.pid, signal.SIGKILL)  # it has a child, so it was not reaped
+        # A process that has a child cannot have been reaped, so the pid is still that of the first one.
+        os.kill(found.pid, signal.SIGKILL)
         found.pid = pid
         return True
 
     def _forked(self, found: _ForkServer, pid: int) -> bool:
-        """Handle the pid of a forked task: let the task run.
+        """Handle the pid of a forked task, and let the task run.
+
+        Args:
+            found: The fork server.
+            pid: The pid of the task.
 
         Returns:
-            Whether the process with this pid exists and is that task.
+            Whether this process exists, is our child by now, and carries the tag of the task.
         """
         fork, process = found.fork, processes.read_process(pid)
         if fork is None or process is None or process.parent != os.getpid():
@@ -238,7 +292,8 @@ class ForkServers:
             return False
         found.fork = None
         self._on_forked(fork.start, Started(pid, fork.output, fork.tag))
-        with suppress(OSError):  # it was killed
+        # The task may have been killed meanwhile.
+        with suppress(OSError):
             os.write(fork.go, b"1")
         os.close(fork.go)
         return True
@@ -246,7 +301,12 @@ class ForkServers:
     # ------------------------------------------------------------------ the end of fork servers
 
     def reaped(self, pid: int, status: int) -> None:
-        """Give up a fork server that has ended, if this child of the agent is one."""
+        """Give up a fork server whose process has ended.
+
+        Args:
+            pid: A child of the agent that was reaped. It need not be a fork server.
+            status: Its wait status.
+        """
         for found in self._fork_servers:
             while found.pid == pid and found.link is not None:
                 if found.is_silent:
@@ -261,30 +321,35 @@ class ForkServers:
         return min((found.due for found in self._fork_servers if found.due is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Give up fork servers that take too long."""
+        """Give up the fork servers whose answer is overdue."""
         for found in self._fork_servers:
             if found.due is not None and found.due <= now:
                 self._give_up(found, "its process takes too long")
 
     def close(self) -> None:
-        """End all fork servers. Tasks that wait for one are not started."""
+        """Stop all fork servers. Tasks that wait for one are not started."""
         for found in self._fork_servers:
             self._end(found)
 
     def _give_up(self, found: _ForkServer, why: str) -> None:
-        """Tell the user why a fork server cannot serve. Its tasks start cold."""
+        """Stop a fork server that cannot serve, tell the user why, and let its waiting tasks start cold."""
         waiting = self._end(found)
         self._on_notice(f"--preload {','.join(found.command.modules)} has no effect: {why}")
         for start in waiting:
             self._on_refused(start)
 
     def _end(self, found: _ForkServer) -> List[StartTask]:
-        """End a fork server. Returns the tasks that waited for it."""
+        """Stop a fork server for good.
+
+        Returns:
+            The tasks that waited for it.
+        """
         if found.link is not None:
             if not found.is_silent:
                 self._selector.unregister(found.link)
             found.link.close()
-        if found.pid in self._task_processes.own:  # not reaped: the pid is still the fork server's
+        # Until it is reaped, the pid belongs to the fork server.
+        if found.pid in self._task_processes.own:
             os.kill(found.pid, signal.SIGKILL)
         waiting = [*found.cancel_fork(), *found.waiting]
         found.link, found.due, found.waiting = None, None, []
@@ -292,7 +357,7 @@ class ForkServers:
 
 
 def _source_of(module: Any) -> str:
-    """Return the text of a module of ours, from its file or from the launcher."""
+    """Return the source text of a module of ours, from its file or from what the launcher has sent."""
     if "__file__" not in vars(module):
         return str(module.__loader__.get_source(module.__name__))
     with open(module.__file__, encoding="utf-8") as file:

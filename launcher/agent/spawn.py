@@ -1,7 +1,8 @@
-"""Starts the processes of tasks: each gets a session of its own and a pipe for its output.
+"""Starts the processes of tasks, each in a session of its own and with a pipe for its output.
 
-The agent calls `Spawner`, and so do fork servers. A program is found along the PATH of its task. A process
-starts with the limits, signals and folder that it would have without launch.
+The agent and its `ForkServers` use `Spawner`. A program is looked up along the PATH of its task. A task must
+start with the limits, signals and folder that it would have without launch: nothing that the agent changed
+for itself may reach it.
 """
 
 import errno
@@ -18,24 +19,24 @@ from launcher.common.record import Record
 from launcher.common.text import why_not_started
 from launcher.common.trusted_io import open_regular
 
-#: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
-#: hung Python program gets SIGABRT.
+#: Variables of every task unless the user sets them. Output arrives without delay, and a hung Python program
+#: prints its stack traces when it is sent SIGABRT.
 DEFAULT_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-#: Where gRPC looks for a proxy, unless ``grpc_proxy`` is set: the tasks could not connect to each other.
+#: Unless ``grpc_proxy`` is set, gRPC uses the proxy in these, and tasks could not connect to each other.
 _PROXY_VARIABLES = ("http_proxy", "https_proxy")
 
-#: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
+#: Tasks start with the kernel's default actions, even for signals that nohup, the user's shell or Python
+#: ignore.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-
 
 _MISSING_LOADER = (
     "can't be run: the loader that it was built for is missing: was it built for another system?"
 )
-#: Bytes of a script in which the kernel looks for its interpreter.
+#: The kernel looks for the interpreter of a script in its first bytes only.
 _SHEBANG_BYTES = 256
-#: Editors on Windows begin files with it.
+#: Editors on Windows write it at the beginning of a file.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Why a program can't be run, by the error of the kernel.
+#: Why a program cannot be run, by the error number of the kernel.
 _NOT_RUNNABLE_REASONS: Dict[Optional[int], str] = {
     errno.ENOENT: _MISSING_LOADER,
     errno.ENOTDIR: _MISSING_LOADER,
@@ -46,32 +47,36 @@ _NOT_RUNNABLE_REASONS: Dict[Optional[int], str] = {
 
 
 class Prepared(Record):
-    """A command that can be started, in the folder that the agent has entered."""
+    """A command that can be started now, because the agent has entered the folder in which it runs."""
 
+    #: The file of the program.
     path: str
     argv: List[str]
     environment: Dict[str, str]
 
 
 class Started(Record):
-    """A started process, the non-blocking reading end of its output, its tag (0: none)."""
+    """A task's process that has just been started."""
 
     pid: int
+    #: A non-blocking descriptor from which the output of the task is read.
     output: int
+    #: The process tag, or 0 if this user may not set one.
     tag: int
 
 
-#: File descriptors that the agent needs for each task, and for itself.
+# A task needs up to three (its output, its port and a pidfd), and one more while it starts.
 _DESCRIPTORS_PER_TASK = 4
 _OWN_DESCRIPTORS = 64
 
 
 class Limits:
-    """Resource limits of the agent, and those that tasks start with.
+    """The resource limits of the agent, and those with which tasks start.
 
-    A task takes two or three descriptors of the agent, and the usual limit is 1024; programs that use
-    select(2) rely on it, so they must not inherit the agent's. Limits are set for the moment of the start,
-    not changed afterwards: what a task forks at once has the right ones too.
+    An agent with many tasks needs more file descriptors than the usual limit of 1024. Tasks must not inherit
+    the raised limit, because programs that use select(2) rely on the usual one. The limits are those of the
+    task while it starts, and are not changed afterwards, so that what it forks at once inherits the right
+    ones, too.
     """
 
     def __init__(self) -> None:
@@ -79,7 +84,14 @@ class Limits:
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> bool:
-        """Raise our soft limit of open files for this number of tasks; whether the hard limit allows it."""
+        """Raise the agent's soft limit of open files as far as a number of tasks requires.
+
+        Args:
+            tasks: How many tasks the agent will run.
+
+        Returns:
+            Whether the hard limit allows as many descriptors as are needed.
+        """
         _, hard = self._files
         needed = tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
         if hard != resource.RLIM_INFINITY:
@@ -91,12 +103,19 @@ class Limits:
 
     @contextmanager
     def of_task(self, tag: int) -> Iterator[bool]:
-        """Set limits and tag while a process starts. Yields whether this user may set the tag."""
+        """Return a context in which a process starts with the limits of a task.
+
+        Args:
+            tag: The process tag for it, which is one of these limits.
+
+        Yields:
+            Whether the process gets the tag. Its hard limit may forbid that.
+        """
         resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, self._realtime[1]))
             tagged = True
-        except (OSError, ValueError):  # the hard limit is below it
+        except (OSError, ValueError):
             tagged = False
         try:
             yield tagged
@@ -106,21 +125,22 @@ class Limits:
 
 
 class Spawner:
-    """Starts processes.
+    """Starts the processes of one agent: first `prepare` a command, then `spawn` it.
 
     Args:
-        agent: The agent's number, for tags.
+        agent: The number of the agent, which is part of all process tags.
     """
 
     def __init__(self, agent: int) -> None:
         self.limits = Limits()
         self._agent = agent
         self._count = 0
-        #: The folder in which the agent was started: relative folders are below it.
+        #: The folder in which the agent was started. Relative working folders are below it.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        #: The tasks' standard input. The second one stands for what a process inherits while it starts:
-        #: posix_spawn takes no descriptor above the tasks' limit of open files.
+        #: The standard input of tasks, which is ``/dev/null``.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
+        #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
+        #: descriptors above the tasks' limit of open files, and the agent may have such ones.
         self._inherited = os.dup(self._nothing)
         self._environment = {**DEFAULT_VARIABLES, **os.environ}
 
@@ -132,20 +152,21 @@ class Spawner:
         venv: Optional[str] = None,
         script: Optional[str] = None,
     ) -> Prepared:
-        """Find the program ``argv``, and enter the folder in which it runs.
+        """Find a program, complete its environment, and enter the folder in which it runs.
 
         Args:
-            argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
-            extra: Environment added to the agent's own.
-            workdir: The folder in which it runs, relative to the one in which the agent was started.
-                None: that one.
-            venv: The environment that it runs in, see `environment_variables`.
-            script: A file that must be there.
+            argv: The command line. ``argv[0]`` is a path, or a name to look up along the task's PATH.
+            extra: Variables that are added to the environment of the agent.
+            workdir: The folder in which the program runs, relative to the one in which the agent was started.
+                If it is None, the program runs in that one.
+            venv: The Python environment of the program, see `environment_variables`.
+            script: A script that must exist, because the program will read it.
 
         Raises:
-            LaunchError: With the exit code that stands for it.
+            LaunchError: The program cannot be run. The error contains the exit code of such a task.
         """
-        argv = [os.path.expanduser(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
+        # A Python of a virtual environment finds its packages by argv[0], so this needs the whole path, too.
+        argv = [os.path.expanduser(argv[0]), *argv[1:]]
         environment: Dict[str, str] = {**self._environment, **extra}
         if any(environment.get(name) for name in _PROXY_VARIABLES):
             environment.setdefault("grpc_proxy", "")
@@ -160,10 +181,13 @@ class Spawner:
         return Prepared(path, argv, environment)
 
     def spawn(self, prepared: Prepared) -> Started:
-        """Start a task with a pipe for its output.
+        """Start the process of a task, with a pipe for its output.
+
+        Args:
+            prepared: The command. The agent must still be in the folder that `prepare` has entered.
 
         Raises:
-            LaunchError: With the exit code that stands for it.
+            LaunchError: No process was started. The error contains the exit code of such a task.
         """
         try:
             reading, writing = os.pipe()
@@ -180,30 +204,38 @@ class Spawner:
         return Started(pid, reading, tag)
 
     def spawn_with_stdin(self, prepared: Prepared, stdin: int) -> int:
-        """Start a process that does not belong to a task. Its output is discarded.
+        """Start a process that does not belong to a task, such as a fork server. Its output is discarded.
 
         Args:
-            prepared: By `prepare`.
-            stdin: The descriptor of its standard input.
+            prepared: The command. The agent must still be in the folder that `prepare` has entered.
+            stdin: The descriptor that becomes its standard input.
 
         Returns:
-            Its pid.
+            The pid.
 
         Raises:
-            LaunchError: With the exit code that stands for it.
+            LaunchError: No process was started.
         """
         return self._spawn(prepared, stdin, (self._inherited, self._nothing, self._nothing))[0]
 
     def new_tag(self) -> int:
-        """Return a tag for a process."""
+        """Return a process tag that no other process of this agent has."""
         self._count += 1
         return processes.tag(self._agent, self._count)
 
     def _spawn(self, prepared: Prepared, inherited: int, streams: Sequence[int]) -> Tuple[int, int]:
-        """Start a process whose ``streams`` may be `_inherited`, which stands for ``inherited``.
+        """Start a process in a session of its own.
+
+        Args:
+            prepared: The command.
+            inherited: A descriptor that the process gets wherever ``streams`` contains `_inherited`.
+            streams: The stdin, stdout and stderr of the process: each is `_nothing` or `_inherited`.
 
         Returns:
-            Its pid, and its tag (0: this user may set none).
+            The pid, and the process tag or 0 if this user may not set one.
+
+        Raises:
+            LaunchError: The kernel refuses to run the program.
         """
         os.dup2(inherited, self._inherited, inheritable=False)
         tag = self.new_tag()
@@ -219,14 +251,22 @@ class Spawner:
                     setsigdef=_ALL_SIGNALS,
                 )
         except (OSError, ValueError) as error:
-            raise _explained(error, prepared.argv[0], prepared.path) from error
+            raise _start_error(error, prepared.argv[0], prepared.path) from error
         finally:
             os.dup2(self._nothing, self._inherited, inheritable=False)
         return pid, tag if tagged else 0
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
-    """Work in a task's folder while it starts, because posix_spawn cannot set the folder."""
+    """Change to the working folder of a task that is about to start, because posix_spawn cannot do that.
+
+    Args:
+        home: A descriptor of the folder in which the agent was started.
+        workdir: The folder, see `Spawner.prepare`.
+
+    Raises:
+        NotRunnableError: The folder cannot be entered.
+    """
     try:
         os.chdir(home)
         if workdir is not None:
@@ -237,13 +277,13 @@ def _enter(home: int, workdir: Optional[str]) -> None:
 
 
 def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
-    """Return the value of PWD for the folder that the agent has entered, by the name that a user knows.
+    """Return the value of PWD for the current folder, by the name that the user gave to it.
 
-    Shells and programs such as ``make`` believe PWD, and keep the name of a link to a folder.
+    Shells and programs such as ``make`` trust PWD, and keep the name of a link to a folder.
 
     Args:
-        inherited: PWD of the agent; it may name another folder.
-        workdir: What was entered, see `Spawner.prepare`.
+        inherited: The PWD of the agent, which may name another folder.
+        workdir: The folder that the agent has entered for the task, see `Spawner.prepare`.
     """
     below = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
     for name in (inherited, below):
@@ -253,22 +293,30 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
     return os.getcwd()
 
 
-def _explained(error: Exception, name: str, path: str) -> LaunchError:
-    """Return the error for a program that cannot be started.
+def _start_error(error: Exception, name: str, path: str) -> LaunchError:
+    """Return the error for a program that cannot be started, with advice where there is any.
 
     Args:
-        error: Of the kernel.
+        error: Why posix_spawn failed.
         name: The program, as the user named it.
-        path: Its file.
+        path: The file of the program.
     """
     code = error.errno if isinstance(error, OSError) else None
     if code in _NOT_RUNNABLE_REASONS:
-        return NotRunnableError(f"{name!r} {_about_first_line(code, path) or _NOT_RUNNABLE_REASONS[code]}")
+        return NotRunnableError(f"{name!r} {_fault_of_first_line(code, path) or _NOT_RUNNABLE_REASONS[code]}")
     return LaunchError(f"{name!r} can't be started: {_reason(error)}")
 
 
-def _about_first_line(code: Optional[int], path: str) -> str:
-    """Return what is wrong with the first line of a script; empty if nothing is, or if it is no script."""
+def _fault_of_first_line(code: Optional[int], path: str) -> str:
+    """Return why the kernel cannot use the ``#!`` line of a script.
+
+    Args:
+        code: The error number of the kernel.
+        path: The file of the script.
+
+    Returns:
+        An empty text if the line is not at fault, or if the file is not a script.
+    """
     try:
         with open_regular(path) as file:
             line = file.read(_SHEBANG_BYTES).partition(b"\n")[0]

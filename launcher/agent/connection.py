@@ -1,9 +1,9 @@
 """The agent's end of its connection to the launcher: one pipe, or one connection after another.
 
-On the launcher's own machine the agent has a pipe: its end of file means that the launcher is gone. Elsewhere
-a program passes its stdin and stdout to the agent (`launcher.agent.passed_streams`), and the agent itself
-reads and writes them. If the launcher does not connect again in time, the agent gives up: at once if it has
-no lease, as in a container of the launcher's own engine. Nothing here blocks.
+On the launcher's own machine the agent has a pipe, and its end-of-file means that the launcher is gone. On
+other machines a program passes its stdin and stdout to the agent (`launcher.agent.passed_streams`), which
+reads and writes them itself. If the launcher does not connect again in time, the agent gives up. Without a
+lease it gives up at once, as in a container of the launcher's own engine. Nothing here may block.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from launcher.common.errors import ProtocolError
 from launcher.common.protocol import Decoder, Hello, Message, MessageChannel, Refused, encode, swap
 from launcher.common.record import Record
 
-#: How long an agent waits at least for a new connection after one has closed.
+#: An agent waits at least this long for a new connection after one has closed.
 MIN_OUTAGE_SECONDS = 1.5
 # Above this load average per processor the agent waits longer in proportion, because a login takes longer.
 _BUSY_LOAD_PER_PROCESSOR = 2.0
 # An agent that wakes this long after a deadline was suspended. It waits for a connection once more.
 _SUSPENDED_SECONDS = 0.5
-#: How long after its last byte a connection is live: the launcher pings every 2 s. The end of a silent
-#: connection comes from the network, not from the launcher.
+#: The launcher pings every 2 s. If a connection that was silent for longer than this closes, the network has
+#: closed it and not the launcher.
 LIVE_SECONDS = 4.5
 _READ_BYTES = 128 * 1024
-# A large pipe to the launcher takes more output in one write.
+# A large pipe to the launcher accepts more output in one write.
 _PIPE_BYTES = 1024 * 1024
-_F_SETPIPE_SZ = 1031  # Python 3.8 does not define it
-# srun gives us a pseudo terminal, which takes 8 KiB at once. After a write of a part only, the agent tries
-# some more writes before it does something else, and waits before each.
+# The constant of fcntl, which Python 3.8 does not define.
+_F_SETPIPE_SZ = 1031
+# Under srun our stdout is a pseudo terminal, which accepts 8 KiB at once. So after an incomplete write the
+# agent tries some more, and waits a moment before each, before it does something else.
 _MAX_WRITES = 16
 _ROOM_MILLISECONDS = 1
 
@@ -49,27 +50,30 @@ OnDisconnect = Callable[[], None]
 class Patience(Record):
     """How long an agent waits for its launcher, in seconds."""
 
-    #: How long its tasks outlive a launcher that is silent.
+    #: How long the tasks outlive a launcher that is silent. It is infinite for an agent without a lease.
     lease: float = math.inf
-    #: How long it waits for the first greeting: this machine or that of the launcher may be busy.
+    #: How long the agent waits for the first greeting. This machine or that of the launcher may be busy.
     first_greeting: float = 30.0
-    #: How long it waits at least for a new connection after one has closed.
+    #: How long the agent waits at least for a new connection after one has closed.
     outage: float = MIN_OUTAGE_SECONDS
 
     @property
     def has_no_lease(self) -> bool:
-        """Return whether tasks outlive any silence of the launcher, but not the end of its connection."""
+        """Whether tasks outlive any silence of the launcher, but not the end of its connection."""
         return math.isinf(self.lease)
 
 
 class LauncherConnection:
-    """Reads and writes messages without blocking: over our stdin and stdout, or those of one peer at a time.
+    """The agent's connection to its launcher: it sends and receives messages, and decides when to give up.
+
+    It uses our own stdin and stdout, or those of one program at a time that has passed them to the agent.
+    Messages that are not acknowledged are sent again over the next connection.
 
     Args:
-        selector: Wakes the agent.
+        selector: Wakes the agent when bytes can be read or written.
         host: The name of the host in the plan.
         listener: The socket on which programs reach the agent. If it is None, our stdin and stdout are the
-            connection, which does not come back.
+            only connection.
         token: What the greeting on each connection to the listener must contain.
         patience: How long to wait for a launcher.
     """
@@ -88,17 +92,20 @@ class LauncherConnection:
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
         self.channel = MessageChannel(lambda: Decoder(False, host), token)
-        #: Whether the end of the first connection means that the launcher is gone: no network breaks it.
+        #: Whether the end of the first connection means that the launcher is gone, because no network can
+        #: have broken it.
         self.is_only = listener is None or patience.has_no_lease
-        #: Whether the launcher is gone for good. Then messages are dropped.
+        #: Whether the launcher is gone for good, so that messages are dropped.
         self.has_given_up = False
+        #: The descriptors of the present connection, or -1 if there is none.
         self._reading = self._writing = -1
-        #: Whether the connection takes no more bytes for the moment.
+        #: Whether the connection accepts no more bytes for the moment.
         self._is_full = False
+        #: When the last bytes arrived (monotonic).
         self._received_at = time.monotonic()
-        #: When to give up without a connection.
+        #: When to give up if there is no connection (monotonic).
         self._until = self._received_at + patience.first_greeting
-        #: The number of the present connection.
+        #: The launcher's number of the present connection, or -1 before the first one.
         self._attempt = -1
         #: A socket to the program whose stdin and stdout are the connection; None if they are our own.
         self._program: Optional[socket.socket] = None
@@ -112,11 +119,11 @@ class LauncherConnection:
     # ------------------------------------------------------------------ for the agent
 
     def serve(self, *, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
-        """Pass on what happens from now on.
+        """Set what is called when something happens.
 
         Args:
-            on_message: Called with each message.
-            on_disconnect: Called once the launcher will not come back.
+            on_message: Called with each message of the launcher.
+            on_disconnect: Called once, when the launcher is gone for good.
         """
         self._on_message, self._on_disconnect = on_message, on_disconnect
 
@@ -133,15 +140,20 @@ class LauncherConnection:
                 self._flush()
 
     def hold_output(self, *, is_held: bool) -> None:
-        """Keep the output of tasks here, or send it again."""
+        """Keep the output of tasks here, or send it.
+
+        Args:
+            is_held: Whether to keep it. All other messages are sent nevertheless.
+        """
         self.channel.held = is_held
         self._flush()
 
     def refuse(self, why: str) -> None:
-        """Tell the launcher why the agent exits without closing, then close the connection."""
+        """Tell the launcher why the agent exits unasked, then close the connection for good."""
         self._flush()
         if self._writing >= 0 and not self._is_full:
-            with suppress(OSError):  # it is broken
+            # The connection may be broken.
+            with suppress(OSError):
                 frame = b"".join(encode(Refused(why)))
                 os.write(self._writing, swap(frame) if self.channel.swapped else frame)
         self._give_up()
@@ -153,7 +165,7 @@ class LauncherConnection:
 
     @property
     def until(self) -> float:
-        """When to give up without a message from the launcher (monotonic)."""
+        """When to give up unless something arrives from the launcher before (monotonic)."""
         return self._received_at + self._patience.lease if self.is_open else self._until
 
     @property
@@ -174,7 +186,11 @@ class LauncherConnection:
         return self.until if due is None else min(due, self.until)
 
     def on_time(self, now: float) -> None:
-        """Send what is due. Give up if the launcher is gone."""
+        """Send pings and acknowledgements that are due, and give up if the launcher is gone.
+
+        Args:
+            now: The time (monotonic).
+        """
         due = self.next_due()
         if due is None or due > now:
             return
@@ -190,7 +206,15 @@ class LauncherConnection:
     # ------------------------------------------------------------------ the connection
 
     def _on_greeting(self, streams: PassedStreams, hello: Optional[Hello]) -> bool:
-        """Use these streams if their launcher is ours, and newer than the one of the present connection."""
+        """Use the streams of a program from now on, if the launcher behind them is ours.
+
+        Args:
+            streams: The stdin and stdout of the program.
+            hello: The greeting of the launcher, or None if it has not sent one.
+
+        Returns:
+            Whether the streams are used. Their connection must be newer than the present one.
+        """
         if hello is None:
             if self._attempt < 0:
                 self._until = min(self._until, time.monotonic() + self._outage_seconds())
@@ -213,14 +237,17 @@ class LauncherConnection:
         return True
 
     def _attach(self, reading: int, writing: int) -> None:
+        """Make two descriptors the present connection."""
         for fd in (reading, writing):
             os.set_blocking(fd, False)
-        with suppress(OSError):  # above this user's limit, or not a pipe: less works too
+        # It may not be a pipe, or the size may be above this user's limit. A smaller pipe works, too.
+        with suppress(OSError):
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
         self._reading, self._writing = reading, writing
         self._selector.register(reading, selectors.EVENT_READ, self._read)
 
     def _detach(self) -> None:
+        """Close the present connection, if there is one. Messages wait for the next one."""
         if self.is_open:
             self._wait_to_write(is_full=False)
             self._selector.unregister(self._reading)
@@ -234,7 +261,7 @@ class LauncherConnection:
         self.channel.disconnect()
 
     def _on_end(self) -> None:
-        """Note that the connection has closed. If we listen, the launcher may connect again."""
+        """React to the end of the present connection, and decide how long to wait for the next one."""
         self._detach()
         now = time.monotonic()
         if self.is_only:
@@ -245,26 +272,26 @@ class LauncherConnection:
             self._until = self._received_at + self._patience.lease
 
     def _outage_seconds(self) -> float:
-        """Return how long to wait for a new connection after one has closed."""
+        """Return how long to wait for a new connection after one has closed, on a machine with this load."""
         load_per_processor = os.getloadavg()[0] / (os.cpu_count() or 1)
         slowdown = max(1.0, load_per_processor / _BUSY_LOAD_PER_PROCESSOR)
         return max(self._patience.outage * slowdown, self.channel.grace)
 
     def _give_up(self) -> None:
-        """Drop queued messages and all later ones."""
+        """Close the connection for good, and drop queued messages and all later ones."""
         self.has_given_up = True
         self._detach()
         if self._peers is not None:
             self._peers.close()
 
     def _flush(self) -> None:
-        """Write as much as the connection takes now."""
+        """Write as much as the connection accepts now."""
         if self._writing < 0:
             return
         try:
             all_written = self.channel.write(self._writing, time.monotonic())
             for _ in range(_MAX_WRITES):
-                if all_written or not _takes_bytes_soon(self._writing):
+                if all_written or not _accepts_bytes_soon(self._writing):
                     break
                 all_written = self.channel.write(self._writing, time.monotonic())
             self._wait_to_write(is_full=not all_written)
@@ -272,6 +299,7 @@ class LauncherConnection:
             self._on_end()
 
     def _wait_to_write(self, *, is_full: bool) -> None:
+        """Let the selector wake us when the connection accepts bytes again, or no longer."""
         if is_full and not self._is_full:
             self._selector.register(self._writing, selectors.EVENT_WRITE, self._flush)
         elif self._is_full and not is_full:
@@ -279,6 +307,7 @@ class LauncherConnection:
         self._is_full = is_full
 
     def _read(self) -> None:
+        """Read what has arrived, and pass on its messages."""
         try:
             data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
@@ -297,8 +326,8 @@ class LauncherConnection:
             self._flush()
 
 
-def _takes_bytes_soon(fd: int) -> bool:
-    """Return whether a descriptor takes bytes within `_ROOM_MILLISECONDS`."""
+def _accepts_bytes_soon(fd: int) -> bool:
+    """Return whether a descriptor accepts bytes within `_ROOM_MILLISECONDS`."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(_ROOM_MILLISECONDS))

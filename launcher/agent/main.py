@@ -1,19 +1,28 @@
-"""How an agent starts, and how a launcher connects to one that runs.
+"""The entry points of an agent: how it starts, and how a launcher connects to one that runs.
 
 ==============  ======================================================================================
-`run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine
-`start`         on another machine: the agent as a daemon, then `connect`
-`serve`         in a container: the agent as the main process; our stdin and stdout are its first
-                connection, and it listens like a daemon
+`run`           on the launcher's own machine: the agent communicates through a pipe, its stdin and
+                stdout
+`start`         on another machine: starts the agent as a daemon, then does what `connect` does
+`serve`         in a container: the agent is the main process. Its stdin and stdout are its first
+                connection, and it listens for more like a daemon
 `serve_passed`  in a pod: the same, but another program has passed us its stdin and stdout
-`connect`       passes our stdin and stdout to the agent that listens, and waits until it closes them
+`connect`       passes our stdin and stdout to an agent that listens, and waits until it closes them
 ==============  ======================================================================================
 
-Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
-but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these
-files are removed if the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks
-get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.Patience`. A launcher of the
-same version sends these modules, and names these functions.
+A launcher of the same version sends these modules to the host, and names one of these functions. It passes a
+mapping of arguments with these keys:
+
+==========  ==========================================================================================
+``host``    the name of the host in the plan
+``agent``   the number of the agent, for process tags
+``token``   what a launcher must know to connect to the agent (all but `run`)
+``lease``   how many seconds the tasks outlive a silent launcher (all but `run`)
+``job``     the name of the run, if files were copied to the host. They are removed if the launcher
+            does not come back
+``grace``   how many seconds the tasks get if the agent is sent SIGTERM (in a pod)
+``outage``  see `launcher.agent.connection.Patience` (in a pod)
+==========  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -39,10 +48,11 @@ from launcher.agent.watchdog import Deadline, watch
 from launcher.common.errors import LaunchError
 from launcher.common.protocol import Refused, encode, swap
 
-# Limits for killing processes that earlier runs left, and those of an agent that died with its watchdog.
+# How long to kill processes that earlier runs have left behind on this machine.
 _SWEEP_TIMEOUT_SECONDS = 2.0
+# How long to kill the processes of an agent that was killed together with its watchdog.
 _KILL_TIMEOUT_SECONDS = 5.0
-# This machine may be busy.
+# The agent accepts at once, unless this machine is very busy.
 _ACCEPT_TIMEOUT_SECONDS = 10.0
 # Each pause is twice as long as the one before.
 _FIRST_POLL_SECONDS = 0.002
@@ -53,12 +63,14 @@ def run(
     listener: Optional[socket.socket] = None,
     peer: Optional[socket.socket] = None,
 ) -> NoReturn:
-    """Be the agent under its watchdog.
+    """Become the watchdog, and run the agent in a child.
 
     Args:
-        arguments: What the launcher says, see above.
-        listener: The socket on which programs reach the agent. Without it the agent has a pipe.
-        peer: A socket to the program that passed us its stdin and stdout, which are the first connection.
+        arguments: The arguments of the launcher, see the top of this module.
+        listener: The socket on which programs reach the agent. Without one, our stdin and stdout are its only
+            connection to the launcher.
+        peer: A socket to the program that has passed us its stdin and stdout for the first connection, or
+            None if there is no such program.
     """
     processes.carry_tag(int(arguments["agent"]))
     processes.show_as(f"tf-agent {arguments['host']}")
@@ -81,8 +93,10 @@ def _run_agent(
     """Be the agent, in the child of the watchdog.
 
     Args:
-        arguments, listener, peer: See `run`.
-        deadline: What the agent renews for its watchdog; None if the watchdog watches our stdin.
+        arguments: The arguments of the launcher, see the top of this module.
+        listener: The socket on which programs reach the agent, or None if it has only a pipe.
+        peer: A socket to the program that has passed us its stdin and stdout, or None.
+        deadline: The deadline that the agent renews, or None if the watchdog watches our stdin instead.
         watchdog: A descriptor that reaches end-of-file when the watchdog exits.
 
     Returns:
@@ -111,9 +125,15 @@ def _run_agent(
 
 
 def start(arguments: Mapping[str, Any]) -> int:
-    """Start the daemon, and connect to it.
+    """Start the agent as a daemon, and connect to it.
 
-    It lives already if the answer to an earlier request got lost.
+    If the launcher has asked before and the answer got lost, the agent runs already. Then this only connects.
+
+    Args:
+        arguments: The arguments of the launcher, see the top of this module.
+
+    Returns:
+        The exit status, see `connect`.
     """
     try:
         listener = listen(str(arguments["token"]))
@@ -121,7 +141,8 @@ def start(arguments: Mapping[str, Any]) -> int:
         if error.errno != errno.EADDRINUSE:
             raise
         return connect(arguments)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
+    # If SIGCHLD was inherited as ignored, children would leave no exit status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watchdog = processes.fork()
     if watchdog:
         listener.close()
@@ -136,11 +157,13 @@ def start(arguments: Mapping[str, Any]) -> int:
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be an agent that listens, under its watchdog. Our stdin and stdout are its first connection.
+    """Be an agent that listens, under its watchdog, with our stdin and stdout as its first connection.
 
-    Without a lease, they are its only one: their end is the end of the launcher.
+    Without a lease they are its only connection, and the launcher is gone when they are closed. If stdin is
+    closed before the first message, the launcher is gone already, and nothing starts.
 
-    Without a first message on stdin the launcher is gone. Then nothing starts.
+    Args:
+        arguments: The arguments of the launcher, see the top of this module.
     """
     processes.close_inherited()
     waiting = select.poll()
@@ -151,15 +174,19 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     if processes.fork() == 0:
         listener.close()
         processes.leave_to_launcher()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a step: the agent reports that
+        # Slurm sends SIGTERM to all processes of a step. This one must stay until the agent has reported it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os._exit(connect(arguments))
     run(arguments, listener)
 
 
 def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be an agent that listens, under its watchdog. Its first connection is the passed stdin and stdout.
+    """Be an agent that listens, under its watchdog, with the passed stdin and stdout as its first connection.
 
-    See `launcher.backends.bootstrap.waiting`.
+    Our own stdin is a socket to the program that has passed them, see `launcher.backends.bootstrap.waiting`.
+
+    Args:
+        arguments: The arguments of the launcher, see the top of this module.
     """
     listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
     os.dup2(PASSED_STDIN, 0)
@@ -168,32 +195,34 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
-    """Remove the files that were copied here, because no launcher has seen the end of the job."""
+    """Remove the files that were copied to this host, because the launcher is gone and will not do it."""
     if "job" not in arguments:
         return
     from launcher.agent.files import discard  # noqa: PLC0415 - only if the launcher is lost
 
-    with suppress(OSError, LaunchError):  # the next sync there tries again
+    # What cannot be removed now is removed by a later sync.
+    with suppress(OSError, LaunchError):
         discard(str(arguments["job"]))
 
 
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """Pass our stdin and stdout to the agent, and wait until it exits or closes them.
 
-    If the agent was killed, report that, and kill the processes that it left.
+    If the agent was killed, this reports it to the launcher, and kills the processes that it left behind.
 
     Args:
         arguments: ``token`` and ``agent``, and ``swapped`` if bytes to our stdout must pass
             `launcher.common.protocol.swap`.
-        watchdog: The watchdog of the agent, if that is a child of this process, otherwise 0.
+        watchdog: The pid of the agent's watchdog if it is a child of this process, otherwise 0.
 
     Returns:
-        1 if the agent cannot be reached. Otherwise it does not return: this process exits with 0.
+        1 if the agent cannot be reached. Otherwise this does not return, and the process exits with 0.
     """
     agent_id, is_swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
         agent = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
-    except TimeoutError as error:  # the launcher tries again
+    except TimeoutError as error:
+        # The launcher will try again.
         sys.stderr.write(f"its agent can't be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
@@ -203,18 +232,30 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         _refuse("its agent exited while the connection was down", is_swapped=is_swapped)
         return 1
-    with suppress(OSError):  # a reset: it has exited, or has taken a newer connection
+    # The socket is reset if the agent has exited, or has accepted a newer connection.
+    with suppress(OSError):
         pass_streams(agent, is_swapped=is_swapped)
         _await_close(agent)
-    if _await_end(agent_id, watchdog):  # else nothing is left, or the agent runs on
+    if _await_end(agent_id, watchdog):
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
-        with suppress(OSError):  # the launcher is gone, too
+        # The launcher may be gone, too.
+        with suppress(OSError):
             _refuse("the agent was killed", is_swapped=is_swapped)
-    os._exit(0)  # the launcher may wait for this: Python's own exit takes some milliseconds
+    # The launcher may wait for this, and Python's own exit takes some milliseconds.
+    os._exit(0)
 
 
 def _await_close(agent: socket.socket) -> None:
-    """Wait until the agent has closed our stdin and stdout, but not for long after the end of stdin."""
+    """Wait until the agent has closed our stdin and stdout.
+
+    After the end of stdin this waits at most `2 * _ACCEPT_TIMEOUT_SECONDS` longer.
+
+    Args:
+        agent: A socket to the agent, to which it never writes.
+
+    Raises:
+        OSError: The agent has reset the socket, or has not closed it in time.
+    """
     waiting = select.poll()
     waiting.register(agent, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
@@ -224,11 +265,15 @@ def _await_close(agent: socket.socket) -> None:
 
 
 def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
-    """Wait for the end of the agent and its watchdog.
+    """Wait a while until the agent and its watchdog have ended.
+
+    Args:
+        agent_id: The number of the agent, which is in the tags of both.
+        watchdog: The pid of the watchdog if it is a child of this process, otherwise 0.
 
     Returns:
-        0 if the watchdog has reported that no process of the agent is left; 1 if both have ended without
-        that; None if one of them still runs.
+        0 if the watchdog has reported that no process of the agent is left. 1 if both have ended without
+        such a report. None if one of them still runs.
     """
     until, pause = time.monotonic() + _ACCEPT_TIMEOUT_SECONDS, _FIRST_POLL_SECONDS
     while time.monotonic() < until:
@@ -236,7 +281,8 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
             pid, status = os.waitpid(watchdog, os.WNOHANG)
             if pid and status == 0:
                 return 0
-            if pid:  # it was killed: the agent may be ending its tasks
+            if pid:
+                # The watchdog was killed. The agent may still be stopping its tasks.
                 watchdog = 0
         if not watchdog and not sweep.is_looked_after(sweep.tagged().get(agent_id, [])):
             return 1
@@ -246,6 +292,8 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
 
 
 def _refuse(why: str, *, is_swapped: bool) -> None:
-    os.set_blocking(1, True)  # the agent has set it to non-blocking
+    """Tell the launcher, on our stdout, why there is no agent."""
+    # The agent has set stdout to non-blocking.
+    os.set_blocking(1, True)
     frame = b"".join(encode(Refused(why)))
     write_all(1, swap(frame) if is_swapped else frame)

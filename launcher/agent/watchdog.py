@@ -1,13 +1,15 @@
-"""The watchdog: the agent's parent, which outlives the agent and kills the processes that it leaves.
+"""The watchdog: the parent of the agent, which outlives it and kills the processes that it leaves behind.
 
-When the agent was killed, the watchdog adopts the processes that the agent leaves, and kills them. It also
-kills an agent that is late: one that is stopped or stuck does not end its tasks. An agent without a lease is
-late some time after the other end of our stdin, or the process that started the agent, is gone. An agent with
-a lease renews a deadline in memory that both share. While all is well, the watchdog does nothing.
+`launcher.agent.main` calls `watch`. When the agent was killed, the watchdog inherits its processes, and kills
+them. It also kills an agent that is late, because an agent that is stopped or stuck does not stop its tasks.
+An agent without a lease is late some time after the other end of our stdin was closed, or the process that
+started the agent exited. An agent with a lease renews a deadline in memory that both share. The watchdog must
+not do anything else while all is well, so that nothing in it can fail.
 
 If launcher, agent and watchdog are killed in the same moment, the next launch on the machine kills what they
-left (`launcher.agent.sweep`). PR_SET_PDEATHSIG in the tasks would kill only their main processes. It also
-needs fork and exec instead of posix_spawn: 5 ms of CPU for each task instead of 1 ms.
+left behind (`launcher.agent.sweep`). PR_SET_PDEATHSIG in the tasks is no alternative, because it would kill
+only their main processes. It also needs fork and exec instead of posix_spawn, which costs 5 ms of CPU time
+for each task instead of 1 ms.
 """
 
 from __future__ import annotations
@@ -25,42 +27,46 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from launcher.agent import processes
 
-#: Seconds after which the watchdog gives up on processes that can't be killed.
+#: The watchdog gives up on processes that it could not kill in this time.
 KILL_TIMEOUT_SECONDS = 5.0
-#: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
+#: How long an agent without a lease may take to stop its tasks and itself when its launcher is gone. Its
+#: tasks get one second of this after SIGTERM.
 ALONE_TIMEOUT_SECONDS = 1.5
-#: Seconds that an agent with sockets has to end its tasks and itself.
+#: How long an agent with a lease may take to stop its tasks and itself.
 END_TIMEOUT_SECONDS = 15.0
-#: Seconds between two looks whether an agent that was killed has ended.
 _POLL_SECONDS = 0.1
-#: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _MAX_LATE_SECONDS = 1.0
+# The machine may have slept. So an agent that is late gets this time to renew its deadline.
 _SECOND_CHANCE_SECONDS = 1.0
-#: Seconds for an agent to start, even on a busy machine. It runs no tasks until it has started.
+# How long an agent may take to start on a busy machine. It runs no tasks until it has started.
 _START_TIMEOUT_SECONDS = 60.0
-#: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
+#: If an agent does not renew its deadline, no process of its tasks is left this long after the deadline.
 MISSED_DEADLINE_SECONDS = _MAX_LATE_SECONDS + _SECOND_CHANCE_SECONDS + KILL_TIMEOUT_SECONDS
 _MAX_POLL_SECONDS = 5.0
 _MOMENT = struct.Struct("d")
 
 
 class Deadline:
-    """The time by which the agent renews it, in memory that agent and watchdog share."""
+    """A time in memory that agent and watchdog share. The agent sets it to a later one before it passes."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MOMENT.size)
-        #: When the agent was late at the first look, and when that look was.
+        #: The deadline that the agent had missed when the watchdog last saw a new one, and the time of that.
         self._seen, self._seen_at = -1.0, 0.0
         self.renew(time.monotonic() + _START_TIMEOUT_SECONDS)
 
     def renew(self, until: float) -> None:
-        """Set the time (monotonic); called by the agent."""
+        """Set a new deadline (monotonic). The agent calls this."""
         _MOMENT.pack_into(self._memory, 0, until)
 
     def is_over(self, now: float) -> bool:
-        """Return whether the agent is late, in two looks `_SECOND_CHANCE_SECONDS` apart (monotonic).
+        """Return whether the agent has missed its deadline for good. The watchdog calls this.
 
-        The watchdog calls it.
+        The agent must have missed it in two calls at least `_SECOND_CHANCE_SECONDS` apart, without renewing
+        it between them.
+
+        Args:
+            now: The time (monotonic).
         """
         late_at = self._late_at()
         if now < late_at:
@@ -70,7 +76,7 @@ class Deadline:
         return now >= self._seen_at + _SECOND_CHANCE_SECONDS
 
     def next_poll(self, now: float) -> float:
-        """Return when to look again (monotonic)."""
+        """Return when the watchdog should call `is_over` again (monotonic)."""
         late_at = self._late_at()
         return now + _SECOND_CHANCE_SECONDS if now >= late_at else min(late_at, now + _MAX_POLL_SECONDS)
 
@@ -79,23 +85,27 @@ class Deadline:
         return until + _MAX_LATE_SECONDS
 
 
-#: Is the agent, with a descriptor that reaches end-of-file when the watchdog exits. Returns its exit code.
+#: Runs the agent, and returns its exit code. It is called with a descriptor that reaches end-of-file when the
+#: watchdog exits.
 RunAgent = Callable[[int], int]
 
 
 def watch(
     agent: RunAgent, deadline: Optional[Deadline] = None, peer: Optional[socket.socket] = None
 ) -> NoReturn:
-    """Run an agent in a child, kill the processes that it leaves, and exit.
+    """Be the watchdog: run an agent in a child, kill the processes that it leaves behind, and exit.
 
     Args:
-        agent: Runs in the child.
-        deadline: What an agent with a lease renews. Without it the end of our stdin is that of the launcher.
+        agent: Called in the child.
+        deadline: The deadline that an agent with a lease renews. Without it, the end of our stdin means that
+            the launcher is gone.
         peer: In the main process of a pod, a socket that only the agent keeps open.
     """
     processes.leave_to_launcher()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is an agent, and it listens
-    processes.become_subreaper("launch-watchdog")  # before the fork, so that ctypes is imported once
+    # SIGTERM waits until there is an agent that handles it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # This comes before the fork, so that ctypes is imported only once.
+    processes.become_subreaper("launch-watchdog")
     reading, writing = os.pipe()
     watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
@@ -103,10 +113,13 @@ def watch(
         os.close(writing)
         _run(agent, reading, watchdog)
     os.close(reading)
-    launcher: Dict[int, int] = {}  # descriptors that show when it is gone
+    # Descriptors that show that the launcher is gone, with the events to poll them for.
+    launcher: Dict[int, int] = {}
     if deadline is None:
-        launcher[os.dup(0)] = 0  # the pipe: POLLHUP is reported anyway
-        with suppress(OSError, AttributeError):  # Python 3.8; or the parent is outside of our container
+        # The pipe needs no events, because poll(2) always reports POLLHUP.
+        launcher[os.dup(0)] = 0
+        # Python 3.8 has no pidfds, and the parent may be outside of our container.
+        with suppress(OSError, AttributeError):
             launcher[os.pidfd_open(os.getppid())] = select.POLLIN
     processes.nothing_on(0, 1)
     if peer is not None:
@@ -118,26 +131,38 @@ def watch(
 
 
 def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> NoReturn:
+    """Run the agent in this child of the watchdog, and exit with its code.
+
+    Args:
+        agent: The agent.
+        pipe: A descriptor that reaches end-of-file when the watchdog exits.
+        watchdog: The process of the watchdog.
+    """
     code: Optional[int] = None
     try:
         code = agent(pipe)
     finally:
         if code is None:
             sys.excepthook(*sys.exc_info())
+        # A watchdog that is stopped would not notice the end of the agent.
         if watchdog is not None:
-            processes.send(watchdog, signal.SIGCONT)  # if it is stopped, it would not see the agent's end
+            processes.send(watchdog, signal.SIGCONT)
         os._exit(1 if code is None else code)
 
 
 def _pass_on_sigterm(agent: int) -> None:
     """Pass SIGTERM on to the agent, which stops its tasks or leaves that to the launcher.
 
-    Without a handler it would kill the watchdog, and with it all tasks, or do nothing in the first process of
-    a container (``docker stop``).
+    Without a handler SIGTERM would kill the watchdog, and then all tasks. To the first process of a container
+    it would do nothing at all (``docker stop``).
+
+    Args:
+        agent: The pid of the agent.
     """
 
     def passed_on(*_: object) -> None:
-        with suppress(OSError):  # it has ended
+        # The agent may have ended.
+        with suppress(OSError):
             os.kill(agent, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, passed_on)
@@ -145,12 +170,15 @@ def _pass_on_sigterm(agent: int) -> None:
 
 
 def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]) -> int:
-    """Wait for the agent's end; its status. Adopted orphans are reaped on the way.
+    """Wait until the agent has ended, and kill it if it is late. Inherited orphans are reaped meanwhile.
 
     Args:
-        agent: Its pid.
-        launcher: Descriptors that show when it is gone, and for what to poll them.
-        deadline: See `watch`.
+        agent: The pid of the agent.
+        launcher: Descriptors that show that the launcher is gone, with the events to poll them for.
+        deadline: The deadline that the agent renews, or None if it has no lease.
+
+    Returns:
+        The wait status of the agent, or SIGKILL if it cannot be reaped.
     """
     waking = processes.wake_on(signal.SIGCHLD)
     poll = select.poll()
@@ -165,8 +193,10 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
             kill_at = now
         if kill_at is not None and now >= kill_at:
             if give_up is not None and (_has_ended(agent) or now >= give_up):
-                return signal.SIGKILL  # a debugger keeps it from us; it is among those to be killed
-            os.kill(agent, signal.SIGKILL)  # not reaped: the pid is still the agent's
+                # A debugger keeps the agent from being reaped, or nothing can kill it.
+                return signal.SIGKILL
+            # The agent was not reaped, so no other process can have its pid.
+            os.kill(agent, signal.SIGKILL)
             give_up = give_up or now + KILL_TIMEOUT_SECONDS
             kill_at = now + _POLL_SECONDS
         due = kill_at if kill_at is not None else deadline.next_poll(now) if deadline else None
@@ -186,7 +216,14 @@ def _has_ended(agent: int) -> bool:
 
 
 def _reap(agent: int = 0) -> Optional[int]:
-    """Reap all children that have ended; the status of the agent, if it is one of them."""
+    """Reap all children that have ended.
+
+    Args:
+        agent: The pid of the agent, or 0 if it was reaped before.
+
+    Returns:
+        The wait status of the agent if it is one of these children, otherwise None.
+    """
     found: Optional[int] = None
     try:
         while True:

@@ -1,7 +1,8 @@
-"""The agent's loop: it acts on commands, ended processes and output, and blocks on none of them.
+"""The agent's loop: it reacts to commands of the launcher, to ended processes and to output of tasks.
 
-It is one thread. The kernel does not reuse the pid of a child until this thread reaps the child, so a signal
-to a child never reaches another process.
+`launcher.agent.main` calls it, in the child of the watchdog. It is a single thread, which must never block
+and never reap a child in another place than here: the kernel does not reuse the pid of a child before that,
+so a signal to a child never reaches another process.
 """
 
 from __future__ import annotations
@@ -30,30 +31,31 @@ from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, comple
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 
-#: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
+#: How tasks are stopped when the launcher is gone. It is short, because nobody reads their output.
 ABANDONED_STOP_SEQUENCE: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
-#: Seconds for the launcher to take the last messages when an agent with a pipe closes.
+#: An agent with a pipe waits at most this long for the launcher to receive its last messages.
 FAREWELL_SECONDS = 5.0
-#: Seconds for which the report of a task that SIGTERM ended is held back. A shutdown of this machine, or
-#: scancel of a step, may signal the tasks first. If the agent is signalled in this time, it reports only its
-#: own end.
+#: The report of a task that SIGTERM has ended is delayed by this time. A shutdown of this machine, or scancel
+#: of a step, may signal the tasks first. If the agent is signalled, too, it reports only its own end.
 _SIGTERM_REPORT_DELAY_SECONDS = 0.5
-#: Seconds in which a connected launcher may stop the tasks after this agent was sent SIGTERM. systemd, Slurm
-#: and ``kill 0`` signal launcher and agent in the same moment: then the tasks have the grace of the launcher.
+#: After this agent was sent SIGTERM, a connected launcher may stop the tasks within this time. systemd, Slurm
+#: and ``kill 0`` signal launcher and agent at the same moment, and the launcher may allow the tasks more
+#: time.
 _SIGTERM_PATIENCE_SECONDS = 0.3
 
 
 class _AgentPhase(enum.IntEnum):
-    """What the agent does. Within a job it only goes to a later phase.
+    """What the agent does at the moment. Within one job it only advances to later phases.
 
-    =========  ==================================================  ===========================================
-    phase      begins when                                         when no task is left, the agent
-    =========  ==================================================  ===========================================
-    SERVING    the agent starts, or RESETTING is over              waits
-    RESETTING  `CloseAgent` comes, and says that the agent stays   reports that, and serves again
-    CLOSING    `CloseAgent` comes, or the launcher is gone         reports that, and exits with 0
-    CUT_SHORT  the agent acts on SIGTERM, or its watchdog is gone  exits with 1: the launcher knows the reason
-    =========  ==================================================  ===========================================
+    =========  =====================================================  ========================================
+    phase      starts when                                            when no task is left, the agent
+    =========  =====================================================  ========================================
+    SERVING    the agent starts, or RESETTING is over                 waits
+    RESETTING  `CloseAgent` arrives, and says that the agent stays    reports that, and serves the next job
+    CLOSING    `CloseAgent` arrives, or the launcher is gone          reports that, and exits with 0
+    CUT_SHORT  the agent reacts to SIGTERM, or its watchdog is gone   exits with 1, and has told the launcher
+    why =========  =====================================================
+    ========================================
     """
 
     SERVING = 0
@@ -63,16 +65,16 @@ class _AgentPhase(enum.IntEnum):
 
 
 class Agent:
-    """The agent of a host.
+    """The agent of a host: starts and stops tasks as the launcher commands, and reports what happens to them.
 
     Args:
-        agent_id: Distinguishes its process tags from those of other agents.
+        agent_id: The number of the agent, which distinguishes its process tags from those of other agents.
         connection: The connection to the launcher.
         selector: The selector that the connection uses.
         watchdog: A descriptor that reaches end-of-file when the watchdog exits.
-        deadline: What the agent renews for its watchdog; None if the watchdog watches a pipe.
-        grace: Seconds that tasks get if the agent is sent SIGTERM. If it is None, they get as many as when
-            the launcher is gone.
+        deadline: The deadline that the agent renews, or None if the watchdog watches a pipe instead.
+        grace: How many seconds tasks get after SIGTERM if the agent itself is sent SIGTERM. If it is None,
+            they get as many as when the launcher is gone.
     """
 
     def __init__(
@@ -101,8 +103,8 @@ class Agent:
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         self._tasks: Dict[TaskId, RunningTask] = {}
         self._by_pid: Dict[int, RunningTask] = {}
-        #: The end of a task and what follows it, held back until a time (monotonic): see
-        #: `_SIGTERM_REPORT_DELAY_SECONDS`.
+        #: The delayed reports of tasks that SIGTERM has ended, each with the time (monotonic) when they are
+        #: sent, see `_SIGTERM_REPORT_DELAY_SECONDS`.
         self._delayed: Dict[RunningTask, Tuple[float, List[events.AgentEvent]]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
@@ -115,15 +117,16 @@ class Agent:
             on_refused=self._start_cold,
             on_notice=self._tell,
         )
-        #: What acts at certain times, besides the stopping of tasks.
+        #: The parts that have something to do at certain times, except the stopping of tasks.
         self._timed = (self._children, self._fork_servers, self._outputs, self._questions, connection)
+        #: The addresses of all tasks, once the launcher has sent them.
         self._cluster: Optional[ClusterSpec] = None
         self._phase = _AgentPhase.SERVING
-        #: Whether the launcher has stopped every task of this agent. Then it ends the agent, too.
+        #: Whether the launcher has stopped every task of this agent. Then it will close the agent, too.
         self._is_stopped = False
-        #: When to act on SIGTERM that this agent was sent (monotonic), if it was.
+        #: When to react to a SIGTERM that this agent was sent (monotonic), or None if it was not sent one.
         self._sigterm_due: Optional[float] = None
-        #: Until when the watchdog leaves the agent alone while it ends its tasks (monotonic).
+        #: How long the watchdog lets the agent live while it stops its tasks (monotonic).
         self._ending_until = 0.0
         self._handlers: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
@@ -145,10 +148,12 @@ class Agent:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> int:
-        """Serve until CloseAgent comes, or until the launcher is gone. Then no process of a task is left.
+        """Serve one job after another until the launcher closes the agent or is gone.
+
+        When this returns, no process of a task is left.
 
         Returns:
-            The exit code: 1 if SIGTERM or the end of the watchdog ended the agent, otherwise 0.
+            The exit code: 1 if SIGTERM or the end of the watchdog has stopped the agent, otherwise 0.
         """
         self._listen()
         self._send(events.AgentReady(*_stamp(), pid=os.getpid(), facts=host.host_facts()))
@@ -164,21 +169,26 @@ class Agent:
         return 0
 
     def _serve_job(self) -> None:
-        """Serve until this agent ends its tasks, and none of their processes is left."""
+        """Serve one job: until the agent is to stop its tasks, and none of their processes is left."""
         while self._tasks or not self._ends_tasks:
             self._turn()
         self._ports.release_all()
-        # Processes of no task: they left their sessions and removed their process tags.
+        # What is left belongs to no task, because it has left its session and removed its process tag.
         processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
         if self._phase is not _AgentPhase.CUT_SHORT:
             self._connection.hold_output(is_held=False)
             self._send_after_output(events.AgentClosed(*_stamp()))
 
     def _turn(self, longest: float = 3600.0) -> None:
-        """Wait for events, and act on them; output of tasks comes last."""
+        """Wait until something happens or is due, and react to it. Output of tasks is read last.
+
+        Args:
+            longest: How many seconds to wait at most.
+        """
         ready = self._selector.select(self._seconds_to_wait(longest))
         for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
-            if self._selector.get_map().get(key.fd) == key:  # else another event has closed it
+            # The reaction to another event may have closed this descriptor.
+            if self._selector.get_map().get(key.fd) == key:
                 key.data()
         now = time.monotonic()
         due = self._stopping.next_due()
@@ -194,6 +204,7 @@ class Agent:
             self._deadline.renew(max(self._connection.until, self._ending_until))
 
     def _seconds_to_wait(self, longest: float) -> float:
+        """Return how many seconds may pass until something is due, at most ``longest``."""
         times = [due for part in (self._stopping, *self._timed) if (due := part.next_due()) is not None]
         if self._sigterm_due is not None:
             times.append(self._sigterm_due)
@@ -202,7 +213,7 @@ class Agent:
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
-        """Listen to ended children, to SIGTERM and to the watchdog."""
+        """Let ended children, SIGTERM and the end of the watchdog wake the loop, and ask for the GPUs."""
         self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
         self._selector.register(self._wake, selectors.EVENT_READ, self._poll_ended)
         self._selector.register(self._exits, selectors.EVENT_READ, self._poll_ended)
@@ -215,26 +226,34 @@ class Agent:
         self._handlers[type(message)](message)
 
     def _send_after_output(self, event: events.AgentEvent) -> None:
-        """Send an event that says that a task, or the agent, prints no more: it must not overtake output."""
+        """Send an event that must not overtake output, because it says that no more output follows."""
         self._send(event, bulk=True)
 
     # ------------------------------------------------------------------ the end
 
     @property
     def _ends_tasks(self) -> bool:
-        """Whether the agent ends all tasks, and one that still starts at once."""
+        """Whether the agent is stopping all tasks. A task that starts nevertheless is stopped at once."""
         return self._phase is not _AgentPhase.SERVING
 
     def _close(self, command: events.CloseAgent) -> None:
         self._end_job(_AgentPhase.RESETTING if command.stays else _AgentPhase.CLOSING)
 
     def _on_disconnect(self) -> None:
+        """Stop all tasks, because the launcher is gone for good."""
         self._connection.hold_output(is_held=False)
         self._end_job(_AgentPhase.CLOSING)
         self._ending_until = max(self._ending_until, time.monotonic() + END_TIMEOUT_SECONDS)
 
     def _cut_short(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
-        """End early: the launcher gets the reason, and no events of tasks after that."""
+        """Stop all tasks and exit, although the launcher has not closed this agent.
+
+        The launcher is told the reason, and gets no events of tasks after that.
+
+        Args:
+            why: The reason, for the user.
+            steps: How the tasks are stopped.
+        """
         if self._phase is not _AgentPhase.CUT_SHORT:
             self._sigterm_due = None
             self._connection.refuse(why)
@@ -242,7 +261,12 @@ class Agent:
             self._end_job(_AgentPhase.CUT_SHORT, steps)
 
     def _end_job(self, phase: _AgentPhase, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
-        """Go to a phase in which the agent ends its tasks, unless it is in a later one; end them once."""
+        """Advance to a phase in which the agent stops its tasks, and stop them unless that is under way.
+
+        Args:
+            phase: The phase. If the agent is in a later one, it stays there.
+            steps: How the tasks are stopped.
+        """
         is_first = not self._ends_tasks
         self._phase = max(self._phase, phase)
         if is_first:
@@ -251,13 +275,14 @@ class Agent:
             self._end_tasks(list(self._tasks.values()), steps)
 
     def _on_sigterm(self) -> None:
+        """React to SIGTERM after a while, in which a connected launcher may stop the tasks itself."""
         if not self._connection.is_open:
             self._act_on_sigterm()
         elif self._sigterm_due is None:
             self._sigterm_due = time.monotonic() + _SIGTERM_PATIENCE_SECONDS
 
     def _act_on_sigterm(self) -> None:
-        """End this agent, unless the launcher ends it or has stopped its tasks."""
+        """Exit because of SIGTERM, unless the launcher has closed this agent or stopped its tasks."""
         self._sigterm_due = None
         if not (self._ends_tasks or self._is_stopped):
             self._cut_short("the agent exited: it was sent SIGTERM", self._sigterm_stop_sequence)
@@ -269,7 +294,7 @@ class Agent:
     # ------------------------------------------------------------------ ports
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
-        """Hold ports, once it is known that the environment of the tasks can be used."""
+        """Hold a port for each task, after trying their Python environment if they have one."""
         if command.venv is None:
             self._on_environment_tried(command)
         else:
@@ -278,11 +303,17 @@ class Agent:
             )
 
     def _on_environment_tried(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
-        """Hold ports for tasks, and tell the launcher which, or refuse because of this fault."""
+        """Hold a port for each task, and tell the launcher the ports, or why there are none.
+
+        Args:
+            command: The command of the launcher.
+            fault: Why the environment of the tasks cannot be used, or None if it can.
+        """
         held: Dict[TaskId, int] = {}
         if fault is None:
+            # Where descriptors are scarce, ports and output matter more than the order of exits.
             if not self._spawner.limits.make_room(len(command.tasks)):
-                self._exits.is_enabled = False  # ports and output come first
+                self._exits.is_enabled = False
             try:
                 held = {
                     task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks
@@ -301,6 +332,7 @@ class Agent:
         self._cluster = ClusterSpec(command.addresses, command.sidecars)
 
     def _start(self, command: events.StartTask) -> None:
+        """Start a task, after completing its command and environment with what depends on the ClusterSpec."""
         argv, env = command.argv, dict(command.env)
         if self._cluster is not None:
             program = (command.args, command.flags, command.templates, command.attempt)
@@ -312,7 +344,7 @@ class Agent:
             self._start_cold(start)
 
     def _start_cold(self, start: events.StartTask) -> None:
-        """Start a task whose command and environment are complete."""
+        """Start a task in a new process, or report why that failed. Its command must be complete."""
         try:
             prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
             self._on_started(start, self._spawner.spawn(prepared))
@@ -321,7 +353,7 @@ class Agent:
             self._send(events.TaskNotStarted(*about_task, code=fault.exit_code, why=str(fault)))
 
     def _on_started(self, start: events.StartTask, started: Started) -> None:
-        """Follow a task whose process exists."""
+        """Report a task whose process exists now, and read its output from now on."""
         task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._is_stopped = False
@@ -336,7 +368,12 @@ class Agent:
     # ------------------------------------------------------------------ ended processes
 
     def _poll_ended(self) -> None:
-        with suppress(BlockingIOError):  # no signal has arrived
+        """React to signals that have arrived, and to children that have ended.
+
+        Processes that a task leaves behind when its main process exits are stopped.
+        """
+        # If no signal has arrived, there is nothing to read.
+        with suppress(BlockingIOError):
             if signal.SIGTERM in os.read(self._wake, 65536):
                 self._on_sigterm()
         exited = self._reap()
@@ -350,7 +387,11 @@ class Agent:
         self._poll_stopping(exited)
 
     def _reap(self) -> List[RunningTask]:
-        """Take the status of every ended child; the tasks whose main process it was."""
+        """Reap every child that has ended, if possible in the order in which they ended.
+
+        Returns:
+            The tasks whose main processes are among them.
+        """
         exited: List[RunningTask] = []
         while True:
             ended, tasks = processes.ended_child(), self._exits.in_order()
@@ -360,9 +401,16 @@ class Agent:
                 self._reap_one(pid, exited)
 
     def _reap_one(self, pid: int, exited: List[RunningTask]) -> None:
+        """Reap a child that has ended, and tell the part of the agent that has started it.
+
+        Args:
+            pid: The child.
+            exited: If the child is the main process of a task, the task is added to this list.
+        """
         self._exits.forget(pid)
         got, status, usage = os.wait4(pid, os.WNOHANG)
-        if not got:  # a debugger has it: SIGCHLD comes when it lets go
+        # A debugger may keep it from us. SIGCHLD arrives again when it detaches.
+        if not got:
             return
         self._task_processes.own.discard(pid)
         self._children.reaped(pid, status)
@@ -373,6 +421,16 @@ class Agent:
             exited.append(task)
 
     def _on_exit(self, task: RunningTask, status: int, peak: int, cpu: float) -> None:
+        """Report that the main process of a task has ended, at once or after a delay.
+
+        The report of a task that SIGTERM has ended is delayed if the signal was not ours.
+
+        Args:
+            task: The task.
+            status: The wait status of the main process.
+            peak: How many bytes of it were in physical memory at most.
+            cpu: The CPU time that it has used, in seconds.
+        """
         task.has_exited = True
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -388,7 +446,9 @@ class Agent:
             self._send(exited)
 
     def _report_delayed(self, now: float) -> None:
-        if self._sigterm_due is not None:  # this agent may be about to report its own end
+        """Send the delayed reports that are due at this time (monotonic)."""
+        # This agent may be about to report its own end instead.
+        if self._sigterm_due is not None:
             return
         for task, (until, delayed) in list(self._delayed.items()):
             if until <= now:
@@ -398,6 +458,11 @@ class Agent:
                 self._report_gone_if_done(task)
 
     def _poll_stopping(self, exited: Sequence[RunningTask] = ()) -> None:
+        """Continue to stop tasks, and handle those that have no process left.
+
+        Args:
+            exited: Tasks whose main process was reaped just now.
+        """
         done = self._stopping.poll(time.monotonic())
         for task in dict.fromkeys((*exited, *done)):
             if task.has_exited and task not in self._stopping:
@@ -406,6 +471,7 @@ class Agent:
                 self._report_gone_if_done(task)
 
     def _report_gone_if_done(self, task: RunningTask) -> None:
+        """Report that a task is gone if it has no process, no open output and no delayed report left."""
         is_gone = task.is_empty and task.output is None and task not in self._delayed
         if not is_gone or self._tasks.get(task.id) is not task:
             return
@@ -418,15 +484,25 @@ class Agent:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
+        """Stop tasks by the stop sequence of the launcher."""
+        # A task that waits for a fork server starts first, so that it is stopped and reported like all
+        # others.
         for start in self._fork_servers.cancel(command.tasks):
-            self._start_cold(start)  # so that it ends as every other task
+            self._start_cold(start)
         self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
         self._is_stopped = all(
             task in self._stopping or task.id in command.tasks for task in self._tasks.values()
         )
 
     def _end_tasks(self, tasks: List[RunningTask], steps: events.StopSequence) -> None:
-        self._poll_ended()  # so that no signal is reported as the end of a process that had ended
+        """Start to stop tasks.
+
+        Args:
+            tasks: The tasks. Of those without a process only the output may still be open.
+            steps: The signals and the seconds between them.
+        """
+        # A process that has ended already must not be reported as ended by our signal.
+        self._poll_ended()
         now = time.monotonic()
         for task in tasks:
             if not task.is_empty:
@@ -436,8 +512,10 @@ class Agent:
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
+        """Report that a signal of a stop sequence was sent to a number of processes of a task."""
         signalled = events.TaskSignalled(*_stamp_of(task), signal=number, processes=count)
-        if task in self._delayed:  # it is sent to what the task left behind, so its end is reported first
+        # The main process has ended, and the signal went to what it left behind: the end is reported first.
+        if task in self._delayed:
             self._delayed[task][1].append(signalled)
         else:
             self._send(signalled)
@@ -445,16 +523,16 @@ class Agent:
     # ------------------------------------------------------------------ single signals
 
     def _signal(self, command: events.SignalTask) -> None:
-        """Send one signal; the stop sequence does not count it."""
+        """Send a signal to the processes of a task at the user's wish, without stopping the task."""
         self._poll_ended()
         task = self._tasks.get(command.task)
         if task is None:
             return
-        # Children first: what a killed main process leaves counts as left.
+        # Children come first, because what a killed main process leaves behind would be stopped.
         for process in reversed(self._members(task)):
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
-        # Listed again: a process may have forked before its signal came.
+        # The processes are listed again, because one may have forked before the signal arrived.
         states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 
@@ -464,6 +542,7 @@ class Agent:
     # ------------------------------------------------------------------ questions
 
     def _measure(self, _: events.Measure) -> None:
+        """Tell the launcher how many bytes of each task are in physical memory."""
         orphans = self._task_processes.orphans()
         memory = {}
         for task in self._tasks.values():
@@ -472,9 +551,11 @@ class Agent:
         self._send(events.Measured(*_stamp(), memory))
 
     def _list_servers(self) -> List[Tuple[str, int, int]]:
-        """Return name, port and main process of the tasks that should serve on their ports.
+        """Return the running tasks that should listen on their ports, because TensorFlow connects to them.
 
-        Those are the tasks of TensorFlow's roles, where there are several: a single one need not serve.
+        Returns:
+            The name, the port and the pid of the main process of each task of TensorFlow's roles. It is empty
+            if the job has only one such task, which need not listen.
         """
         addresses = {} if self._cluster is None else self._cluster.addresses
         roles = [role for role in TF_CONFIG_ROLES if role in addresses]
@@ -488,7 +569,7 @@ class Agent:
 
 
 def _stamp() -> Tuple[str, float]:
-    """Return the first fields of an event: its host, which the launcher fills in, and the time."""
+    """Return the first fields of an event: an empty host, which the launcher fills in, and the time."""
     return "", events.now()
 
 

@@ -1,10 +1,12 @@
 """Finds what a task runs: its program, as execvp(3) and Python do, and its Python environment.
 
-The launcher looks before the job starts, for tasks on its own machine; an agent looks when a task starts.
-An error says what the user can do. An environment is one of ``launch prepare``, of venv or of conda. The
-folder of `prepared_environments` has a link for each one of ``launch prepare``, by its name; the link leads
-to a folder with ``bin/python`` and ``environment.json``, and a run sets the time of modification of that
-file.
+The launcher calls this before a job starts, for tasks on its own machine. An agent calls it when a task
+starts. An error must say what the user can do.
+
+An environment was made by ``launch prepare``, venv or conda. The folder `prepared_environments` contains a
+link for each one of ``launch prepare``. The link leads to a folder with ``bin/python`` and
+``environment.json``. A run sets the modification time of that file, which shows when the environment was used
+last.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ _QUOTES_ADVICE = " (remove the quotes around the program and its arguments)"
 
 
 def find_executable(name: str, folder: str, path: str) -> str:
-    """Return the file that execvp(3) runs.
+    """Return the file that execvp(3) would run.
 
     Args:
-        name: A path, relative to ``folder``; or a name, looked up along ``path``.
-        folder: Where it runs; empty: the current folder.
-        path: The task's PATH.
+        name: A path relative to ``folder``, or a name that is looked up along ``path``.
+        folder: The folder in which the program runs. If it is empty, that is the current folder.
+        path: The PATH of the task.
 
     Raises:
-        ProgramError: There is none.
-        NotRunnableError: It cannot be run.
+        ProgramError: There is no such file.
+        NotRunnableError: There is one, but it cannot be run.
     """
     if "/" in name:
         file = os.path.join(folder, os.path.expanduser(name))
@@ -67,15 +69,15 @@ def is_command(name: str) -> bool:
 
 
 def find_script(name: str, folder: str) -> None:
-    """Look for a program that Python reads.
+    """Check that Python can run a script.
 
     Args:
-        name: Its path, relative to ``folder``.
-        folder: Where it runs; empty: the current folder.
+        name: The path of the script, relative to ``folder``.
+        folder: The folder in which the script runs. If it is empty, that is the current folder.
 
     Raises:
-        ProgramError: It does not exist.
-        NotRunnableError: Python cannot read it.
+        ProgramError: The script does not exist.
+        NotRunnableError: Python cannot read the script.
     """
     script = os.path.join(folder, name)
     if not os.path.exists(script):
@@ -87,7 +89,12 @@ def find_script(name: str, folder: str) -> None:
 
 
 def _not_there(name: str, folder: str) -> ProgramError:
-    """Return the error for a path without a file."""
+    """Return the error for a program or script that does not exist, with a guess what the user meant.
+
+    Args:
+        name: The path of the program, as the user wrote it.
+        folder: The folder that the path is relative to. If it is empty, that is the current folder.
+    """
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
     first = path.split(" ")[0]
@@ -98,31 +105,32 @@ def _not_there(name: str, folder: str) -> ProgramError:
     return ProgramError(f"program not found: {name!r}{looked}{meant}")
 
 
-#: Seconds that the Python of an environment may take to start: a file server may be slow.
+#: The Python of an environment may start slowly if it is on a file server.
 PYTHON_START_TIMEOUT_SECONDS = 30.0
-#: A pattern for names of environments.
+#: What the names of environments of ``launch prepare`` look like.
 ENVIRONMENT_NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
-#: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).
+#: The file in which conda, since 4.4, lists the folders of all its environments, one on each line.
 _CONDA_LIST = "~/.conda/environments.txt"
-#: Installations of conda whose ``envs`` are searched without such a list.
+#: The usual places of conda. Their ``envs`` are searched, too, because the list may be missing.
 _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "/opt/conda")
 
 
 def prepared_environments() -> str:
-    """Return the folder of this user's environments of ``launch prepare``; it may not exist."""
+    """Return the folder of the environments that this user made by ``launch prepare``. It may not exist."""
     data = os.environ.get("XDG_DATA_HOME", "")
     data = data if os.path.isabs(data) else os.path.expanduser("~/.local/share")
     return os.path.join(data, "tf-launcher", "environments")
 
 
 def find_environment(venv: str) -> str:
-    """Return the folder of an environment.
+    """Return the folder of a Python environment.
 
     Args:
-        venv: Its folder (``~/`` is this user's home); or its name, of ``launch prepare`` or else of conda.
+        venv: The folder of the environment, which may begin with ``~/``, or its name. A name is looked up
+            among the environments of ``launch prepare`` first, then among those of conda.
 
     Raises:
-        ProgramError: There is none.
+        ProgramError: There is no such environment.
     """
     folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
     if folder is None:
@@ -131,14 +139,14 @@ def find_environment(venv: str) -> str:
 
 
 def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
-    """Return the variables that ``activate`` of an environment would set.
+    """Return the variables that the ``activate`` script of a Python environment would set.
 
     Args:
-        environment: What the task has so far.
-        venv: See `find_environment`.
+        environment: The variables that the task has so far.
+        venv: The environment, see `find_environment`.
 
     Raises:
-        ProgramError: There is none.
+        ProgramError: There is no such environment.
     """
     folder = find_environment(venv)
     own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
@@ -150,19 +158,30 @@ def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str
 
 
 def try_python(folder: str) -> NoReturn:
-    """In a child: become the Python of an environment, which prints a line if it runs."""
+    """Replace this process, a child of the agent, by the Python of an environment.
+
+    The Python prints a line, which shows that it runs.
+
+    Args:
+        folder: The folder of the environment.
+    """
     python = os.path.join(folder, "bin", "python")
     os.execv(python, [python, "-I", "-S", "-c", "print()"])
 
 
 def mark_environment_used(folder: str) -> None:
     """Record that a run uses an environment, if ``launch prepare`` has made it."""
-    with suppress(OSError):  # it is another user's, or of another kind
+    # It may belong to another user, or be one of venv or conda.
+    with suppress(OSError):
         os.utime(os.path.join(folder, "environment.json"), follow_symlinks=False)
 
 
 def _folders(venv: str) -> List[str]:
-    """Folders where the environment may be; of conda the listed ones first."""
+    """Return the folders that may be the environment of this name, the most likely one first.
+
+    Args:
+        venv: The name of an environment, or its folder.
+    """
     if "/" in venv:
         return [os.path.abspath(os.path.expanduser(venv))]
     try:
@@ -173,5 +192,5 @@ def _folders(venv: str) -> List[str]:
     homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
     named = [folder for folder in listed if os.path.basename(folder) == venv]
     named += [os.path.join(home, "envs", venv) for home in homes if home]
-    # The link may get another target: a run stays in the environment in which it has begun.
+    # The link is resolved, because it may get another target while a run uses the environment.
     return [os.path.realpath(os.path.join(prepared_environments(), venv)), *named]

@@ -1,7 +1,7 @@
 """Reads the output of tasks and sends it to the launcher.
 
-The agent calls `Outputs`. While the launcher takes nothing, output stays in the pipes of the tasks, so that
-the agent needs no memory for it, and the tasks wait. Nothing is dropped here.
+The agent calls `Outputs`. While the launcher accepts nothing, output stays in the pipes of the tasks, so that
+the agent needs no memory for it, and the tasks wait. Nothing may be dropped here.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from launcher.agent.stopping import RunningTask
 from launcher.common.events import TaskOutput
 from launcher.common.protocol import WINDOW_BYTES
 
-#: How long an output may stay open after the last process of its task has ended: a process of another task
-#: may hold it.
+#: The output of a task is closed this long after its last process has ended. A process of another task may
+#: keep it open.
 DRAIN_SECONDS = 1.0
-#: Output is read again when no more than this waits to be sent.
+#: After a pause, output is read again when no more than this waits to be sent.
 _LOW_WATER_BYTES = WINDOW_BYTES // 2
 _READ_BYTES = 64 * 1024
-#: As many reads empty a pipe (64 KiB) and see its end.
+# So many reads empty a full pipe (64 KiB) and reach its end.
 _MAX_LAST_READS = 3
 
 OnClosed = Callable[[RunningTask], None]
 
 
 class Outputs:
-    """The open outputs of all tasks.
+    """The open outputs of all tasks: it reads them, and pauses while the launcher is too slow.
 
     Args:
         selector: Wakes the agent when an output can be read.
         connection: The connection to the launcher.
-        on_closed: Called with a task when its output has ended.
+        on_closed: Called with a task when its output was closed.
     """
 
     def __init__(
@@ -44,22 +44,26 @@ class Outputs:
         self._connection = connection
         self._on_closed = on_closed
         self._is_paused = False
+        #: The tasks by the descriptors of their open outputs.
         self._open: Dict[int, RunningTask] = {}
-        #: When to close the output of a task whose processes have all ended (monotonic).
+        #: When to close the outputs of tasks whose processes have all ended (monotonic), by descriptor.
         self._close_at: Dict[int, float] = {}
 
     def __contains__(self, fd: object) -> bool:
         return fd in self._open
 
     def add(self, task: RunningTask) -> None:
-        """Read the output of a task from now on."""
+        """Read the output of a task whenever there is some, from now on."""
         if task.output is not None:
             self._open[task.output] = task
             if not self._is_paused:
                 self._listen(task.output)
 
     def pause_or_go_on(self) -> None:
-        """Leave everything in the tasks' pipes while too much waits to be sent, or go on."""
+        """Stop reading while too much waits to be sent to the launcher, or continue when little is left.
+
+        The time until an output is closed starts again, because nothing was read during a pause.
+        """
         is_paused = self._connection.pending > (_LOW_WATER_BYTES if self._is_paused else WINDOW_BYTES)
         if is_paused == self._is_paused:
             return
@@ -73,14 +77,17 @@ class Outputs:
                 self._listen(output)
 
     def read_rest(self, task: RunningTask) -> None:
-        """Read what a task whose processes have all ended left in its pipe. Soon after, close the pipe."""
+        """Read what a task has left in its pipe when all its processes have ended.
+
+        The pipe is closed `DRAIN_SECONDS` later, even if a process of another task keeps it open.
+        """
         for _ in range(_MAX_LAST_READS):
             self._read(task)
         if task.output is not None:
             self._close_at[task.output] = time.monotonic() + DRAIN_SECONDS
 
     def let_go(self, task: RunningTask) -> None:
-        """Do not wait for other processes that hold the output of a task that has ended."""
+        """Close the output of a task that has ended, even if other processes keep it open."""
         if task.output is not None and not self._is_paused:
             self._close(task, task.output)
 
@@ -89,7 +96,11 @@ class Outputs:
         return min(self._close_at.values(), default=None)
 
     def on_time(self, now: float) -> None:
-        """Close outputs that have stayed open for too long."""
+        """Close outputs that have stayed open for too long after the end of their tasks.
+
+        Args:
+            now: The time (monotonic).
+        """
         for output in [output for output, until in self._close_at.items() if until <= now]:
             if self._is_paused:
                 self._close_at[output] = now + DRAIN_SECONDS
@@ -101,6 +112,7 @@ class Outputs:
         self._selector.register(output, selectors.EVENT_READ, lambda: self._read(task))
 
     def _read(self, task: RunningTask) -> None:
+        """Send what can be read from a task's output to the launcher, and close the output at its end."""
         output = task.output
         if output is None or self._is_paused:
             return
@@ -119,6 +131,12 @@ class Outputs:
             self._close(task, output)
 
     def _close(self, task: RunningTask, output: int) -> None:
+        """Close the output of a task, and report that.
+
+        Args:
+            task: The task.
+            output: The descriptor of its output.
+        """
         if not self._is_paused:
             self._selector.unregister(output)
         del self._open[output]

@@ -1,8 +1,8 @@
-"""What the agent asks about its host by children, because an answer may take seconds.
+"""Questions of the agent about its host. Children answer them, because an answer may take seconds.
 
 Does the Python of an environment run? Which ports of other hosts can be reached? Which GPUs are there? Do
-tasks serve on other ports than their own? The agent calls `Questions`, and gets each answer by a callback or,
-as the launcher wants to know it, as an event.
+tasks listen on other ports than their own? The agent calls `Questions`, which must never block. It passes
+each answer to a callback, or sends it to the launcher as an event.
 """
 
 from __future__ import annotations
@@ -21,31 +21,36 @@ from launcher.common.text import why_not_started
 
 #: Called with an event for the launcher.
 OnEvent = Callable[[events.AgentEvent], None]
-#: Called with the reason why an environment cannot be used, or with None if it can.
+#: Called with the reason why an environment cannot be used, or with None if it can be used.
 OnEnvironmentTried = Callable[[Optional[LaunchError]], None]
-#: Returns the name, the port and the main process of each task that should serve on its port.
+#: Returns the name, the port and the pid of the main process of each task that should listen on its port.
 ListServers = Callable[[], Sequence[Tuple[str, int, int]]]
 
 
 class Questions:
-    """Asks about the host in children.
+    """Answers questions about the host without blocking, by functions that run in children of the agent.
 
     Args:
-        children: Runs the children.
-        list_servers: Lists the tasks that should serve. It is called when they have run for a while.
-        on_event: Sends an event to the launcher.
+        children: Runs the functions.
+        list_servers: Returns the tasks that should listen. It is called once, when they have run for a while.
+        on_event: Called with each answer for the launcher.
     """
 
     def __init__(self, children: Children, *, list_servers: ListServers, on_event: OnEvent) -> None:
         self._children = children
         self._list_servers = list_servers
         self._on_event = on_event
-        #: When to look whether the tasks listen on their ports (monotonic). It is asked once, so this is
-        #: infinite afterwards, and None as long as no task has started.
+        #: When to check whether the tasks listen on their ports (monotonic). It is None until a task has
+        #: started, and infinite after the check, which is made only once.
         self._servers_due: Optional[float] = None
 
     def try_environment(self, venv: str, *, on_tried: OnEnvironmentTried) -> None:
-        """Find out whether the Python of an environment runs."""
+        """Find out whether the Python of an environment runs.
+
+        Args:
+            venv: The environment, see `launcher.agent.lookup.find_environment`.
+            on_tried: Called with the answer, now or later.
+        """
         try:
             folder = lookup.find_environment(venv)
             self._children.ask(
@@ -60,14 +65,14 @@ class Questions:
             on_tried(LaunchError(why))
 
     def ask_for_gpus(self) -> None:
-        """Ask ``nvidia-smi`` for the GPUs, if this host has it, and send them to the launcher."""
+        """Ask ``nvidia-smi`` for the GPUs, if this host has that program, and send them to the launcher."""
         if lookup.is_command(host.NVIDIA_SMI[0]):
             self._children.ask(
                 host.become_nvidia_smi, host.GPU_TIMEOUT_SECONDS, on_answer=self._on_gpus_listed
             )
 
     def try_peers(self, command: events.TryPeers) -> None:
-        """Find out which ports of other hosts cannot be reached, and send them to the launcher."""
+        """Find out which of the addresses in a command cannot be reached, and send them to the launcher."""
         try:
             self._children.ask(
                 partial(ports.print_unreachable, command.addresses),
@@ -81,20 +86,25 @@ class Questions:
     # ------------------------------------------------------------------ tasks that serve on other ports
 
     def on_task_started(self) -> None:
-        """Note that a task has started. The first one decides when the ports are looked at."""
+        """Note that a task has started. The first one determines when the ports are checked."""
         self._servers_due = self._servers_due or time.monotonic() + listening.CHECK_AFTER_SECONDS
 
     def next_due(self) -> Optional[float]:
-        """Return when `on_time` is due (monotonic), or None if it is not."""
+        """Return when `on_time` is due (monotonic), or None as long as no task has started."""
         return self._servers_due
 
     def on_time(self, now: float) -> None:
-        """Look whether tasks serve on other ports than their own, once, and send advice to the launcher."""
+        """Check once whether tasks listen on other ports than their own, and send advice to the launcher.
+
+        Args:
+            now: The time (monotonic). Nothing happens unless the check is due.
+        """
         if self._servers_due is None or self._servers_due > now:
             return
         self._servers_due = math.inf
         servers = self._list_servers()
-        with suppress(OSError):  # no process is left: it is only advice
+        # If there is no process for it, the launcher gets no advice, which is no harm.
+        with suppress(OSError):
             self._children.ask(
                 partial(listening.print_elsewhere, servers),
                 listening.CHECK_TIMEOUT_SECONDS,

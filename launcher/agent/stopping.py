@@ -1,9 +1,10 @@
 """The state of a task in the agent, its processes, and how tasks are stopped: all together, step by step.
 
-The agent is a child subreaper and inherits every orphan below it, so all that a task ever started is a
-descendant of its main process or of the agent. The task of an orphan is found by its tag
-(`launcher.agent.processes`), which it can't lose by accident, else by its session. An orphan without either
-belongs to the only task; where there are several, it belongs to none, and ends when the agent closes.
+The agent calls `TaskProcesses` and `Stopping`. It is a child subreaper and inherits every orphan below it, so
+everything that a task ever started is a descendant of its main process or of the agent. The task of an orphan
+is found by its process tag (`launcher.agent.processes`), which it cannot lose by accident, or else by its
+session. An orphan that has lost both belongs to the only task of the agent. If there are several tasks, it
+belongs to none of them, and is killed when the agent closes.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ from launcher.common.events import StopSequence
 
 SIGKILL = 9
 _MAX_UNKILLABLE_REPORTED = 1000
-#: How often tasks that are being killed are polled: they may start new processes meanwhile.
+#: Tasks that are being killed are polled this often, because they may start new processes meanwhile.
 POLL_SECONDS = 0.01
-#: How often tasks that are asked to end are polled, to find processes that stopped themselves. Every end is
-#: noticed without that, as every orphan is a child of the agent.
+#: Tasks that were asked to exit are polled this often, to continue processes that are stopped (state T). An
+#: exit is noticed without polling, because every orphan is a child of the agent.
 SLOW_POLL_SECONDS = 0.25
 
-#: Processes by their task. Those of no task have None as key.
+#: Processes by the tasks to which they belong. The key of those that belong to no task is None.
 Orphans = Dict[Optional[TaskId], List[Process]]
 
 
 class TaskProcesses:
-    """Follows main processes, and finds the other processes of their tasks."""
+    """Knows the main processes of the tasks, and finds all other processes that belong to a task."""
 
     def __init__(self) -> None:
-        #: Children that the agent started and has not reaped.
+        #: The pids of the children that the agent has started and not reaped.
         self.own: Set[int] = set()
-        #: Tasks by the pids of their main processes (the sessions) and by their tags, which are larger.
+        #: The tasks by the pids of their main processes, which are also the ids of their sessions, and by
+        #: their process tags. A tag is larger than any pid.
         self._tasks: Dict[int, TaskId] = {}
+        #: The tasks that were found for orphans, by the pids and start times of these.
         self._known: Dict[Tuple[int, int], Optional[TaskId]] = {}
 
     def add(self, task: TaskId, pid: int, tag: int) -> None:
@@ -46,8 +49,8 @@ class TaskProcesses:
 
         Args:
             task: The name of the task.
-            pid: The main process.
-            tag: The tag that all that it starts carries; 0 if it has none.
+            pid: The pid of its main process.
+            tag: The process tag that its processes carry, or 0 if they carry none.
         """
         self.own.add(pid)
         self._tasks[pid] = task
@@ -55,7 +58,10 @@ class TaskProcesses:
             self._tasks[tag] = task
 
     def expect(self, task: TaskId, tag: int) -> None:
-        """Note that a process with this tag, which the agent may inherit soon, belongs to a task."""
+        """Note that processes with this tag belong to a task, before its main process is known.
+
+        A fork server forks the task, so the agent may inherit it before it has learned the pid.
+        """
         self._tasks[tag] = task
 
     def forget(self, task: TaskId) -> None:
@@ -65,7 +71,7 @@ class TaskProcesses:
             self._known.clear()
 
     def orphans(self) -> Orphans:
-        """Return the living orphans that the agent has inherited."""
+        """Return the living processes that the agent has inherited, by the task to which they belong."""
         found: Orphans = {}
         for pid in processes.children_of(os.getpid()):
             process = None if pid in self.own else processes.read_process(pid)
@@ -74,19 +80,19 @@ class TaskProcesses:
         return found
 
     def may_be_more(self) -> bool:
-        """Return whether `orphans` may have missed a process.
+        """Return whether `orphans`, which was called just before, may have missed a process.
 
-        It can only miss an orphan that was inherited meanwhile. Then its parent has ended and was not
-        reaped yet.
+        It can only miss an orphan that the agent inherited during the call. Then the parent of the orphan has
+        ended, and was not reaped yet.
         """
         return bool(processes.ended_child())
 
     def members(self, task: RunningTask, orphans: Orphans) -> List[Process]:
-        """Return every live process of a task: its main process, its orphans, and their descendants.
+        """Return every living process of a task: its main process, its orphans, and their descendants.
 
         Args:
             task: The task.
-            orphans: What `orphans` has returned.
+            orphans: The orphans of all tasks, from `orphans`.
         """
         roots = list(orphans.get(task.id, ()))
         process = None if task.main is None else processes.read_process(task.main)
@@ -96,22 +102,24 @@ class TaskProcesses:
         return [process for process in (*roots, *below) if not process.has_ended]
 
     def _owner(self, process: Process) -> Optional[TaskId]:
+        """Return the task to which an orphan belongs, which never changes."""
         key = (process.pid, process.start)
         if key not in self._known:
             self._known[key] = self._find_owner(process)
         return self._known[key]
 
     def _find_owner(self, process: Process) -> Optional[TaskId]:
+        """Return the task to which an orphan belongs, or None if that cannot be known."""
         owner = self._tasks.get(processes.tag_of(process.pid)) or self._tasks.get(process.session)
         tasks = set(self._tasks.values())
         return tasks.pop() if owner is None and len(tasks) == 1 else owner
 
 
 class StopProgress:
-    """How far a task is in its stop sequence: the signal of this step, and when the next step begins.
+    """How far a task is in its stop sequence: the signal of the present step, and when the next one starts.
 
     Args:
-        steps: The steps, each a signal and seconds until the next one.
+        steps: The steps of the sequence, each a signal and the seconds until the next step.
         now: The time (monotonic).
     """
 
@@ -119,16 +127,24 @@ class StopProgress:
         self._begin(steps, now)
 
     def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
+        """Start the first of these steps."""
         #: The signal of the present step.
         (self.signal, seconds), *self._ahead = steps
         self._until = now + seconds
-        #: Whether it was sent and reported.
+        #: Whether the signal was sent and reported.
         self.was_sent = False
-        #: The process group that the signal went to.
+        #: The process group that the signal was sent to as a whole, or None if there was none.
         self.group: Optional[int] = None
 
     def advance(self, now: float) -> bool:
-        """Go to the next step if its time has come. Returns False if no step is left."""
+        """Go to the next step if the time of the present one is over.
+
+        Args:
+            now: The time (monotonic).
+
+        Returns:
+            False if the time of the last step is over, otherwise True.
+        """
         if now >= self._until:
             if not self._ahead:
                 return False
@@ -136,20 +152,20 @@ class StopProgress:
         return True
 
     def next_poll(self, now: float) -> float:
-        """Return when to poll the task again, which is not after the end of the step."""
+        """Return when to poll the task again (monotonic), which is not later than the end of the step."""
         due = min(self._until, now + (POLL_SECONDS if self.signal == SIGKILL else SLOW_POLL_SECONDS))
         return due if due > now else now + POLL_SECONDS
 
 
 class RunningTask:
-    """A task that was started and is not gone.
+    """A task that was started and is not gone. The parts of the agent keep what they know of it here.
 
     Args:
         task: The name of the task.
-        attempt: Which start of the task this is.
-        pid: The main process, which leads its session and group.
-        output: The reading end of what it prints.
-        steps: The stop sequence for what it leaves behind.
+        attempt: The number of this start of the task.
+        pid: The pid of the main process, which leads its session and its process group.
+        output: The descriptor from which the output of the task is read.
+        steps: The stop sequence for processes that the main process leaves behind when it exits.
     """
 
     def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSequence) -> None:
@@ -160,36 +176,38 @@ class RunningTask:
         self.steps = steps
         #: Whether the main process was reaped.
         self.has_exited = False
-        #: Whether a signal of ours went to it before it was reaped.
+        #: Whether the agent has sent a signal to the main process.
         self.was_signalled = False
-        #: The most resident bytes of one of its other processes, when the stop began.
+        #: How many bytes the largest other process had in physical memory at most, until the stop started.
         self.peak = 0
         #: Whether no process of the task is left.
         self.is_empty = False
-        #: Processes that it left behind and the agent ended.
+        #: The pids of the processes that the main process has left behind, and that the agent has stopped.
         self.leftovers: Set[int] = set()
+        #: The pids of the processes that not even SIGKILL has ended.
         self.unkillable: Tuple[int, ...] = ()
 
     @property
     def main(self) -> Optional[int]:
-        """The pid of the main process until it is reaped. Then the pid may belong to another process."""
+        """The pid of the main process, or None after it was reaped, when another process may have the pid."""
         return None if self.has_exited else self.pid
 
 
-#: Called with a task, a signal, and how many of its processes were sent the signal.
+#: Called with a task, a signal, and the number of its processes that were sent the signal.
 OnSignalled = Callable[[RunningTask, int, int], None]
+#: A task that is being stopped, how far it is, and its living processes.
 _Found = Tuple[RunningTask, StopProgress, List[Process]]
 
 
 class Stopping:
-    """The tasks that are being stopped.
+    """Stops tasks by their stop sequences.
 
-    A signal goes once to each process that exists when its step begins. One that starts later, say to save a
-    checkpoint on SIGTERM, is left alone until the next step; SIGKILL goes to all.
+    The signal of a step is sent once to each process that exists when the step starts. A process that starts
+    later, say to save a checkpoint on SIGTERM, is left alone until the next step. SIGKILL is sent to all.
 
     Args:
         task_processes: Finds the processes of a task.
-        on_signalled: Called once for each step and task.
+        on_signalled: Called once for each step of each task.
     """
 
     def __init__(self, task_processes: TaskProcesses, *, on_signalled: OnSignalled) -> None:
@@ -205,7 +223,13 @@ class Stopping:
         return task in self._stops
 
     def begin(self, task: RunningTask, steps: StopSequence, now: float) -> None:
-        """Stop a task by these steps, from the first one, in place of any other sequence."""
+        """Start to stop a task by a stop sequence, which replaces the one that may be under way.
+
+        Args:
+            task: The task.
+            steps: The sequence.
+            now: The time (monotonic).
+        """
         self._stops[task] = StopProgress(steps, now)
         self._next = now
 
@@ -214,10 +238,14 @@ class Stopping:
         return self._next if self._stops else None
 
     def poll(self, now: float) -> List[RunningTask]:
-        """Advance the sequences, send the signals that are due, and find tasks that have ended.
+        """Advance the stop sequences, send the signals that are due, and find tasks that have ended.
+
+        Args:
+            now: The time (monotonic).
 
         Returns:
-            The tasks that have no process left, or only processes that cannot be killed.
+            The tasks that have no process left, or only processes that cannot be killed. They are no longer
+            being stopped.
         """
         if not self._stops:
             return []
@@ -232,7 +260,8 @@ class Stopping:
         self._signal_groups(found)
         for task, stop, members in found:
             if task in exhausted and (members or not task.has_exited):
-                # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
+                # Not even SIGKILL has helped. The process sleeps uninterruptibly, or a debugger keeps it from
+                # being reaped.
                 unkillable = [process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]]
                 task.unkillable = tuple(unkillable or [task.pid])
                 task.has_exited = True
@@ -247,15 +276,27 @@ class Stopping:
         return done
 
     def _signal_groups(self, found: List[_Found]) -> None:
-        """Send signals to the groups of the main processes first: that takes one system call a task."""
+        """Send the signals of new steps to the process groups of the main processes.
+
+        This takes one system call for each task. The other processes are signalled one by one afterwards.
+        """
         for task, stop, _ in found:
-            # Each process that gets SIGABRT must be kept from leaving a core first.
+            # SIGABRT is sent to one process after another, because each must be kept from dumping core
+            # before.
             if task.main is not None and not stop.was_sent and stop.signal != signal.SIGABRT:
-                with suppress(OSError):  # it runs as another user by now
+                # The process may run as another user by now.
+                with suppress(OSError):
                     os.killpg(task.main, stop.signal)
                     stop.group, task.was_signalled = task.main, True
 
     def _send(self, task: RunningTask, stop: StopProgress, members: List[Process]) -> None:
+        """Send the signal of a task's step to those of its processes that have not been sent it.
+
+        Args:
+            task: The task.
+            stop: How far it is in its stop sequence.
+            members: Its living processes.
+        """
         due = [] if stop.was_sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
@@ -263,7 +304,8 @@ class Stopping:
             if stop.was_sent or process.group != stop.group:
                 self._send_one(task, process, stop.signal)
         for process in members:
-            if process.state == "T":  # stopped: no signal but SIGKILL would reach it
+            # Of all signals, a process that is stopped reacts to SIGKILL only.
+            if process.state == "T":
                 processes.send(process, signal.SIGCONT)
         if task.has_exited:
             task.leftovers.update(process.pid for process in due)
@@ -279,10 +321,10 @@ class Stopping:
 
 
 def _measure(found: List[_Found]) -> None:
-    """Measure the memory of processes that a main process has started, before their first signal.
+    """Record the largest memory of the processes that main processes have started, before their first signal.
 
-    The kernel adds the memory of a process to that of its parent only if the parent waits for its end. The
-    shell of ``sh -c 'cd data; python train.py'`` does not, if both get SIGTERM.
+    The kernel reports the memory of a process to its parent only if the parent waits for it. The shell of
+    ``sh -c 'cd data; python train.py'`` does not wait if both are sent SIGTERM.
     """
     for task, stop, members in found:
         if not stop.was_sent and task.main is not None:
@@ -291,8 +333,11 @@ def _measure(found: List[_Found]) -> None:
 
 
 def _leave_no_core(pid: int) -> None:
-    """SIGABRT is sent for the stacks it makes Python print, not for a core of 500 MB."""
+    """Keep a process that will be sent SIGABRT from dumping core.
+
+    The signal makes Python print its stacks. Nobody wants a core of 500 MB with them.
+    """
     with suppress(OSError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-        # 1, not 0: a core that is piped to a program is only left out at exactly 1 (core(5)).
+        # A core that is piped to a program is left out only if the limit is 1, not 0 (core(5)).
         resource.prlimit(pid, resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))

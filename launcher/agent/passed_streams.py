@@ -1,9 +1,8 @@
 """How a launcher on another machine reaches an agent: a program passes its stdin and stdout to the agent.
 
-The agent listens on an abstract Unix socket. The program that makes a connection
-(`launcher.agent.main.connect`) uses `connect_to` and `pass_streams`; the agent uses `listen` and
-`PeerListener`. Only processes of the same user are accepted, and only a launcher that knows the token of the
-agent.
+The agent listens on an abstract Unix socket, with `listen` and `PeerListener`. The program, which is
+`launcher.agent.main.connect`, uses `connect_to` and `pass_streams`. The agent must never accept a process of
+another user, nor a launcher that does not know its token.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from launcher.common.protocol import Decoder, Hello
 from launcher.common.record import Record
 from launcher.common.trusted_io import SOCKET_BACKLOG, accept_own, connect_unix, process_and_user
 
-#: The address of the socket that an agent listens on, with its user and the `public_part` of its token.
+#: The address of the socket on which an agent listens. It contains the user id and the `public_part` of the
+#: token.
 ADDRESS_FORMAT = "\0tf-launcher-%d-%s"
-# The byte that a program sends with its stdin and stdout. It says whether bytes of the agent pass `swap`.
+# A program sends one of these bytes with its stdin and stdout. It says whether what the agent writes must
+# pass `launcher.common.protocol.swap`.
 _SWAPPED_MARK = b"s"
 _PLAIN_MARK = b"."
 _TWO_DESCRIPTORS_BYTES = 2 * array("i").itemsize
@@ -32,12 +33,14 @@ _READ_BYTES = 128 * 1024
 class PassedStreams(Record):
     """The stdin and stdout of a program that has passed them to this agent."""
 
-    #: A socket to the program, which exits when this end is closed. The exit of the program, in turn, ends
-    #: the connection of its launcher.
+    #: A socket to the program. When the agent closes it, the program exits, which closes the connection of
+    #: the launcher behind the program.
     program: socket.socket
+    #: The descriptor of the program's stdin.
     stdin: int
+    #: The descriptor of the program's stdout.
     stdout: int
-    #: Whether bytes to its stdout must pass `launcher.common.protocol.swap`.
+    #: Whether bytes for the stdout must pass `launcher.common.protocol.swap`.
     is_swapped: bool
 
     def close(self) -> None:
@@ -47,20 +50,20 @@ class PassedStreams(Record):
         os.close(self.stdout)
 
 
-#: Called with the streams, and with the greeting of the launcher behind them, or None if it has sent another
-#: message or nothing. Returns whether it takes over the streams; otherwise they are closed.
+#: Called with the streams of a program, and with the greeting of the launcher behind it, or None if that has
+#: sent something else or nothing. Returns whether the streams are used. Otherwise they are closed.
 OnGreeting = Callable[[PassedStreams, Optional[Hello]], bool]
 
 
 class PeerListener:
     """Accepts programs that pass their streams, and waits for the greeting of the launcher behind each.
 
-    The last program to connect takes the place of any other whose launcher has not greeted yet.
+    A new program replaces an earlier one whose launcher has not sent its greeting yet.
 
     Args:
-        selector: Wakes the agent.
-        listener: A socket that listens, from `listen`.
-        on_greeting: Decides about the streams of a program.
+        selector: Wakes the agent when something arrives.
+        listener: A listening socket from `listen`.
+        on_greeting: Called when a launcher has sent its greeting. It decides about the streams.
     """
 
     def __init__(
@@ -69,15 +72,15 @@ class PeerListener:
         self._selector = selector
         self._listener = listener
         self._on_greeting = on_greeting
-        #: A program that has not passed its streams yet.
+        #: A program that has connected, and has not passed its streams yet.
         self._peer: Optional[socket.socket] = None
-        #: Streams whose launcher has not greeted yet.
+        #: Streams from which the greeting of the launcher has not arrived yet.
         self._streams: Optional[PassedStreams] = None
         self._greeting = Decoder(False, only=(Hello,))
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def await_greeting(self, streams: PassedStreams) -> None:
-        """Wait for the greeting of a launcher on these streams."""
+        """Start to wait for the greeting of the launcher behind these streams."""
         self._streams = streams
         self._greeting = Decoder(False, only=(Hello,))
         self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
@@ -91,6 +94,7 @@ class PeerListener:
             self._listener.close()
 
     def _accept(self) -> None:
+        """Accept programs of this user. The newest one replaces those before it."""
         for peer in accept_own(self._listener):
             self._drop()
             peer.setblocking(False)
@@ -98,17 +102,20 @@ class PeerListener:
             self._selector.register(peer, selectors.EVENT_READ, partial(self._receive_streams, peer))
 
     def _receive_streams(self, peer: socket.socket) -> None:
+        """Receive the stdin and stdout of a program, then wait for the greeting of its launcher."""
         self._selector.unregister(peer)
         self._peer = None
         mark, fds = _receive_descriptors(peer)
         if len(fds) == 2:
             self.await_greeting(PassedStreams(peer, fds[0], fds[1], is_swapped=mark == _SWAPPED_MARK))
             return
-        peer.close()  # the program has exited
+        # Without its two streams, the program has exited.
+        peer.close()
         for fd in fds:
             os.close(fd)
 
     def _read_greeting(self) -> None:
+        """Read what the launcher has sent, and pass on the streams when its greeting is complete."""
         assert self._streams is not None
         try:
             data = os.read(self._streams.stdin, _READ_BYTES)
@@ -130,7 +137,7 @@ class PeerListener:
         return streams
 
     def _drop(self) -> None:
-        """Close the connection of the program whose launcher has not greeted yet, if there is one."""
+        """Close the connection of a program whose launcher has not sent its greeting yet, if there is one."""
         if self._peer is not None:
             self._selector.unregister(self._peer)
             self._peer.close()
@@ -140,10 +147,15 @@ class PeerListener:
 
 
 def listen(token: str) -> socket.socket:
-    """Return the socket that an agent listens on. It is in the abstract namespace: nothing of it is on disk.
+    """Return a new socket on which an agent listens.
+
+    It is in the abstract namespace, so that nothing of it is on disk.
+
+    Args:
+        token: The token of the agent.
 
     Raises:
-        OSError: Another agent has this token (EADDRINUSE).
+        OSError: An agent with this token runs already (EADDRINUSE).
     """
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -157,11 +169,18 @@ def listen(token: str) -> socket.socket:
 
 
 def connect_to(token: str, timeout_seconds: float) -> socket.socket:
-    """Connect to the agent with this token, and wait until it has accepted.
+    """Connect to the agent with this token.
+
+    Args:
+        token: The token of the agent.
+        timeout_seconds: How long to try while the queue of the agent's socket is full.
+
+    Returns:
+        A blocking socket to the agent.
 
     Raises:
-        ConnectionRefusedError: No agent listens. A process of another user may have its address.
-        TimeoutError: The queue of the agent was full all the time.
+        ConnectionRefusedError: No agent listens, or a process of another user listens at its address.
+        TimeoutError: The queue was full all the time.
     """
     agent = socket.socket(socket.AF_UNIX)
     try:
@@ -180,7 +199,7 @@ def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
 
     Args:
         agent: A socket to the agent, from `connect_to`.
-        is_swapped: Whether bytes to our stdout must pass `launcher.common.protocol.swap`.
+        is_swapped: Whether bytes for our stdout must pass `launcher.common.protocol.swap`.
 
     Raises:
         OSError: The agent has exited.
@@ -190,12 +209,16 @@ def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
 
 
 def public_part(token: str) -> str:
-    """Return the part of a token in the address of its agent, which every user of the host can see."""
+    """Return the part of a token that every user of the host may see, in the address of the agent."""
     return token[: len(token) // 2]
 
 
 def _receive_descriptors(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
-    """Receive the byte and the descriptors that a program sends, or none if the program has exited."""
+    """Receive the byte and the descriptors that a program sends.
+
+    Returns:
+        No byte and no descriptors if the program has exited.
+    """
     try:
         ancillary_bytes = socket.CMSG_SPACE(_TWO_DESCRIPTORS_BYTES)
         mark, passed, _, _ = peer.recvmsg(len(_PLAIN_MARK), ancillary_bytes, socket.MSG_CMSG_CLOEXEC)

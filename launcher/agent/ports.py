@@ -1,13 +1,14 @@
-"""Ports of tasks: holding them, and connecting to those of other hosts.
+"""The ports of tasks: holding those of this host, and trying to connect to those of other hosts.
 
-A port is held from before the ClusterSpec is made until it is released, by a socket that is bound and does
-not listen. The socket has SO_REUSEADDR: a server that sets it too (TensorFlow's gRPC does) can bind the same
-port, the ``bind`` of another program fails. To a port that the kernel shall choose, the socket is bound
-without SO_REUSEADDR, so that the port is free, and gets it afterwards. A preferred port must be free before
-the socket is bound to it, see `first_free`. Where there is IPv6 the socket holds the port for IPv6 and IPv4.
+The agent holds each port from before the ClusterSpec is made until the end of the job, by a socket that is
+bound and must never listen. The socket is set to SO_REUSEADDR. A server that sets it, too, can bind the same
+port (TensorFlow's gRPC does), and the ``bind`` of any other program fails. When the kernel is to choose the
+port, the socket is bound without SO_REUSEADDR, so that it chooses a free one. A preferred port must be free
+before the socket is bound to it, see `first_free`. On a host with IPv6 the socket holds the port for both
+IPv6 and IPv4.
 
-Before any task starts, a child of the agent connects to the ports of the other hosts (looking up a name may
-block). Nothing listens on held ports: a refused connection shows that the route is open.
+Before any task starts, a child of the agent tries to connect to the ports of the other hosts, because looking
+up a name may block. Nothing listens on them yet, so a refused connection shows that the route is open.
 """
 
 from __future__ import annotations
@@ -33,20 +34,23 @@ _PORT_ADVICE = {
 
 
 class PortReservations:
-    """The ports of the tasks of this host."""
+    """The ports that an agent holds for the tasks of its host."""
 
     def __init__(self) -> None:
         self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId, preferred: Sequence[int] = ()) -> int:
-        """Bind a port for a task and keep it. A task that has one already keeps that.
+        """Hold a port for a task. A task for which one is held already keeps it.
 
         Args:
-            task: A task of this host.
-            preferred: Ports to try first.
+            task: The name of the task.
+            preferred: Ports to try before any other.
+
+        Returns:
+            The port.
 
         Raises:
-            OSError: No port is free.
+            OSError: No port is free, or no descriptor is left.
         """
         if task not in self._held:
             holder = first_free(preferred, lambda port: dual_stack_socket(port, can_share=True))
@@ -60,7 +64,7 @@ class PortReservations:
         return int(self._held[task].getsockname()[1])
 
     def release(self, tasks: Iterable[TaskId]) -> None:
-        """Release the ports of these tasks."""
+        """Release the ports of these tasks. A task without one is passed over."""
         for task in tasks:
             if task in self._held:
                 self._held.pop(task).close()
@@ -71,7 +75,7 @@ class PortReservations:
 
 
 def explain_refusal(error: OSError) -> str:
-    """Return why no port can be held, and what the user can do."""
+    """Return why no port can be held, for the user, and what the user can do about it."""
     why = error.strerror or str(error)
     advice = _PORT_ADVICE.get(error.errno or 0)
     return f"{why} ({advice})" if advice else why
@@ -80,43 +84,57 @@ def explain_refusal(error: OSError) -> str:
 def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Optional[socket.socket]:
     """Bind a socket to the first of these ports that is free.
 
-    A port counts as free while only old connections to 127.0.0.1 have it (TIME_WAIT): an earlier TensorBoard
-    leaves them for a minute.
+    A port that is used only by closed connections to 127.0.0.1 (TIME_WAIT) counts as free. An earlier
+    TensorBoard leaves such connections for a minute.
 
     Args:
-        ports: The ports to try.
-        bind: Makes a socket with SO_REUSEADDR, so that it fails only if a socket listens on the port.
+        ports: The ports to try, in this order.
+        bind: Returns a socket that is bound to a port. It sets SO_REUSEADDR, so that it fails only if another
+            socket listens on the port.
 
     Returns:
         The socket, or None if no port is free.
     """
     for port in ports:
         with suppress(OSError):
-            # Fails if another launch holds the port: its socket is bound to all addresses, this one, too.
+            # This fails if another launch holds the port, because its socket is bound to all addresses. No
+            # TensorBoard uses this address, so its closed connections do not matter.
             _bound(socket.AF_INET, "127.0.0.2", port).close()
             return bind(port)
     return None
 
 
 def dual_stack_socket(port: int, *, can_share: bool = False) -> socket.socket:
-    """Bind a TCP socket on all addresses, for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
+    """Bind a TCP socket to a port on all addresses, for IPv6 and IPv4, or for IPv4 alone without IPv6.
 
     Args:
-        port: The port; 0 if the kernel shall choose one.
-        can_share: Whether other sockets that have SO_REUSEADDR may have the port, too.
+        port: The port, or 0 if the kernel is to choose one.
+        can_share: Whether other sockets that set SO_REUSEADDR may be bound to the port, too.
 
     Raises:
         OSError: The port cannot be bound.
     """
     try:
         return _bound(socket.AF_INET6, "::", port, can_share=can_share)
-    except OSError as error:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
+    except OSError as error:
+        # Any other error means that the kernel does not support IPv6, or that IPv6 is switched off.
         if error.errno == errno.EADDRINUSE:
             raise
         return _bound(socket.AF_INET, "0.0.0.0", port, can_share=can_share)
 
 
 def _bound(family: int, address: str, port: int, *, can_share: bool = False) -> socket.socket:
+    """Return a TCP socket that is bound to an address.
+
+    Args:
+        family: AF_INET, or AF_INET6 for a socket that accepts IPv4, too.
+        address: The address.
+        port: The port, or 0 if the kernel is to choose one.
+        can_share: Whether to set SO_REUSEADDR.
+
+    Raises:
+        OSError: The port cannot be bound, or there is no such family on this host.
+    """
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -145,7 +163,13 @@ _UNREACHABLE_REASONS = {
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """Print as JSON which addresses (``host:port``) cannot be reached, and why, in a child of the agent."""
+    """Print which addresses cannot be reached, as a JSON object of reasons by address.
+
+    This runs in a child of the agent, which passes what it prints to `read_unreachable`.
+
+    Args:
+        addresses: The addresses, each in the form ``host:port``.
+    """
     late = [_NO_ANSWER_IN_TIME] * len(addresses)
     calls = [partial(_why_unreachable, address) for address in addresses]
     reasons = call_side_by_side(calls, late, len(addresses), CHECK_TIMEOUT_SECONDS)
@@ -156,15 +180,19 @@ def print_unreachable(addresses: Sequence[str]) -> None:
 def call_side_by_side(
     calls: Sequence[Callable[[], T]], late: Sequence[T], most: int, seconds: float
 ) -> List[T]:
-    """Call functions in threads, or one after the other where no thread is left.
+    """Call functions in several threads at once, and return when all are done or the time is up.
 
-    A thread that waits for a name service or a file server cannot be interrupted: it stays behind.
+    A thread that waits for a name service or a file server cannot be interrupted, so it is left behind. If no
+    thread can be started, the functions are called one after the other.
 
     Args:
-        calls: The functions. They raise nothing.
-        late: What stands for the result of each that is not done in time.
-        most: How many threads there may be.
-        seconds: When to return.
+        calls: The functions. They must not raise.
+        late: For each function, the result that is returned if it is not done in time.
+        most: How many threads to start at most.
+        seconds: How long to wait at most.
+
+    Returns:
+        The result of each function.
     """
     results, ahead = list(late), iter(enumerate(calls))
 
@@ -174,7 +202,8 @@ def call_side_by_side(
 
     until = time.monotonic() + seconds
     threads: List[threading.Thread] = []
-    with suppress(RuntimeError):  # no further thread is left
+    # Python raises RuntimeError when the system allows no further thread.
+    with suppress(RuntimeError):
         for _ in calls[:most]:
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
@@ -187,9 +216,15 @@ def call_side_by_side(
 
 
 def _why_unreachable(address: str) -> str:
-    """Return why an address cannot be reached, or an empty text if it can.
+    """Try to connect to an address, and return why it cannot be reached.
 
-    A name may have several addresses. One that can be reached is enough, as for gRPC.
+    A name may stand for several addresses. One that can be reached is enough, as it is for gRPC.
+
+    Args:
+        address: The address in the form ``host:port``.
+
+    Returns:
+        The reason for the user, or an empty text if the address can be reached.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -213,9 +248,14 @@ def _why_unreachable(address: str) -> str:
 
 
 def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
-    """Return the addresses that cannot be reached, and why, from what `print_unreachable` has printed."""
+    """Return which addresses cannot be reached, and the reason for each.
+
+    Args:
+        answer: What `print_unreachable` has printed. It is incomplete if the child was killed.
+        addresses: The addresses that `print_unreachable` was called with.
+    """
     try:
         found = json.loads(answer)
-    except ValueError:  # it was killed: its time was up
+    except ValueError:
         return dict.fromkeys(addresses, _NO_ANSWER_IN_TIME)
     return {str(address): str(why) for address, why in found.items()}

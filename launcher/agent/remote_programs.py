@@ -1,8 +1,8 @@
-"""Programs of ours that the agent runs in children: remote commands of the launcher, and its own questions.
+"""Functions of ours that the agent runs in children: remote commands of the launcher, and its own questions.
 
-A child is a fork of the agent that calls a function with a pipe for each standard stream. The protocol
-carries the bytes of the stdin and stdout of a remote command, within a window each way (`CREDIT_BYTES` of
-`launcher.common.protocol`). The agent calls `Children`, which never blocks.
+A child is a fork of the agent that calls a function, with a pipe for each standard stream. The protocol
+carries the bytes of the stdin and stdout of a remote command, at most `CREDIT_BYTES` in each direction that
+the receiver has not accepted yet. The agent calls `Children`, which must never block.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from launcher.common.protocol import (
 )
 from launcher.common.text import why_not_started
 
-#: Bytes kept of the stderr of a child.
+# Of a longer stderr, only the end is kept.
 _STDERR_LIMIT_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024
-#: How long a remote command may run after it was closed.
+# A remote command may run so long after it was closed.
 _CLOSE_TIMEOUT_SECONDS = 5.0
-# As shells and ``timeout`` have them.
+# Shells and ``timeout`` use the same exit statuses.
 TIMED_OUT_STATUS = 124
 NOT_FOUND_STATUS = 127
 _NO_PROCESS_STATUS = 125
@@ -43,19 +43,19 @@ _POLL_SECONDS = 0.05
 
 #: Called in a child. Its result is the exit status.
 ChildFunction = Callable[[], Any]
-#: Called with what a child has printed.
+#: Called with bytes that a child has printed.
 OnOutput = Callable[[bytes], None]
 OnEnd = Callable[[], None]
 OnPid = Callable[[int], None]
 
 
 class _Child:
-    """A running child, and our non-blocking ends of its standard streams.
+    """A child that was started, and our non-blocking ends of its standard streams. `Children` acts on it.
 
     Args:
         function: Called in the child. Its result is the exit status.
-        on_output: Called with each piece that the child prints, and with an empty one at the end.
-        on_end: Called when the child and its output have ended, or its time is up.
+        on_output: Called with all that the child prints, in pieces, and with an empty piece at the end.
+        on_end: Called when the child and its output have ended, or when its time is up.
 
     Raises:
         OSError: No process or descriptor is left.
@@ -63,7 +63,7 @@ class _Child:
 
     def __init__(self, function: ChildFunction, *, on_output: OnOutput, on_end: OnEnd) -> None:
         self.on_output, self.on_end = on_output, on_end
-        #: The number of the remote command, if it is one.
+        #: The launcher's number of the remote command, or 0 if the child answers a question of the agent.
         self.number = 0
         fds: List[int] = []
         try:
@@ -79,28 +79,32 @@ class _Child:
             become_function(function, (stdin, stdout, stderr))
         for fd in (stdin, stdout, stderr):
             os.close(fd)
-        #: The streams that are open.
+        #: The descriptors of the streams that are open.
         self.open = {self.stdin, self.stdout, self.stderr}
         for fd in self.open:
             os.set_blocking(fd, False)
+        #: The bytes for its stdin that were not written yet.
         self.input = bytearray()
+        #: Whether no more bytes for its stdin will arrive.
         self.input_ended = False
+        #: The last bytes of its stderr.
         self.errors = b""
-        #: Bytes of its output that may be read now.
+        #: How many bytes of its stdout may be read before the launcher accepts more.
         self.credit = CREDIT_BYTES
-        #: The exit status, or the negative number of the signal that killed it; None until it is reaped.
+        #: The exit status, or the negative number of the signal that killed it. It is None until it is
+        #: reaped.
         self.status: Optional[int] = None
-        #: When to kill it (monotonic).
+        #: When to kill it (monotonic), or None if it may run for ever.
         self.kill_at: Optional[float] = None
 
 
 class Children:
-    """The children of an agent that are not tasks.
+    """The children of an agent that run functions of ours. They do not belong to tasks.
 
     Args:
-        selector: Wakes the agent.
+        selector: Wakes the agent when a stream of a child can be read or written.
         connection: The connection to the launcher.
-        on_started: Called with the pid of each child, because it belongs to no task.
+        on_started: Called with the pid of each child that was started.
     """
 
     def __init__(
@@ -113,11 +117,11 @@ class Children:
         self._commands: Dict[int, _Child] = {}
 
     def ask(self, function: ChildFunction, timeout_seconds: float, *, on_answer: OnOutput) -> None:
-        """Call a function in a child that prints an answer.
+        """Call a function in a child, and pass on what it prints.
 
         Args:
-            function: Called in the child.
-            timeout_seconds: When to kill the child.
+            function: Called in the child. It prints an answer.
+            timeout_seconds: How long the child may run. Then it is killed.
             on_answer: Called with all that the child has printed, when it has ended or was killed.
 
         Raises:
@@ -130,6 +134,7 @@ class Children:
         self._close(child, child.stdin)
 
     def _follow(self, child: _Child) -> None:
+        """Watch a child that was started, until it has ended."""
         self._on_started(child.pid)
         self._children.append(child)
         self._watch(child)
@@ -137,7 +142,7 @@ class Children:
     # ------------------------------------------------------------------ remote commands
 
     def run(self, message: RunCommand) -> None:
-        """Start a remote command."""
+        """Start a remote command, or tell the launcher why that is not possible."""
         number = message.command
         try:
             child = _Child(
@@ -154,7 +159,7 @@ class Children:
             self._follow(child)
 
     def handle_input(self, message: CommandData) -> None:
-        """Pass on bytes for the stdin of a remote command, or its end."""
+        """Pass on bytes of the launcher for the stdin of a remote command. No bytes mean its end."""
         child = self._commands.get(message.command)
         if child is not None and not child.input_ended:
             child.input += message.data
@@ -162,14 +167,14 @@ class Children:
             self._write(child)
 
     def handle_credit(self, message: CommandCredit) -> None:
-        """Note that the launcher has taken bytes of a remote command."""
+        """Note that the launcher has accepted bytes of a remote command, so that more may be sent."""
         child = self._commands.get(message.command)
         if child is not None:
             child.credit += message.size
             self._watch(child)
 
     def close(self, message: CloseCommand) -> None:
-        """Close the stdin of a remote command that is not needed any longer. Kill it some seconds later."""
+        """Close the streams of a remote command that is no longer needed, and kill it some seconds later."""
         child = self._commands.pop(message.command, None)
         if child is not None:
             for fd in list(child.open):
@@ -189,7 +194,7 @@ class Children:
     # ------------------------------------------------------------------ their streams
 
     def _watch(self, child: _Child) -> None:
-        """Watch those streams of a child that can be read or written."""
+        """Let the selector watch the streams of a child that may be read or written now, and no others."""
         due = {child.stderr, child.stdout if child.credit > 0 else -1, child.stdin if child.input else -1}
         watched = self._selector.get_map()
         for fd in child.open:
@@ -202,6 +207,12 @@ class Children:
                 self._selector.unregister(fd)
 
     def _read(self, child: _Child, fd: int) -> None:
+        """Pass on what can be read from a stream of a child.
+
+        Args:
+            child: The child.
+            fd: The descriptor of its stdout or stderr.
+        """
         try:
             data = os.read(fd, min(_READ_BYTES, child.credit) if fd == child.stdout else _READ_BYTES)
         except BlockingIOError:
@@ -217,6 +228,7 @@ class Children:
         self._end_if_over(child)
 
     def _write(self, child: _Child) -> None:
+        """Write as much to the stdin of a child as it accepts, and let the launcher send as much again."""
         taken = 0
         try:
             while child.input and child.stdin in child.open:
@@ -225,7 +237,8 @@ class Children:
                 taken += count
         except BlockingIOError:
             pass
-        except OSError:  # it reads no more
+        except OSError:
+            # The child has closed its stdin.
             taken += len(child.input)
             child.input.clear()
         if taken:
@@ -235,6 +248,7 @@ class Children:
         self._watch(child)
 
     def _close(self, child: _Child, fd: int) -> None:
+        """Close a stream of a child."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
         child.open.discard(fd)
@@ -243,7 +257,14 @@ class Children:
     # ------------------------------------------------------------------ their end
 
     def reaped(self, pid: int, status: int) -> None:
-        """Note that a child of the agent was reaped. From now on the pid may belong to another process."""
+        """Note that a child of the agent was reaped, which need not be one of these children.
+
+        From now on the pid may belong to another process.
+
+        Args:
+            pid: The pid of the child.
+            status: Its wait status.
+        """
         for child in self._children:
             if child.pid == pid and child.status is None:
                 child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -251,6 +272,10 @@ class Children:
                 return
 
     def _end_if_over(self, child: _Child) -> None:
+        """Report the end of a child if it was reaped and has closed its output.
+
+        A child whose time is up is not waited for: other processes may keep its output open.
+        """
         late = child.kill_at is not None and child.kill_at <= time.monotonic()
         if child.status is not None and (late or not {child.stdout, child.stderr} & child.open):
             for fd in list(child.open):
@@ -263,15 +288,23 @@ class Children:
         return min((c.kill_at for c in self._children if c.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Kill children that are past their deadline. Close the output of ended ones that others hold."""
+        """Kill the children whose time is up.
+
+        If such a child has ended, but other processes keep its output open, no more output is waited for.
+
+        Args:
+            now: The time (monotonic).
+        """
         for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
             if child.status is None:
-                os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
+                # The child was not reaped, so no other process can have its pid.
+                os.kill(child.pid, signal.SIGKILL)
                 child.kill_at = now + _CLOSE_TIMEOUT_SECONDS
             self._end_if_over(child)
 
 
 def _call_entry(message: RunCommand) -> Any:
+    """Import the module of a remote command, and call its function. This runs in the child."""
     module, _, function = message.entry.partition(":")
     return getattr(importlib.import_module(module), function)(message.arguments)
 
@@ -280,16 +313,17 @@ def _call_entry(message: RunCommand) -> Any:
 
 
 def execute(arguments: Mapping[str, Any]) -> int:
-    """Run a command line with our stdout and stderr. This is a remote command.
+    """Run a command line with our stdout and stderr, for a limited time. This is a remote command.
 
-    The end of our stdin kills the command, and all that it has started, at once.
+    When our stdin is closed, the command is killed at once, together with its process group.
 
     Args:
         arguments: The command line ``argv``, variables ``env`` in addition to ours, and the time limit
             ``seconds``.
 
     Returns:
-        The exit status of the command; 128+n if signal n killed it.
+        The exit status of the command, or 128+n if signal n has killed it. 124 stands for a command that was
+        killed here, and 127 for one that cannot be run.
     """
     import subprocess  # noqa: PLC0415 - few agents run programs
 
@@ -311,13 +345,13 @@ def execute(arguments: Mapping[str, Any]) -> int:
 
 
 def become(arguments: Mapping[str, Any]) -> int:
-    """Become a command line, with our stdin, stdout and stderr. This is a remote command.
+    """Replace this process by a command line, with our stdin, stdout and stderr. This is a remote command.
 
     Args:
-        arguments: The command line ``argv`` and variables ``env``, as for `execute`.
+        arguments: The command line ``argv``, and variables ``env`` in addition to ours.
 
     Returns:
-        The exit status if the command does not exist. Otherwise it does not return.
+        127 if the command cannot be run. Otherwise this does not return.
     """
     env = {**os.environ, **arguments["env"]}
     os.chdir("/")
@@ -328,5 +362,6 @@ def become(arguments: Mapping[str, Any]) -> int:
 
 
 def _not_found(error: OSError, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Print why a command cannot be run to stderr, and return the exit status for that."""
     sys.stderr.write(f"{argv[0]}: {why_not_started(error)}; PATH is {env.get('PATH', '')}\n")
     return NOT_FOUND_STATUS

@@ -1,14 +1,15 @@
-"""Identifies a process uniquely, across machines and reboots, and tells whether it is alive.
+"""Identifies a process uniquely across machines and reboots, and finds out whether it is alive.
 
-Runs, containers, Jobs and folders of ``--sync`` carry the name of the process that has made them.
+Runs, containers, Kubernetes Jobs and folders of ``--sync`` carry the identity of the process that has made
+them. Launchers and agents call this module before they remove what a dead process has left behind.
 
 A pid means something only in one pid namespace, during one boot of one machine, and until its process ends.
-Host names and machine ids are not unique: cloned machines and containers share them. So a process that is not
-found is dead only if it would have to be found here, or if its kernel has provably ended. In all other cases
-nobody may remove what it has made: unknown is not dead.
+Host names and machine ids are not unique, because cloned machines and containers share them. So a process
+that is not found counts as dead only if it would have to be found here, or if its kernel has provably
+stopped. In all other cases its fate is unknown, and nobody may remove what it has made.
 
-A reboot is proven by the boots that this user has seen on a local disk: clones share the boots before they
-were cloned, and none after. That takes 0.2 ms of a launch.
+A reboot is proven by a file on a local disk with the boots that this user has seen. Cloned machines share the
+boots before they were cloned, and none after. The file costs 0.2 ms of a launch.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from launcher.agent.processes import FIRST_PID_NAMESPACE, all_pids, is_nested, l
 from launcher.common.record import Record
 from launcher.common.trusted_io import open_regular, read_most
 
-#: The folder of a user, on a disk of this machine that survives a reboot, for the boots that it has seen.
+#: The folder for the boots that a user has seen. It is on a disk of this machine and survives a reboot.
 _BOOTS_FOLDER_FORMAT = "/var/tmp/tf-launcher-%d"
-#: File systems that one machine uses at a time. On others the boots of several machines would mix.
+#: File systems that only one machine uses at a time. On others the boots of several machines would mix.
 _LOCAL_FILE_SYSTEMS = frozenset(
     ["btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"]
 )
-#: A larger file of boots is not read.
+# A larger file of boots is not read.
 _MAX_BYTES = 256 * 1024
-#: How many of the newest boots stay in the file.
+# Only the newest boots stay in the file.
 _MAX_BOOTS = 1000
-#: The number of checksums of machine ids, a prime.
+# The largest prime below 2**32, so that checksums of machine ids have 32 bits and depend on all of an id.
 _CHECKSUM_MODULUS = 2**32 - 5
-#: The machine id of a machine that has none.
+# Stands for the id of a machine that has none.
 _NO_ID = "-"
-#: The form of an `owner_text`. An earlier version wrote no machine id.
+# The form of an `owner_text`. An earlier version wrote no machine id.
 _IDENTITY_PATTERN = r"(\d{1,10}):(\d{1,20}):([^:]*):(\d{1,10}):([^:]*):(pid:\[\d+\])(?::([^:]*))?"
 
 
@@ -51,16 +52,18 @@ class Fate(enum.Enum):
 
 
 class ProcessIdentity(Record):
-    """Identifies one process, uniquely across machines and reboots."""
+    """Identifies one process for ever, uniquely across machines and reboots."""
 
     pid: int
-    #: Field 22 of ``/proc/PID/stat``: clock ticks since boot.
+    #: The clock ticks from boot to the start of the process, field 22 of ``/proc/PID/stat``.
     start_ticks: int
+    #: The kernel's random id of this boot.
     boot_id: str
-    #: The host name, for the user.
+    #: The name of the host.
     machine: str
+    #: The pid namespace, such as ``pid:[4026531836]``.
     pid_namespace: str
-    #: See `machine_id`. It is empty in a record of an earlier version.
+    #: The checksum from `machine_id`. It is empty in the record of an earlier version.
     machine_id: str = ""
 
 
@@ -68,7 +71,7 @@ def this_process() -> ProcessIdentity:
     """Identify this process, and remember this boot of the machine.
 
     Raises:
-        OSError: There is no ``/proc``.
+        OSError: ``/proc`` is missing.
     """
     ticks = start_ticks(os.getpid())
     if ticks is None:
@@ -86,7 +89,7 @@ def this_process() -> ProcessIdentity:
 
 
 def fate_of(owner: ProcessIdentity) -> Fate:
-    """Tell whether a process is alive. Only a proof makes it dead."""
+    """Return whether a process is alive or dead. Without a proof of either, its fate is unknown."""
     if is_alive(owner):
         return Fate.ALIVE
     if owner.boot_id != _boot_id():
@@ -99,27 +102,27 @@ def fate_of(owner: ProcessIdentity) -> Fate:
 
 
 def is_alive(owner: ProcessIdentity) -> bool:
-    """Tell whether a process is alive here; another process with the same pid does not count."""
+    """Return whether a process is alive and can be seen here, and not just another one with the same pid."""
     if (owner.boot_id, owner.pid_namespace) != (_boot_id(), _pid_namespace()):
         return False
     return start_ticks(owner.pid) == owner.start_ticks
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """Return when a process started, in clock ticks since boot.
+    """Return the clock ticks from boot to the start of a process.
 
     Returns:
-        None if it has ended. Then it may still be a zombie.
+        None if there is no such process, or if it has ended and is a zombie.
     """
     process = read_process(pid)
     return None if process is None or process.has_ended else process.start
 
 
 def machine_id() -> str:
-    """Return a checksum of the id of this machine, which itself is confidential.
+    """Return a checksum of the id of this machine. The id itself is confidential, see machine-id(5).
 
     Returns:
-        ``-`` if the machine has no id, as in many containers.
+        ``-`` if the machine has no id, as many containers.
     """
     with suppress(OSError), open("/etc/machine-id", "rb") as file:
         if found := file.read(64).strip():
@@ -128,16 +131,22 @@ def machine_id() -> str:
 
 
 def owner_text(owner: ProcessIdentity) -> str:
-    """Write a process of this user as a label: ``pid:start:boot:uid:machine:namespace:machine id``."""
+    """Return the text of a label that identifies a process of this user. `read_owner` parses it.
+
+    Its form is ``PID:START_TICKS:BOOT_ID:USER_ID:MACHINE:PID_NAMESPACE:MACHINE_ID``.
+    """
     where = f"{owner.machine}:{owner.pid_namespace}:{owner.machine_id}"
     return f"{owner.pid}:{owner.start_ticks}:{owner.boot_id}:{os.getuid()}:{where}"
 
 
 def read_owner(text: str) -> Optional[Tuple[ProcessIdentity, int]]:
-    """Read a process and the id of its user from an `owner_text`, also from one of an earlier version.
+    """Parse the text of a label that identifies a process, even that of an earlier version.
+
+    Args:
+        text: What `owner_text` has returned.
 
     Returns:
-        None if it is no such text.
+        The process and the id of its user, or None if the text has another form.
     """
     found = re.fullmatch(_IDENTITY_PATTERN, text)
     if found is None:
@@ -154,9 +163,10 @@ def read_owner(text: str) -> Optional[Tuple[ProcessIdentity, int]]:
 
 
 def _is_of_this_machine(owner: ProcessIdentity) -> bool:
-    """Tell whether no name of the machine differs. That alone is no proof: cloned machines share all names.
+    """Return whether a process may have run on this machine, as far as the names of its machine tell.
 
-    Within a boot the machine id counts, because a host name may change. An earlier version did not record it.
+    True is no proof, because cloned machines share all names. During one boot only the machine id is
+    compared, because the host name may change. An earlier version did not record the id.
     """
     if owner.boot_id == _boot_id() and owner.machine_id:
         return owner.machine_id == machine_id()
@@ -164,9 +174,10 @@ def _is_of_this_machine(owner: ProcessIdentity) -> bool:
 
 
 def _is_without_processes(pid_namespace: str) -> bool:
-    """Tell whether all processes of a pid namespace of this boot have ended, as far as that can be seen here.
+    """Return whether all processes of a pid namespace of this machine have provably ended.
 
-    The first namespace has the processes of all others, unless ``hidepid`` hides them.
+    Only from the machine's own namespace the processes of all others can be seen. If even process 1 is
+    missing there, ``hidepid`` hides processes.
     """
     pids = all_pids()
     if _pid_namespace() != FIRST_PID_NAMESPACE or 1 not in pids:
@@ -175,11 +186,13 @@ def _is_without_processes(pid_namespace: str) -> bool:
 
 
 def _may_be_in(pid: int, pid_namespace: str) -> bool:
+    """Return whether a process may be in a pid namespace. If it has ended, it is not."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid") == pid_namespace
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:  # another user's: its status shows whether it is in a further namespace
+    except PermissionError:
+        # Of another user's process, only the status can be read. It shows whether the namespace is ours.
         return is_nested(pid)
 
 
@@ -196,7 +209,10 @@ def _pid_namespace() -> str:
 
 
 def _line(owner: ProcessIdentity) -> bytes:
-    """Return the line for a boot. It has the namespace, because a container has its boot from its host."""
+    """Return the line for the boot of a process in the file of boots.
+
+    It contains the pid namespace, too, because a container shares the boot id of its host.
+    """
     return f"{owner.boot_id} {owner.pid_namespace}\n".encode()
 
 
@@ -204,7 +220,7 @@ def _boots() -> bytes:
     """Return the content of this user's file of boots.
 
     Returns:
-        Nothing if there is no such file, or someone else may have written it.
+        No bytes if there is no such file, or if another user may have written it.
     """
     try:
         with open_regular(f"{_folder()}/boots", links=False) as file:
@@ -223,7 +239,10 @@ def _is_remembered(owner: ProcessIdentity) -> bool:
 
 
 def _remember_boot(owner: ProcessIdentity) -> None:
-    """Add the boot of a process to the file of boots. Without that no reboot can be proven."""
+    """Add the boot of a process to this user's file of boots.
+
+    If that is not possible, no reboot of this machine can be proven later, and no error is raised.
+    """
     lines = _boots().splitlines(keepends=True)
     if _line(owner) in lines:
         return
@@ -231,7 +250,8 @@ def _remember_boot(owner: ProcessIdentity) -> None:
         folder = _folder()
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        status = os.lstat(folder)  # anybody may make a folder in /var/tmp
+        # Any user may make a folder of this name in /var/tmp.
+        status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             return
         new = f"{folder}/boots.{os.getpid()}"
@@ -241,11 +261,12 @@ def _remember_boot(owner: ProcessIdentity) -> None:
 
 
 def _boots_are_local() -> bool:
-    """Tell whether the file of boots lies on a disk that only this machine writes to."""
+    """Return whether the file of boots is on a disk to which only this machine writes."""
     folder, kind = os.path.realpath(_folder()) + "/", ""
     longest = 0
     for fields in map(str.split, lines_of("/proc/self/mountinfo")):
         place = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/") + "/"
-        if folder.startswith(place) and len(place) >= longest:  # a later mount hides an earlier one
+        # Of two mounts on the same folder, the later one hides the earlier one.
+        if folder.startswith(place) and len(place) >= longest:
             longest, kind = len(place), fields[fields.index("-") + 1]
     return kind in _LOCAL_FILE_SYSTEMS

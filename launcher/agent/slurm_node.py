@@ -1,7 +1,7 @@
-"""A node of Slurm: the main process of a step reports about the node, then becomes its agent.
+"""The main process of a Slurm step: it reports about its node, then becomes the agent of the node.
 
-The launcher names `serve` as the entry of each step. Nothing of the step is left in the environment of the
-tasks but what describes the job.
+The launcher starts one step on each node, with `serve` as its entry. The environment of the tasks must
+contain nothing of the step except what describes the job.
 """
 
 import json
@@ -14,12 +14,14 @@ from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 from launcher.agent import main
 from launcher.agent.processes import write_all
 
-#: Beginnings of variables that Slurm sets.
+#: The names of all variables that Slurm sets begin with one of these.
 _SLURM_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "PALS_")
-#: Those that a task keeps of its step: the name of the node, and where Slurm's commands find the cluster.
+#: The variables of the step that a task keeps: the name of the node, and where Slurm's commands find the
+#: cluster.
 _NODE_VARIABLES = ("SLURMD_NODENAME", "SLURM_CONF")
-#: Those that describe the job. All others describe a step of one task: with them, a library that looks for
-#: Slurm takes each task for a job of its own, and an srun of the user's binds its tasks to one core.
+#: The variables that describe the job. All others describe a step of one task. With them, a library that
+#: looks for Slurm would treat each task as a job of its own, and the user's srun would bind its tasks to one
+#: core.
 _JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES",
     "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS",
@@ -28,23 +30,23 @@ _JOB_VARIABLES = (
     "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT",
     "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX",
 )  # fmt: skip
-#: Seconds from the look at the node to the start of its agent: tasks are placed meanwhile.
+# The launcher places the tasks between the report about the node and the start of the agent.
 _ARGUMENTS_TIMEOUT_SECONDS = 600
-#: Bytes of a file that are compared.
+# Only the beginning of a file is compared.
 _COMPARED_BYTES = 1 << 20
 
 
 def job_variables(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables that describe the job."""
+    """Return those variables of an environment that describe the Slurm job."""
     return {name: environ[name] for name in _JOB_VARIABLES if name in environ}
 
 
 def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of tasks: that of the step, with what describes the job, not the step.
+    """Return the environment for tasks: that of the step, but with the job's Slurm variables.
 
     Args:
-        environ: Of the step.
-        job: Variables that describe the job; the step has others of the same names.
+        environ: The environment of the step.
+        job: The variables that describe the job. They replace those of the step that have the same names.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM_PREFIXES)}
     kept.update((name, environ[name]) for name in _NODE_VARIABLES if name in environ)
@@ -53,13 +55,14 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Write a line of JSON about this node; a line of JSON on stdin makes this process the agent.
+    """Report about this node, wait for the arguments of its agent, and become the agent.
 
-    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job. Empty
-    lines may precede it. If stdin ends before this line, the launcher does not need the node.
+    The report is a line of JSON on stdout. The arguments are a line of JSON on stdin, which empty lines may
+    precede: those of `launcher.agent.main.serve`, and ``variables`` that describe the job. If stdin is closed
+    before, the launcher does not need the node, and this process exits with 0.
 
     Args:
-        arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
+        arguments: ``files``, which contains paths and their `fingerprint` on the machine of the launcher.
     """
     files: Mapping[str, Optional[List[Any]]] = arguments["files"]
     cpus = os.environ.get("SLURM_CPUS_ON_NODE", "")
@@ -68,12 +71,14 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
     }
-    signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)  # if srun is killed, stdin does not end
+    # If srun is killed, stdin is not closed.
+    signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
     _import_the_agent()
     line = b""
     while not line.endswith(b"\n"):
-        piece = os.read(0, 1)  # no more: what follows is the agent's
+        # Bytes after the line are messages for the agent, so they are not read here.
+        piece = os.read(0, 1)
         if not piece:
             sys.exit(0)
         line = (line + piece).lstrip()
@@ -91,9 +96,15 @@ def _import_the_agent() -> None:
 
 
 def fingerprint(path: str) -> Optional[Sequence[Any]]:
-    """Return the inode of a file or folder, and the content of a file, or None if it cannot be read.
+    """Return what shows whether a path leads to the same file or folder on two machines.
 
-    File systems that machines share have the same inodes on all of them.
+    A file system that machines share shows the same inodes on all of them.
+
+    Args:
+        path: The path of a file or folder.
+
+    Returns:
+        The inode and, of a file, a checksum of its beginning. None if it cannot be read.
     """
     try:
         inode = os.stat(path).st_ino

@@ -1,7 +1,9 @@
-"""Kills processes whose agent and watchdog of this user were both killed.
+"""Kills the processes of an agent that was killed together with its watchdog.
 
-The tag of a process (`launcher.agent.processes`) names its agent; no other process carries one by chance.
-Agent and watchdog carry it too, with ordinal 0: while one of them lives, it looks after the rest.
+An agent calls this when it closes, to kill what earlier runs have left behind, and so does a launcher that
+has lost an agent. The process tag (`launcher.agent.processes`) contains the number of the agent, and no
+process carries a tag by chance. Agent and watchdog carry it, too, with ordinal 0. While one of them lives it
+stops the other processes itself, so `lost` must not return those.
 """
 
 from __future__ import annotations
@@ -15,20 +17,18 @@ from typing import Any, Callable, Dict, List, Mapping
 from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
 
-#: Seconds between two looks at killed processes.
 _POLL_SECONDS = 0.005
-#: Seconds for `kill`.
 _KILL_TIMEOUT_SECONDS = 5.0
 
 
 def kill(arguments: Mapping[str, Any]) -> int:
-    """Kill an agent, its watchdog and all that it started. This is a remote command.
+    """Kill an agent, its watchdog and all that it has started. This is a remote command.
 
     Args:
-        arguments: ``agent``, its number.
+        arguments: ``agent``, the number of the agent.
 
     Returns:
-        Exit status: 0 if nothing of it is left.
+        The exit status, which is 0 if no process of the agent is left.
     """
     left = kill_leftovers(int(arguments["agent"]), _KILL_TIMEOUT_SECONDS)
     if left:
@@ -37,52 +37,67 @@ def kill(arguments: Mapping[str, Any]) -> int:
 
 
 def kill_leftovers(agent: int, seconds: float) -> List[int]:
-    """Kill every process with a tag of this agent, the agent itself too, until none is left.
+    """Kill an agent, its watchdog and all that it has started, until none of these processes is left.
+
+    Args:
+        agent: The number of the agent.
+        seconds: How long to try.
 
     Returns:
-        Pids that are still there.
+        The pids of the processes that are still there.
     """
     return kill_all(lambda: tagged().get(agent, []), seconds)
 
 
 def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
-    """Kill what ``find`` returns until it is empty; the start time of each is compared right before.
+    """Kill processes until no more are found.
+
+    Args:
+        find: Returns the processes to kill. It is called again and again.
+        seconds: How long to try.
 
     Returns:
-        Pids that are still there.
+        The pids of the processes that are still there.
     """
     until = time.monotonic() + seconds
     while True:
         late = time.monotonic() > until
         found = find()
         for process in found:
-            # A watchdog that is the first process of a container gets no SIGKILL; it ends with its agent.
+            # The kernel does not kill the first process of a container. Such a watchdog exits when its agent
+            # has ended, unless it is stopped.
             processes.send(process, signal.SIGCONT if process.pid == 1 else signal.SIGKILL)
-        if not found or late:  # after a last look: this process may have been suspended
+        # Even when the time is up this kills once more, because this process may have been suspended.
+        if not found or late:
             return [process.pid for process in found]
         time.sleep(_POLL_SECONDS)
 
 
 def is_looked_after(group: List[Process]) -> bool:
-    """Return whether an agent, or its watchdog, is among its processes."""
+    """Return whether an agent or its watchdog still lives, so that it will stop the other processes.
+
+    Args:
+        group: All processes with the tag of the agent.
+    """
     return any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
 
 
 def tagged() -> Dict[int, List[Process]]:
-    """Return the processes of this machine that carry a tag, by the number of their agent."""
+    """Return the living processes of this machine that carry a process tag, by the number of their agent."""
     found: Dict[int, List[Process]] = {}
     for pid in processes.all_pids():
         agent = agent_of(tag_of(pid))
         if agent is not None:
             process = processes.read_process(pid)
-            same = agent_of(tag_of(pid)) == agent  # else another process may have got the pid
+            # The tag is read again, because another process may have got the pid meanwhile.
+            same = agent_of(tag_of(pid)) == agent
             if same and process is not None and not process.has_ended:
                 found.setdefault(agent, []).append(process)
     return found
 
 
 def lost() -> List[Process]:
-    """Return the processes of this user with the tag of an agent that is gone, and its watchdog, too."""
+    """Return the processes of this user whose agent and watchdog are both gone."""
     return [
         process
         for group in tagged().values()
@@ -93,7 +108,7 @@ def lost() -> List[Process]:
 
 
 def _has_hidden_ancestor(process: Process) -> bool:
-    """Return whether an ancestor is hidden: it may be the agent, run by another user."""
+    """Return whether an ancestor of a process cannot be seen here. It may be the agent of another user."""
     while process.parent > 1:
         parent = processes.read_process(process.parent)
         if parent is None:

@@ -1,16 +1,16 @@
 """The host's end of ``--sync``, ``--collect`` and ``--output-dirs``.
 
-::
+The launcher runs `receive`, `send` and `finish` as remote commands. They use these folders::
 
     ~/.cache/tf-launcher/        (or below $XDG_CACHE_HOME)
-      work/JOB/NAME              a tree of a run; its tasks run there
-      work/JOB/.tf-launcher-output/TASK     what a task makes (``--output-dirs``)
+      work/RUN/NAME              a tree of a run, in which its tasks run
+      work/RUN/.tf-launcher-output/TASK     the folder for what a task makes (``--output-dirs``)
       trees/KEY/                 the tree of an earlier run from the same folder, or one that is arriving
-      locks/                     a lock for each tree of an earlier run and each place that stays
 
-Each tree has a list of what was copied there (`SYNC_MARK`). Files arrive in a folder beside it. Home folders
-may be shared between machines: locks are those of files, and the folder of a run that never ended is removed
-where only processes used it that have provably ended.
+Each tree contains a list of what was copied there (`SYNC_MARK`). Files arrive in a folder beside the tree, so
+that no task sees a part of them. Nothing that no sync has made may be replaced or removed. Home folders may
+be shared between machines. So locks are file locks, and the folder of a run that was cut off is removed only
+if all processes that used it have provably ended.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
 from launcher.common.trusted_io import open_regular, read_most
 
-#: Bytes of the trees of earlier runs, at most.
+# The trees of earlier runs are removed, the oldest first, if they are larger than this together.
 _MAX_KEPT_BYTES = 2 * 1024**3
-#: Seconds for which the folder of a run that did not end stays after its last use.
+# The folder of a run that was cut off stays at least this long after it was used last.
 _MIN_UNUSED_SECONDS = 3600.0
-#: The beginning of the names of marks in the folder of a run.
+# The names of the marks in the folder of a run begin with this.
 _USE_MARK_PREFIX = ".used-"
 
 
 class _LauncherPipe(TransferStream):
-    """The launcher, at standard input and output."""
+    """The messages to and from the launcher, over the standard streams of a remote command."""
 
     def _write(self, data: bytes) -> None:
         write_all(1, data)
@@ -71,7 +71,15 @@ class _LauncherPipe(TransferStream):
 
 
 def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> Callable[[Any], int]:
-    """Make a remote command of a function: send its result or its error to the launcher."""
+    """Turn a function into a remote command that sends its result, or its error, to the launcher.
+
+    Args:
+        function: Called with the pipe to the launcher and the arguments of the remote command. It returns the
+            paths for `FilesDone`.
+
+    Returns:
+        The remote command. It returns the exit status, which is 1 if the launcher is gone.
+    """
 
     @functools.wraps(function)
     def run(arguments: Any) -> int:
@@ -86,7 +94,7 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
                 answer = FilesFailed(f"can't write {path}: {error.strerror or error}")
             pipe.put(answer)
             pipe.flush()
-        except (BrokenPipeError, EOFError):  # the launcher is gone
+        except (BrokenPipeError, EOFError):
             return 1
         return 0
 
@@ -97,10 +105,13 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
 
 
 def _resolved(path: str) -> str:
-    """Return an absolute path: ``~`` is the home, and what is relative is relative to the home.
+    """Return the absolute form of a path on this host.
+
+    Args:
+        path: An absolute path, or one that is relative to the home folder. ``~`` stands for the home folder.
 
     Raises:
-        LaunchError: The path needs a home, and there is none.
+        LaunchError: The path is in the home folder, which does not exist.
     """
     home = os.path.expanduser("~")
     if not os.path.isabs(path) and not os.path.isdir(home):
@@ -109,26 +120,26 @@ def _resolved(path: str) -> str:
 
 
 def cache_folder() -> str:
-    """Return the path of the user's cache, which may not exist.
+    """Return the path of this user's cache folder, which may not exist.
 
     Raises:
-        LaunchError: It would be in a home that does not exist.
+        LaunchError: The path is in the home folder, which does not exist.
     """
     _resolved(os.environ.get("XDG_CACHE_HOME", ""))
     return _cache_path()
 
 
 def _cache_path() -> str:
-    """Return the same path, for those who only look there."""
+    """Return the path of this user's cache folder, even if it could not be made."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
     return f"{folder if os.path.isabs(folder) else os.path.expanduser('~/.cache')}/tf-launcher"
 
 
 def _make_cache() -> None:
-    """Make the folders of the cache in which runs and their trees are.
+    """Make the folders of the cache for runs and their trees.
 
     Raises:
-        LaunchError: That is not possible. The user can do without.
+        LaunchError: That is not possible. The error says how the user can do without them.
     """
     try:
         cache = cache_folder()
@@ -155,17 +166,23 @@ def _run_folder(run_name: str) -> str:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold this user's lock for a folder, and wait while another process holds it.
+    """Hold this user's lock for a folder, after waiting while another process holds it.
 
-    The lock is a file beside the folder, because no other place is known where this user can write. It is
-    removed at the end. Whoever has waited for a lock that was removed meanwhile takes the next one.
+    The lock is a file beside the folder, because this is the only place in which this user can surely write.
+    It is removed when the context is left. A process that has waited for a lock which was removed meanwhile
+    tries again with a new one.
+
+    Args:
+        path: The folder, which may not exist.
 
     Raises:
-        LaunchError: Another user has made that file.
+        LaunchError: Another user has made the file of the lock.
+        OSError: The file of the lock cannot be made.
     """
     above = os.path.dirname(path)
     lock = f"{above}/.tf-launcher-lock-{os.getuid()}-{digest(path)}"
-    with contextlib.suppress(FileExistsError):  # a file has this name: to open the lock fails, with a message
+    # If a file has the name of the folder, opening the lock fails with a better message.
+    with contextlib.suppress(FileExistsError):
         os.makedirs(above, exist_ok=True)
     while True:
         try:
@@ -188,6 +205,7 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _is_at(fd: int, path: str) -> bool:
+    """Return whether an open file still has this path, so that it was not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except OSError:
@@ -195,7 +213,14 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove a file, a link or a tree, even if its folders are read-only. Links are not followed."""
+    """Remove a file, a link or a tree, even if its folders are read-only. Links are not followed.
+
+    Args:
+        path: What to remove. It need not exist.
+
+    Raises:
+        OSError: Something in the tree cannot be removed.
+    """
     if os.path.islink(path) or not os.path.isdir(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -209,7 +234,13 @@ def _remove(path: str) -> None:
 
 
 def _user_of(folder: str, run_name: str = "") -> str:
-    """Describe a process of a task that runs in a folder or belongs to a run.
+    """Return a description of a process that runs in a folder or belongs to a run, for the user.
+
+    Only the processes of this user can be recognized.
+
+    Args:
+        folder: The folder. Processes in folders below it count, too.
+        run_name: The name of the run. If it is empty, a process counts only if it belongs to a task.
 
     Returns:
         An empty text if there is no such process.
@@ -230,13 +261,20 @@ def _user_of(folder: str, run_name: str = "") -> str:
 
 
 def discard(run_name: str) -> None:
-    """Remove the folder of a run that is over; its trees are kept for the next run from the same folder.
+    """Remove the folder of a run that is over, but keep its trees for the next run from the same folders.
+
+    The oldest of all trees that are kept are removed if they are too large together.
+
+    Args:
+        run_name: The name of the run.
 
     Raises:
-        OSError, LaunchError: It cannot be removed.
+        OSError: A file cannot be removed or moved.
+        LaunchError: Another user has made the file of a lock.
     """
     run = _run_folder(run_name)
-    with contextlib.suppress(FileNotFoundError):  # another host with the same home folder removes it
+    # Another host with the same home folder may be removing it at the same time.
+    with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(run):
             key, entries = _read_list(f"{run}/{name}")
             if key:
@@ -247,7 +285,8 @@ def discard(run_name: str) -> None:
         with _locked(run):
             _remove(run)
     marks, total = glob.glob(f"{glob.escape(_cache_path())}/trees/*/{SYNC_MARK}"), 0
-    with contextlib.suppress(FileNotFoundError):  # another launch has taken it
+    # Another launch may use a tree at this moment, and move it away.
+    with contextlib.suppress(FileNotFoundError):
         for path in sorted(marks, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
             total += sum(entry.size for entry in _read_list(tree)[1].values())
@@ -257,7 +296,13 @@ def discard(run_name: str) -> None:
 
 
 def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
-    """Move a tree, without what its tasks made, to where the next run looks for it."""
+    """Remove all that tasks have made or changed in a tree, and keep the tree for the next run.
+
+    Args:
+        tree: The path of the tree in the folder of its run.
+        kept: The path where the next run looks for it.
+        entries: The entries of the tree, as they were copied there.
+    """
     known = {SYNC_MARK, *_unchanged(tree, entries)}
     for folder, folders, files in os.walk(tree):
         for name in [*folders, *files]:
@@ -270,7 +315,10 @@ def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
 
 
 def _sweep() -> None:
-    """Remove the folders of runs whose users have all provably ended; see `_use`."""
+    """Remove the folders of runs that were cut off, if all processes that used them have provably ended.
+
+    The marks of `_use` tell which processes those are. What cannot be removed stays.
+    """
     for run in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):
             marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USE_MARK_PREFIX)]
@@ -279,10 +327,13 @@ def _sweep() -> None:
 
 
 def _is_over(mark: str) -> bool:
-    """Return whether the process that made a mark did so long ago, and has provably ended.
+    """Return whether a mark is old, and the process that made it has provably ended.
 
-    Then all tasks of its machine can be seen here. A mark of an earlier version names only a machine, so it
-    never counts as over.
+    If that is proven, the tasks on the machine of that process can be seen from here. A mark of an earlier
+    version names only a machine, so that it never counts as over.
+
+    Args:
+        mark: The path of a mark that `_use` has made.
     """
     with open_regular(mark, links=False) as file:
         old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
@@ -292,7 +343,11 @@ def _is_over(mark: str) -> bool:
 
 @_remote_command
 def finish(_: _LauncherPipe, arguments: Any) -> List[str]:
-    """Remove the folders of a run. ``{"job": JOB}``."""
+    """Remove the folder of a run, but keep its trees for the next run. This is a remote command.
+
+    Args:
+        arguments: ``job``, the name of the run.
+    """
     discard(str(arguments["job"]))
     return []
 
@@ -302,15 +357,19 @@ def finish(_: _LauncherPipe, arguments: Any) -> List[str]:
 
 @_remote_command
 def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
-    """Update trees to the state of the launcher's, and make a folder for the results of each task.
+    """Update trees to the state that they have at the launcher, and make folders for the results of tasks.
+
+    This is a remote command.
 
     Args:
-        pipe: For each tree the launcher sends its list, we answer with the entries we need, and get them.
-        arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
-            "outputs": [NAME], "mode": MODE}``; the mode is that of the folders for results.
+        pipe: The pipe to the launcher. For each tree it sends a list, see `_update`.
+        arguments: ``{"job": RUN, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
+            "outputs": [NAME], "mode": MODE}``. ``outputs`` are the names of the folders for results, and
+            ``mode`` is their mode.
 
     Returns:
-        The paths of the trees, and the folder with the folders for results, which may not exist.
+        The paths of the trees, then that of the folder that contains the folders for results. It may not
+        exist.
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
@@ -321,14 +380,15 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
         if tree["remote"] is None:
             path, kept = f"{run}/{tree['name']}", f"{_cache_path()}/trees/{tree['key']}"
             with _locked(kept):
-                # Another host with the same home folder may have made it.
+                # Another host with the same home folder may have updated the tree already.
                 root = path if os.path.isdir(path) else kept
                 _update(pipe, root)
                 _use(run)
                 os.rename(root, path)
         else:
             path = os.path.realpath(_resolved(str(tree["remote"])))
-            _check_place(path)  # also before a lock is put beside it
+            # This is checked twice, because even a lock must not be made beside a folder that stays as it is.
+            _check_place(path)
             with _locked(path):
                 _check_place(path)
                 _update(pipe, path)
@@ -341,15 +401,20 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
 
 
 def _use(run: str) -> None:
-    """Make the folder of a run, and mark it as used here, by the identity of this process.
+    """Make the folder of a run, and mark it as used by this process.
 
-    Whoever can tell that this process is dead can also see all tasks that run where it ran.
+    The mark contains the identity of this process. If another process can prove that this one is dead, it can
+    also see all tasks that run here.
+
+    Args:
+        run: The path of the folder.
 
     Raises:
-        EOFError: The launcher has closed the command: it removes the folder now.
+        EOFError: The launcher has closed this remote command, because it removes the folder now.
     """
     poll = select.poll()
-    poll.register(0, 0)  # only POLLHUP: the list of the next tree may be there
+    # Only POLLHUP is of interest, because the list of the next tree may wait to be read.
+    poll.register(0, 0)
     if poll.poll(0):
         raise EOFError
     os.makedirs(run, mode=0o700, exist_ok=True)
@@ -360,10 +425,13 @@ def _use(run: str) -> None:
 
 
 def _check_place(path: str) -> None:
-    """Check that a place may be replaced: it does not exist, is empty, or an earlier sync made it.
+    """Check that a folder may be replaced: it does not exist, is empty, or was made by an earlier sync.
+
+    Args:
+        path: The folder, with links resolved.
 
     Raises:
-        LaunchError: It may not.
+        LaunchError: The folder may not be replaced.
     """
     kept = [os.path.realpath(folder) + "/" for folder in (os.path.expanduser("~"), _cache_path())]
     if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
@@ -375,14 +443,16 @@ def _check_place(path: str) -> None:
 
 
 def _update(pipe: _LauncherPipe, root: str) -> None:
-    """Update a tree to the launcher's list of it. No file is replaced before all have arrived.
+    """Update a tree to the state that it has at the launcher. No file is replaced before all have arrived.
 
     Args:
-        pipe: The launcher sends the list, we answer with the entries we need, and get them.
-        root: The tree.
+        pipe: The pipe to the launcher. It sends the list of the tree, we answer with which entries we need,
+            and it sends those.
+        root: The path of the tree here.
 
     Raises:
-        LaunchError: A task runs there.
+        LaunchError: A task runs in the tree.
+        OSError: A file cannot be written. The error contains an absolute path.
     """
     stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
     destination = DestinationTree(pipe, stage)
@@ -403,7 +473,8 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
         user = _user_of(root)
         if user:
             raise LaunchError(f"{root} is in use by {user}; wait until it is over, or give another place")
-        if not old_key:  # before its first file: others check the place without the lock
+        # A new tree gets its list before its first file, because others check the place without the lock.
+        if not old_key:
             _write_list(root, stage, list_of(key, []))
         _merge(root, gone, stage, destination.entries)
         _write_list(root, stage, list_of(key, {**same, **destination.entries}.values()))
@@ -416,9 +487,17 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
 
 
 def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
-    """Remove ``gone`` from a tree, and move the entries that arrived into it; other files stay."""
+    """Remove entries from a tree, and move those that have arrived into it. All other files stay.
+
+    Args:
+        root: The path of the tree.
+        gone: The paths in the tree of the entries to remove.
+        stage: The folder in which the entries have arrived.
+        arrived: The entries that have arrived, by their paths in the tree.
+    """
     for path in sorted(gone, reverse=True):
-        with contextlib.suppress(OSError):  # a folder may hold files that no sync copied
+        # A folder is not removed if it contains files that no sync has copied.
+        with contextlib.suppress(OSError):
             is_folder = stat.S_ISDIR(os.lstat(f"{root}/{path}").st_mode)
             (os.rmdir if is_folder else os.unlink)(f"{root}/{path}")
     for path, entry in sorted(arrived.items()):
@@ -430,7 +509,13 @@ def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEn
 
 
 def _write_list(root: str, stage: str, text: str) -> None:
-    """Put the list of a tree into it in one step. It may be the first file there."""
+    """Write the list of a tree into the tree, so that no reader sees a part of it.
+
+    Args:
+        root: The path of the tree, which is made if it does not exist.
+        stage: The folder in which the list is written first. It is made, too.
+        text: The list.
+    """
     for folder in (root, stage):
         os.makedirs(folder, exist_ok=True)
     with open(f"{stage}/{SYNC_MARK}", "w", encoding="ascii") as file:
@@ -439,7 +524,11 @@ def _write_list(root: str, stage: str, text: str) -> None:
 
 
 def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
-    """Return the key of a tree, and its entries as they were copied there, or nothing if no sync made it."""
+    """Return the key of a tree, and its entries as they were copied there.
+
+    Returns:
+        An empty key and no entries if no sync has made the tree.
+    """
     try:
         with open(f"{root}/{SYNC_MARK}", encoding="ascii") as file:
             key, entries = parse_list(file.read())
@@ -449,7 +538,12 @@ def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
 
 
 def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]:
-    """Return the entries of a tree that have not changed since they were copied."""
+    """Return those of the entries that have not changed since they were copied into a tree.
+
+    Args:
+        root: The path of the tree.
+        entries: The entries as they were copied, by their paths in the tree.
+    """
     found = {}
     for path, entry in entries.items():
         with contextlib.suppress(OSError):
@@ -464,13 +558,14 @@ def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]
 
 @_remote_command
 def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
-    """Send the requested files.
+    """Send the files that the launcher collects. This is a remote command.
+
+    Links are sent as links. Only a link that the user has named is followed.
 
     Args:
-        pipe: Gets for each item `FilesFollow`, its entries and `FilesDone`.
-        arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
-
-    Links are sent as links; only the path that the user named is followed.
+        pipe: The pipe to the launcher. For each item it gets `FilesFollow`, the entries and `FilesDone`.
+        arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``. The path may be a pattern, and is relative
+            to the folder.
     """
 
     def problem(source: str, why: str) -> None:
@@ -491,10 +586,15 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
 
 
 def _find(base: str, path: str) -> List[Tuple[str, str]]:
-    """Resolve a path or pattern: the path of each match, and its name in the copy.
+    """Return the files and folders that a path or pattern matches.
 
-    A match keeps the folders for which the pattern has wildcards: ``runs/*/model`` gives ``a/model``,
-    ``b/model``.
+    Args:
+        base: The folder that the pattern is relative to.
+        path: A path, or a pattern such as ``runs/*/model``.
+
+    Returns:
+        For each match, its path on this host and its path in the copy. The latter begins where the wildcards
+        of the pattern begin: ``a/model`` and ``b/model`` in this example.
     """
     path = _resolved(path) if path.startswith("~") else path
     whole = os.path.normpath(os.path.join(base, path))

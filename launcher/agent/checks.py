@@ -1,14 +1,15 @@
-"""The program of `launch check` on a host: it reports what the host has, and connects to the other hosts.
+"""The program of ``launch check`` on a host: it reports about the host, and connects to the other hosts.
 
-`main` answers requests on stdin, a JSON object a line, with one line each on stdout:
+The launcher runs `main` as a remote command, and sends requests to its stdin. Each is a JSON object on one
+line, with the kind of the request as ``do``. `main` answers each with a JSON object on one line of stdout. It
+must leave nothing behind on the host.
 
 ===========  ================================================================================================
 ``do``       answer
 ===========  ================================================================================================
-``clock``    ``at``: the clock of this host, seconds since the epoch
-``look``     ``facts`` (see `_facts`), ``port``: held and served as the port of a task is, 0 if there is
-             none, and ``why``
-``connect``  ``pairs``: for each of the request's ``peers``, see `_reach`
+``clock``    ``at``, the clock of this host in seconds since the epoch
+``look``     ``facts``, see `_facts`, and ``port`` and ``why``, see `_listen`
+``connect``  ``pairs``, which contains the result of `_reach` for each of the request's ``peers``
 ===========  ================================================================================================
 """
 
@@ -37,13 +38,15 @@ from launcher.common.record import as_dict
 
 Json = Dict[str, Any]
 
-#: Distributions that hold the package ``tensorflow``.
+#: The distributions that contain the package ``tensorflow``.
 _TENSORFLOW_DISTRIBUTIONS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
     "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
 )  # fmt: skip
+# The line with the answer of `_PYTHON_QUESTION` begins with this.
 _MARK = "launch-check "
-#: Runs in any Python 3. It imports nothing that takes long: ``import tensorflow`` costs four seconds.
+#: A program for any Python 3. It must not import anything slow: ``import tensorflow`` would take four
+#: seconds.
 _PYTHON_QUESTION = f"""
 import sys
 sys.path[:] = [path for path in sys.path if path]
@@ -60,27 +63,27 @@ tensorflow = version(*{_TENSORFLOW_DISTRIBUTIONS!r})
 found.update(tensorflow=tensorflow, keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
-#: Connections at a time.
 _MAX_CONNECTIONS = 16
-#: Seconds to wait when no descriptor is left for a connection.
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.05
-#: Most bytes of a token.
 _MAX_TOKEN_BYTES = 256
-#: Bytes of the file that is written to see whether a disk is full.
+# A file of this size is written to find out whether a disk is full.
 _DISK_TEST_BYTES = 64 * 1024
-#: Results of connections that fail, and their exceptions; the first match counts.
+#: The results of failed connections, each with its exceptions. The first one that matches counts.
 _ERRORS_BY_RESULT: Dict[str, Tuple[Type[Exception], ...]] = {
     "unknown name": (socket.gaierror, UnicodeError),
     "timed out": (socket.timeout, TimeoutError),
     "refused": (ConnectionRefusedError,),
     "cut off": (ConnectionError,),
 }
-#: Errors of routing tables; a blackhole route gives EINVAL.
+#: The errors that mean that no route leads to an address. A blackhole route causes EINVAL.
 _NO_ROUTE_ERRORS = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
 
 
 def main(_: object) -> None:
-    """Answer requests until stdin ends; that kills this process and the commands it runs."""
+    """Answer requests until stdin is closed, then kill this process and the commands that it runs.
+
+    Each request is answered in its own thread. This is a remote command, which ignores its arguments.
+    """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     with open(0, "rb", closefd=False) as requests:
@@ -88,12 +91,14 @@ def main(_: object) -> None:
             request = json.loads(line)
             try:
                 threading.Thread(target=_answer, args=(request,), daemon=True).start()
-            except RuntimeError:  # no thread is left
+            except RuntimeError:
+                # The system allows no further thread.
                 _answer(request)
     os.killpg(0, signal.SIGKILL)
 
 
 def _answer(request: Json) -> None:
+    """Print the answer to a request as one line of JSON."""
     if request["do"] == "clock":
         answer: Json = {"at": time.time()}
     elif request["do"] == "look":
@@ -107,21 +112,29 @@ def _answer(request: Json) -> None:
 
 
 def _facts(request: Mapping[str, Any]) -> Json:
-    """Return the facts of the host.
+    """Return what ``launch check`` wants to know about this host.
 
     Args:
-        request: ``python`` of its programs, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its
-            tasks, and the ``seconds`` that each command may take.
+        request: The request, with these keys:
+            python: The Python that runs ``.py`` programs.
+            workdir: The working folder of tasks, or None.
+            venv: The Python environment of tasks, or None.
+            env: The variables of tasks.
+            seconds: The time limit of each command.
 
     Returns:
-        ``agent`` (`launcher.common.events.HostFacts`), ``available`` (bytes of memory), ``folders``
-        (``workdir`` and ``tmp``: ``path``, bytes ``free``, ``why`` it cannot be written), ``environment``
-        (variables that matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see
-        `_task_python`).
+        A mapping with these keys:
+            agent: The `launcher.common.events.HostFacts`.
+            available: How many bytes of memory are available, or None.
+            folders: The result of `_folder` for ``workdir`` and for ``tmp``.
+            environment: Those variables of tasks that matter for TensorFlow.
+            gpus: The result of `_gpus`.
+            task_python: The result of `_task_python`.
     """
     env = {**os.environ, **request["env"]}
     workdir = os.path.abspath(os.path.expanduser(request["workdir"] or "."))
-    # `tempfile.gettempdir` makes a file, which a kill would leave, and hides a folder that can't be used.
+    # `tempfile.gettempdir` makes a file, which would stay if this process were killed, and does not report a
+    # folder that cannot be used.
     paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     looks = [partial(_folder, path) for path in paths.values()]
@@ -137,7 +150,16 @@ def _facts(request: Mapping[str, Any]) -> Json:
 
 
 def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[str, str]:
-    """Run a command in the root folder: ``ok``, ``missing``, ``failed`` or ``slow``, and its output."""
+    """Run a command in the root folder.
+
+    Args:
+        argv: The command line.
+        seconds: The time limit.
+        env: The whole environment of the command.
+
+    Returns:
+        The state ``ok``, ``missing``, ``failed`` or ``slow``, and the output or the reason of the failure.
+    """
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
@@ -152,13 +174,20 @@ def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[s
 
 
 def _available_memory() -> Optional[int]:
-    """``MemAvailable`` in bytes; ``None`` where the kernel does not say."""
+    """Return how many bytes of memory are available, or None if the kernel does not say."""
     fields = [line.split() for line in lines_of("/proc/meminfo") if line.startswith("MemAvailable:")]
     return int(fields[0][1]) * 1024 if fields else None
 
 
 def _folder(path: str) -> Json:
-    """Return the free bytes of a folder, and whether a file can be written there."""
+    """Find out how much space a folder has, and whether a file can be written there.
+
+    Returns:
+        A mapping with these keys:
+            path: The folder.
+            free: How many bytes are free, or None.
+            why: Why no file can be written, or an empty text.
+    """
     free, why = None, ""
     try:
         found = os.statvfs(path)
@@ -172,7 +201,18 @@ def _folder(path: str) -> Json:
 
 
 def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
-    """Return the GPUs that ``nvidia-smi`` lists, or why it lists none."""
+    """Return the GPUs that ``nvidia-smi`` lists, or why it lists none.
+
+    Args:
+        seconds: The time limit.
+        env: The environment of tasks.
+
+    Returns:
+        A mapping with these keys:
+            state: The state of the command, see `_run`.
+            output: What the program has printed if it has listed no GPU, otherwise an empty text.
+            list: The ``index``, ``uuid`` and ``name`` of each GPU.
+    """
     state, output = _run((*NVIDIA_SMI, "--query-gpu=index,uuid,name"), seconds, {**env, "LC_ALL": "C"})
     lines = output.splitlines() if state == "ok" else ()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
@@ -181,11 +221,21 @@ def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
 
 
 def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: str) -> Json:
-    """Ask the Python of ``.py`` programs for versions.
+    """Ask the Python that runs ``.py`` programs for the versions of its packages.
+
+    Args:
+        request: The request, see `_facts`.
+        env: The environment of tasks.
+        workdir: The working folder of tasks.
 
     Returns:
-        ``asked``; its ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``, and the
-        version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``.
+        A mapping with these keys:
+            asked: The Python, as the request names it.
+            path: The path of the Python.
+            state: The state of the command, see `_run`.
+            output: The end of its output, unless the state is ``ok``.
+            version: The version of the Python, if the state is ``ok``.
+            tensorflow, keras, tf_keras: The versions of these packages or None, if the state is ``ok``.
     """
     asked, venv = request["python"], request["venv"]
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
@@ -205,7 +255,14 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
 
 
 def _listen(request: Json) -> Json:
-    """Hold a port as a task's, and serve it beside the holder as TensorFlow does, until the process ends."""
+    """Hold a port as an agent does, and listen on it as TensorFlow does, until this process exits.
+
+    Args:
+        request: The request. Its ``token`` is sent to all that connect to the port.
+
+    Returns:
+        A mapping of ``port``, which is 0 if that is not possible, and ``why`` it is not possible.
+    """
     keeper = PortReservations()
     try:
         port = keeper.hold(TaskId("check/0"))
@@ -215,26 +272,37 @@ def _listen(request: Json) -> Json:
             target=_serve, args=(server, request["token"].encode("ascii")), daemon=True
         )
         serving.start()
-    except (OSError, RuntimeError) as error:  # RuntimeError: no thread is left
+    except (OSError, RuntimeError) as error:
+        # Python raises RuntimeError when the system allows no further thread.
         keeper.release_all()
         return {"port": 0, "why": getattr(error, "strerror", None) or str(error)}
     return {"port": port, "why": ""}
 
 
 def _serve(server: socket.socket, token: bytes) -> None:
-    """Send the token of this host to all that connect."""
+    """Send the token of this host to all that connect, for ever."""
     while True:
         try:
             peer, _ = server.accept()
-        except OSError:  # no descriptor is left
+        except OSError:
+            # No descriptor is left at the moment.
             time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             continue
-        with suppress(OSError), peer:  # the peer reports what became of it
+        # The other end will report the error.
+        with suppress(OSError), peer:
             peer.sendall(token + b"\n")
 
 
 def _connect(request: Json) -> Json:
-    """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
+    """Connect to other hosts, several at once.
+
+    Args:
+        request: The request. Each of its ``peers`` contains ``address``, ``port`` and ``token`` of a host,
+            and ``seconds`` is the time limit of each connection.
+
+    Returns:
+        A mapping of ``pairs``, the results of `_reach` for the peers.
+    """
     calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
     late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
     seconds = request["seconds"] * -(-len(calls) // _MAX_CONNECTIONS) + 1.0
@@ -242,11 +310,17 @@ def _connect(request: Json) -> Json:
 
 
 def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
-    """Connect to a peer, and read its token.
+    """Connect to a host, and read its token, which shows that no other program listens on the port.
+
+    Args:
+        peer: ``address``, ``port`` and ``token`` of the host.
+        seconds: The time limit.
 
     Returns:
-        The ``result`` (see `launcher.findings.ReachResult`), the error of the system as ``why``, and the
-        first ``address`` that the name of the peer has here.
+        A mapping with these keys:
+            result: The outcome in a word or two, see `launcher.findings.ReachResult`.
+            why: The error of the system, or an empty text.
+            address: The first address to which the name of the host resolves here, or an empty text.
     """
     where, address = (peer["address"].strip("[]"), peer["port"]), ""
     try:

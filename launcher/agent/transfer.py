@@ -1,7 +1,9 @@
 """Copying files as messages: what both ends of ``--sync`` and ``--collect`` share.
 
-The messages are those of `launcher.common.protocol.FILE_RECORDS`. Exactly the announced size of a file is
-sent. Paths are strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
+`launcher.agent.files` uses it on the hosts, and `launcher.files.transfer` in the launcher. The messages are
+those of `launcher.common.protocol.FILE_RECORDS`. A sender must send exactly as many bytes of a file as it has
+announced. Neither end may trust the paths of the other. Bytes of a path that are not UTF-8 are lone
+surrogates in strings (PEP 383).
 """
 
 from __future__ import annotations
@@ -20,32 +22,36 @@ from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FILE_RECORDS, Decoder, FileData, FileEntry, FilesFailed, encode
 from launcher.common.text import byte_size
 
+#: The kinds of a `FileEntry`.
 FILE = "f"
 FOLDER = "d"
 LINK = "l"
-#: Entries that a tree may have.
+#: A tree with more entries is not copied as a whole.
 MAX_ENTRIES = 500_000
 #: The file in a synced folder that lists what was copied there. It is never copied.
 SYNC_MARK = ".tf-launcher-sync"
 _SYNC_NOTE = "This folder was copied here by launch --sync, which needs this file to do so again."
-#: The folder beside the trees of a run where its tasks have a folder each.
+#: The folder, beside the trees of a run, that contains a folder for each task.
 OUTPUTS_FOLDER = ".tf-launcher-output"
 #: Why a socket, pipe or device is not copied.
 SPECIAL_FILE_REASON = "neither file, folder nor link: left out"
-#: Bytes that files may have grown since they were announced, all together.
+# All files together may have grown by so much between the announcement of their size and the copy.
 _MAX_GROWTH_BYTES = 1024**3
-#: Bytes of messages that are sent together, and of a file that are read at once.
+# Small messages are collected, and sent together when they have this size.
 _BATCH_BYTES = 256 * 1024
 _READ_BYTES = 128 * 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
-    """Return the entry of a file, folder or link. A folder's owner may always write to it.
+    """Return the entry that describes a file, folder or link in messages and lists.
+
+    The mode of a folder always allows its owner to write to it, so that files can arrive in the copy.
 
     Args:
-        path: Its path in the tree.
-        status, source: Of the file; where it is.
+        path: The path in the tree.
+        status: The status of the file, folder or link.
+        source: The path on this machine.
 
     Raises:
         OSError: It is a socket, pipe or device (`SPECIAL_FILE_REASON`), or a link that cannot be read.
@@ -66,13 +72,17 @@ def entries_below(
     problem: Callable[[str, str], None],
     left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
 ) -> Iterator[Tuple[str, FileEntry]]:
-    """Yield what is at ``top`` and below, folders before their content: where each is, and its entry.
+    """Yield a file, or a folder and everything in it. Each folder comes before its content.
 
     Args:
-        top: A file or folder, or a link to one; links below it are entries of their own.
-        name: Its path in the tree; empty: only its content is meant.
-        problem: Called with the place of what cannot be copied, and the reason.
-        left_out: Called with the path in the tree, and whether it is a folder.
+        top: The path of a file or folder, or of a link to one, which is followed. Links below it are not.
+        name: The path of ``top`` in the tree. If it is empty, ``top`` itself is not yielded.
+        problem: Called with the path of what cannot be copied, and the reason.
+        left_out: Called with a path in the tree, and whether that is a folder. Returns whether to leave it
+            out.
+
+    Yields:
+        A path on this machine, and the entry for it.
     """
     ahead, count = deque([(top, name)]), 0
     while ahead:
@@ -84,7 +94,8 @@ def entries_below(
                 continue
             entry = entry_of(path, status, source)
             names = sorted(os.listdir(source)) if entry.kind == FOLDER else []
-        except FileNotFoundError:  # removed in this moment
+        except FileNotFoundError:
+            # It was removed at this moment.
             continue
         except OSError as error:
             problem(source, error.strerror or str(error))
@@ -100,25 +111,25 @@ def entries_below(
 
 
 def digest(text: str) -> str:
-    """Return a file name for a path or another text."""
+    """Return a short name for a path or another text, which can be the name of a file."""
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 
 def list_of(key: str, entries: Iterable[FileEntry]) -> str:
-    """Return the text of a `SYNC_MARK`.
+    """Return the text of a `SYNC_MARK`, which lists what was copied to a tree.
 
     Args:
-        key: Of the folder that the tree is a copy of.
-        entries: Of the tree.
+        key: The key that identifies the folder of which the tree is a copy.
+        entries: The entries of the tree.
     """
     return json.dumps([_SYNC_NOTE, key, [*entries]])
 
 
 def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
-    """Return the key and the entries in the text of a `SYNC_MARK`.
+    """Return the key and the entries, by path, in the text of a `SYNC_MARK`.
 
     Raises:
-        ValueError, TypeError, LookupError, ProtocolError: It is something else.
+        ValueError, TypeError, LookupError, ProtocolError: The text is something else.
     """
     _, key, rows = json.loads(text)
     entries = {row[0]: FileEntry(*row) for row in rows}
@@ -128,10 +139,10 @@ def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
 
 
 class TransferStream:
-    """Sends and receives messages about files. A subclass has `_write` and `_read`.
+    """Sends and receives messages about files. A subclass defines `_write` and `_read`.
 
     Args:
-        host: Name of the host at the other end; empty: the launcher is there.
+        host: The name of the host at the other end. It is empty if the launcher is at the other end.
     """
 
     def __init__(self, host: str = "") -> None:
@@ -141,37 +152,37 @@ class TransferStream:
         self._out = bytearray()
 
     def _write(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all these bytes to the other end."""
         raise NotImplementedError
 
     def _read(self) -> bytes:
-        """Wait for more bytes; may return none."""
+        """Wait for bytes from the other end, and return them. They may be empty."""
         raise NotImplementedError
 
     def moved(self, size: int) -> None:
-        """So many bytes of files were sent, or have arrived."""
+        """Note that bytes of files were sent or have arrived. A subclass may count them."""
 
     def put(self, message: Any) -> None:
-        """Send a message, together with later ones; `flush` and `get` send it now."""
+        """Send a message, perhaps later together with others. `flush` and `get` send it at once."""
         for buffer in encode(message):
             self._out += buffer
         if len(self._out) >= _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was put."""
+        """Send all messages that were put and not sent."""
         data, self._out = bytes(self._out), bytearray()
         self._write(data)
 
     def get(self, *kinds: Any) -> Any:
-        """Return the next message.
+        """Wait for the next message from the other end, and return it.
 
         Args:
-            kinds: The records that it may be; without one: any.
+            kinds: The records that it may be. Without any, it may be each of `FILE_RECORDS`.
 
         Raises:
-            ProtocolError: The other end sent something else.
-            TransportError: The command there cannot go on.
+            ProtocolError: The other end has sent something else.
+            TransportError: The other end has sent `FilesFailed`, because it cannot continue.
         """
         if self._out:
             self.flush()
@@ -190,12 +201,12 @@ def send_entries(
     entries: Iterable[Tuple[str, FileEntry]],
     problem: Callable[[str, str], None],
 ) -> None:
-    """Send entries, each with the path it is read from. Files that changed meanwhile are sent once more.
+    """Send entries and the content of files. Files that changed while they were read are sent once more.
 
     Args:
-        stream: To the other end.
-        entries: Each with the path of its file here.
-        problem: Called with the path and the reason where a file could not be sent as it is.
+        stream: The stream to the other end.
+        entries: The entries to send, each with its path on this machine.
+        problem: Called with the path of a file that could not be sent as it is, and the reason.
     """
     changed: List[Tuple[str, FileEntry]] = []
     for again, pairs in ((False, entries), (True, changed)):
@@ -216,13 +227,21 @@ def send_entries(
 
 
 def _send_file(stream: TransferStream, source: str, path: str) -> bool:
-    """Send exactly as many bytes as announced; zeros stand for what is missing.
+    """Send the entry and the content of a file.
+
+    Exactly as many bytes are sent as the entry announces. If the file has become shorter, or cannot be read,
+    zeros are sent for the rest.
+
+    Args:
+        stream: The stream to the other end.
+        source: The path of the file on this machine.
+        path: The path of the file in the tree.
 
     Returns:
-        Whether the file changed meanwhile.
+        Whether the file changed while it was read.
 
     Raises:
-        OSError: It cannot be opened, or is no longer a file.
+        OSError: The file cannot be opened, or it is no longer a file. Then nothing was sent.
     """
     with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
@@ -245,10 +264,10 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
 
 
 def check_entry(entry: FileEntry) -> None:
-    """Check that an entry stays within its tree.
+    """Check an entry from the other end: it must not lead out of its tree.
 
     Raises:
-        ProtocolError: It does not, or is of no kind that can be made.
+        ProtocolError: It does, or it is neither file, folder nor link.
     """
     parts = entry.path.split("/")
     if "\0" in entry.path + entry.target or any(part in ("", ".", "..") for part in parts):
@@ -258,20 +277,20 @@ def check_entry(entry: FileEntry) -> None:
 
 
 class DestinationTree:
-    """A folder in which entries arrive: each complete or not at all, none outside it.
+    """A folder in which entries arrive, each of them complete or not at all, and none outside of the folder.
 
-    Paths come from another machine. They are walked folder by folder without following links.
+    The paths come from another machine. So they are opened folder by folder, and links are not followed.
 
     Args:
-        stream: From the other end.
-        top: The folder; made when the first entry arrives.
+        stream: The stream from the other end.
+        top: The path of the folder, which is made when the first entry arrives.
     """
 
     def __init__(self, stream: TransferStream, top: str) -> None:
         self._stream, self.top = stream, top
-        #: What has arrived, by path.
+        #: The entries that have arrived, by their paths in the tree.
         self.entries: Dict[str, FileEntry] = {}
-        #: Bytes that may still come.
+        #: How many bytes may still arrive.
         self._size = 0
 
     @property
@@ -280,11 +299,14 @@ class DestinationTree:
         return [entry for entry in self.entries.values() if entry.kind == FILE]
 
     def expect(self, size: int) -> None:
-        """Files of so many bytes follow.
+        """Prepare for files that the other end has announced, and check that the disk has room for them.
+
+        Args:
+            size: The bytes of all files together.
 
         Raises:
-            ProtocolError: The other end may not announce this.
-            OSError: The disk is too full for it.
+            ProtocolError: The other end must not announce files now.
+            OSError: The disk is too full.
         """
         if size < 0 or self._size:
             raise ProtocolError("FilesFollow at the wrong moment")
@@ -297,13 +319,17 @@ class DestinationTree:
         self._size = 2 * size + _MAX_GROWTH_BYTES
 
     def land(self, entry: FileEntry) -> None:
-        """Make an entry; the bytes of a file are read from the stream.
+        """Make a file, folder or link. The content of a file is received from the stream.
 
-        A file that changed while it was read has another time here, so that the next sync sends it again.
+        The modification time is the announced one. If the file changed while it was sent, it differs from
+        that of the original, so that the next sync sends the file again.
+
+        Args:
+            entry: What to make.
 
         Raises:
-            ProtocolError: The other end sent something else.
-            OSError: This entry cannot be made; later ones may come.
+            ProtocolError: The other end has sent something that it must not send.
+            OSError: This entry cannot be made here. Later ones can still be received.
         """
         check_entry(entry)
         self._size -= entry.size
@@ -318,13 +344,21 @@ class DestinationTree:
                 else:
                     self._make(entry, folder, name, pieces)
         except OSError:
-            for _ in pieces:  # the next entry comes after them
+            # The next entry arrives after the content of this one.
+            for _ in pieces:
                 pass
             raise
         self.entries[entry.path] = entry
 
     def pieces(self, entry: FileEntry) -> Iterator[bytes]:
-        """Yield the content of a file as it arrives."""
+        """Yield the content of a file as it arrives.
+
+        Args:
+            entry: The entry, which announces the size of the file.
+
+        Raises:
+            ProtocolError: The other end has sent too many bytes, or none.
+        """
         left = entry.size
         while left:
             data = self._stream.get(FileData).data
@@ -335,7 +369,14 @@ class DestinationTree:
             yield data
 
     def _make(self, entry: FileEntry, folder: int, name: str, pieces: Iterable[bytes]) -> None:
-        """Make a file or link under another name, then give it its own."""
+        """Make a file or link under a temporary name, then rename it, so that no reader sees a part of it.
+
+        Args:
+            entry: What to make.
+            folder: A descriptor of the folder in which to make it.
+            name: The name in this folder.
+            pieces: The content of a file.
+        """
         new = f".tf-launcher-{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
@@ -354,7 +395,14 @@ class DestinationTree:
 
     @contextmanager
     def _folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a folder below the top, which is made where it is missing."""
+        """Return a context with a descriptor of a folder in this tree. Missing folders are made.
+
+        Args:
+            path: The path of the folder in the tree. It is empty for the top.
+
+        Raises:
+            OSError: A part of the path is a link, or something else than a folder.
+        """
         os.makedirs(self.top, exist_ok=True)
         fd = os.open(self.top, _FOLDER_FLAGS)
         try:

@@ -1,7 +1,7 @@
-"""Parses ``--sync`` and ``--collect`` as the user has written them, into requests and items.
+"""Parses the texts of ``--sync`` and ``--collect`` into requests.
 
-A launch uses it before any host is connected, and so does one that starts its launcher elsewhere. It checks
-that folders exist, and reads none.
+A launch calls this before it connects to any host, and so does one that starts its launcher on another
+machine. It checks that folders exist, but must not read them, because they may be large.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from launcher.common.text import task_range
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
-#: The tasks in ``worker/0=PATH``. A path with ``=`` in it is ``./a=b``.
+#: Role, index and path in ``worker/0=PATH``. The user writes a path that contains ``=`` as ``./a=b``.
 _TASKS_PATTERN = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
 
 class SyncRequest(Record):
-    """``--sync DIR`` or ``--sync DIR:REMOTE``."""
+    """One ``--sync FOLDER`` or ``--sync FOLDER:PLACE``: a folder to copy to all hosts."""
 
-    #: As written.
+    #: The text of the user.
     text: str
-    #: The folder here: absolute, links resolved.
+    #: The folder on this machine, an absolute path with links resolved.
     folder: str
-    #: What it is called in the run's folder on the hosts.
+    #: The name of the copy in the folder of the run.
     name: str
-    #: Where it goes on the hosts, absolute or relative to the home; ``None``: to a folder of the run.
+    #: The place of the copy on the hosts, absolute or relative to the home folder. If it is None, the copy is
+    #: in the folder of the run.
     remote: str | None
 
     def inside(self, path: str) -> str | None:
-        """Return where in this folder a path is, empty at its top, or None if it is elsewhere."""
+        """Return the path of a file or folder relative to the folder of this request.
+
+        Returns:
+            An empty text for the folder itself, and None for a path that is not in the folder.
+        """
         path = os.path.realpath(path)
         if path == self.folder:
             return ""
@@ -42,14 +47,14 @@ class SyncRequest(Record):
 
 
 def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncRequest, ...]:
-    """Read all ``--sync`` of a launch.
+    """Parse all ``--sync`` options of a launch.
 
     Args:
-        texts: As written.
-        where: They were written; for messages.
+        texts: The texts of the options.
+        where: The place where the user has written them, for messages.
 
     Raises:
-        JobError: All faults, also of two that have the same target.
+        JobError: Options are faulty, or two of them copy to the same place. The error contains all faults.
     """
     requests: list[SyncRequest] = []
     faults: list[Fault] = []
@@ -70,6 +75,15 @@ def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncReques
 
 
 def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
+    """Parse one ``--sync`` option.
+
+    Args:
+        text: The text of the option: ``FOLDER`` or ``FOLDER:PLACE``. A folder may contain a colon.
+        where: The place where the user has written it, for messages.
+
+    Returns:
+        The request, or what is wrong with the option.
+    """
     folder, colon, remote = text.rpartition(":")
     if not colon or os.path.isdir(text):
         folder, colon, remote = text, "", ""
@@ -91,44 +105,49 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
 
 
 class Item(Record):
-    """A path or pattern to copy from the host of one task."""
+    """A path or pattern to copy from the host of one task, for ``--collect``."""
 
     #: The name of the task, for messages.
     task: str
+    #: The name of the host.
     host: str
-    #: The folder on the host that ``path`` is relative to; empty: the home.
+    #: The folder on the host that ``path`` is relative to. If it is empty, that is the home folder.
     base: str
-    #: A path or a pattern there.
+    #: A path or a pattern on the host.
     path: str
-    #: The folder here for the copy; made when a file arrives.
+    #: The folder on this machine for the copy. It is made when the first file arrives.
     into: str
-    #: The role of the task, if the path is wanted from tasks of all roles: not each role may make it.
+    #: The role of the task if tasks of all roles are asked for the path, because some roles may not make it.
+    #: Otherwise it is empty.
     role: str = ""
 
 
 class CollectRequest(Record):
-    """``--collect PATH[:DIR]`` (from all tasks) or ``--collect ROLE[/INDEX]=PATH[:DIR]`` (from those)."""
+    """One ``--collect [ROLE[/INDEX]=]PATH[:FOLDER]``: a path to copy from the hosts of tasks."""
 
-    #: Of which role; empty: all tasks.
+    #: The role whose tasks are asked. If it is empty, all tasks are asked.
     role: str
-    #: Which task of the role; ``None``: all of them.
+    #: The index of the only task of the role that is asked, or None if all are asked.
     number: int | None
+    #: A path or a pattern on the hosts. It may contain ``{job_name}`` and ``{task_index}``.
     path: str
-    #: The folder here; ``None``: ``collected/`` in the run's folder.
+    #: The folder on this machine for the copies, or None for ``collected/`` in the folder of the run.
     into: str | None
 
     def concerns(self, task: TaskId) -> bool:
-        """Return whether the request names this task."""
+        """Return whether this task is asked for the path."""
         return self.role in ("", task.role) and self.number in (None, task.index)
 
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
-        """Return the item of one task. The folder here is the task's own, unless the request names one task.
+        """Return what to copy from the host of one task.
+
+        Each task gets a folder of its own for the copy, unless the request names a single task and a folder.
 
         Args:
-            task: One of the job.
-            host: That it ran on.
-            base: The folder that it ran in there; empty: the home.
-            run_dir: The run's folder.
+            task: The task.
+            host: The host on which it ran.
+            base: The folder on the host in which it ran. If it is empty, that is the home folder.
+            run_dir: The folder of the run on this machine.
         """
         path = self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
@@ -147,15 +166,15 @@ class CollectRequest(Record):
 def parse_collects(
     texts: Iterable[str], roles: Mapping[str, int], where: str = "--collect"
 ) -> tuple[CollectRequest, ...]:
-    """Read all ``--collect`` of a launch.
+    """Parse all ``--collect`` options of a launch.
 
     Args:
-        texts: As written.
-        roles: How many tasks of each the job has.
-        where: They were written; for messages.
+        texts: The texts of the options.
+        roles: The number of tasks in the job, by role.
+        where: The place where the user has written them, for messages.
 
     Raises:
-        JobError: All faults.
+        JobError: Options are faulty. The error contains all faults.
     """
     requests: list[CollectRequest] = []
     faults: list[Fault] = []

@@ -1,8 +1,8 @@
 """Copies files to and from many hosts at once: ``--sync``, ``--output-dirs`` and ``--collect``.
 
-`FileTransfer` runs a remote command on each host, shows the progress and keeps the time limit. `sync` copies
-folders to the hosts, and sends only what a host lacks. `collect` copies files of tasks from their hosts, even
-after a job that failed.
+A launch makes a `FileTransfer`, which runs a remote command on each host, shows the progress and keeps the
+time limit. `sync` copies folders to the hosts before the job, and sends only what a host lacks. `collect`
+copies files of tasks from their hosts, even after a job that failed. What a host sends must never be trusted.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from launcher.messages import say
 
 T = TypeVar("T")
 
-# A host is given up after so long without a byte. It may wait for another launch.
+# A host is given up after so long without a byte. Before that, it may wait for the lock of another launch.
 _STALL_SECONDS = 600.0
 _POLL_SECONDS = 0.05
-# The first wait when a host takes no more bytes; each further one is twice as long. A pipe is usually
-# empty again after the first one, and no descriptor becomes readable then.
+# How long to wait at first when a host accepts no more bytes. Each further wait is twice as long. The pipe is
+# usually empty again after the first one, but no descriptor becomes readable to show that.
 _FIRST_WAIT_SECONDS = 0.001
 
 
 class FileTransfer:
-    """Remote commands on several hosts at once, their progress and their time limit.
+    """One copy to or from several hosts at once: it runs the remote commands, and counts bytes and time.
 
     Args:
         commands: Runs programs of ours on the hosts.
-        fanout: How many hosts are copied to at once.
+        fanout: How many hosts are copied to or from at once.
         seconds: The time limit.
-        loop: The loop of the links to the hosts, see `for_each`.
-        quiet: Whether the user is not told how far it is.
+        loop: The event loop of the links to the hosts, see `for_each`.
+        quiet: Whether to tell the user nothing.
     """
 
     def __init__(
@@ -76,42 +76,48 @@ class FileTransfer:
         self._deadline = self._began + seconds
         self._is_cancelled = False
         self._lock = threading.Lock()
-        #: How many bytes of files are to be copied, and how many were, of all hosts together.
+        #: For all hosts together: how many bytes of files are to be copied, and how many were copied.
         self.size = self.moved = 0
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
+        """The seconds since this transfer was made."""
         return time.monotonic() - self._began
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit was exceeded."""
         return time.monotonic() > self._deadline
 
     def add(self, size: int = 0, moved: int = 0) -> None:
-        """Count bytes that are to be copied, and that were copied."""
+        """Count bytes for the progress. Any thread may call this.
+
+        Args:
+            size: How many further bytes are to be copied.
+            moved: How many further bytes were copied.
+        """
         with self._lock:
             self.size += size
             self.moved += moved
 
     def report(self, text: str) -> None:
-        """Tell the user how far it is."""
+        """Tell the user something about the copy, unless the transfer is to be quiet."""
         if not self._quiet:
             say(text)
 
     def on_all(
         self, hosts: Sequence[str], work: Callable[[str], T], step: str
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """Do ``work`` for each host, in a thread.
+        """Call a function for each host, in a thread for each of them, and wait until all are done.
 
         Args:
             hosts: The names of the hosts, each once.
-            work: Called with a host. It may raise TransportError.
-            step: The name of the work in progress lines.
+            work: Called with the name of a host. It may raise TransportError.
+            step: The name of the work, for progress messages.
 
         Returns:
-            The results, and the error of each host that failed, which begins with its name.
+            The results by host, and the errors of the hosts that failed. The text of an error begins with the
+            name of the host.
         """
 
         def progress() -> str:
@@ -124,15 +130,24 @@ class FileTransfer:
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     def cancel(self) -> None:
-        """End the copying. Any thread may call this."""
+        """Make all further work of this transfer fail. Any thread may call this."""
         self._is_cancelled = True
 
     @contextmanager
     def command(self, host: str, entry: str, arguments: object) -> Iterator[ProgramStream]:
-        """Run a command of `launcher.agent.files` on a host.
+        """Return a context in which a remote command of `launcher.agent.files` runs on a host.
+
+        Args:
+            host: The name of the host.
+            entry: The name of the function.
+            arguments: The arguments of the function.
+
+        Yields:
+            The stream of messages to and from the remote command.
 
         Raises:
-            TransportError: The host failed, does nothing, or the time is over; names the host.
+            TransportError: The host failed or sent nothing for too long, or the time is over. The error
+                contains the name of the host.
         """
         self.check(host)
         command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
@@ -144,25 +159,25 @@ class FileTransfer:
             command.close()
 
     def check(self, host: str) -> None:
-        """Fail when the time is over.
+        """Check that the work for a host may continue.
 
         Raises:
-            TransportError: The time is over, or Ctrl-C ended the copying.
+            TransportError: The time is over, or the user has cancelled the copy.
         """
         if self._is_cancelled or self.is_late:
             raise TransportError(f"{host}: the copy was stopped by the time limit")
 
 
 class ProgramStream(TransferStream):
-    """Messages to and from one remote command.
+    """The messages to and from a remote command on one host.
 
-    Raises, in each method:
-        TransportError: The host failed, does nothing, or the time is over; names the host.
-        ProtocolError: The host does not keep to the protocol.
+    All methods raise TransportError if the host failed or sent nothing for too long, or if the time is over,
+    and ProtocolError if the host violates the protocol.
 
     Args:
-        transfer: That it is part of.
-        host, command: The command, where.
+        transfer: The transfer to which the remote command belongs.
+        host: The name of the host.
+        command: The remote command.
     """
 
     def __init__(self, transfer: FileTransfer, host: str, command: RemoteProgram) -> None:
@@ -174,12 +189,17 @@ class ProgramStream(TransferStream):
         self._transfer.add(moved=size)
 
     def _write(self, data: bytes) -> None:
+        """Send bytes to the host, and wait whenever it accepts no more.
+
+        The host must not send anything meanwhile, except the reason why it failed.
+        """
         view, wait_seconds = memoryview(data), _FIRST_WAIT_SECONDS
         while view:
             try:
                 count = self._command.send(view)
             except TransportError:
-                self.get()  # the host may have reported why it ended
+                # The host may have sent a message that says why it failed. Then this raises a better error.
+                self.get()
                 raise
             view = view[count:]
             if count:
@@ -195,7 +215,7 @@ class ProgramStream(TransferStream):
                 raise ProtocolError("it sends and does not receive")
 
     def _read(self, wait_seconds: float = _POLL_SECONDS) -> bytes:
-        """Wait for bytes from the host, and return them. If none come in time, they are empty."""
+        """Wait for bytes from the host, and return them. If none arrive in time, they are empty."""
         self._transfer.check(self._host)
         if time.monotonic() > self._moved_at + _STALL_SECONDS:
             silent = f"no file data for {_STALL_SECONDS:.0f}s; does another copy keep it busy?"
@@ -216,16 +236,16 @@ class ProgramStream(TransferStream):
         return data
 
 
-# A list of a tree is sent in messages of this size.
+# The list of a tree is sent in messages of at most this size.
 _MESSAGE_BYTES = 128 * 1024
 
 
 class OutputFolders(Record):
-    """The folders on hosts for what tasks make."""
+    """The folders to make on hosts for the results of tasks (``--output-dirs``)."""
 
     #: The names of the folders, by host.
     names: Mapping[str, Sequence[str]]
-    #: Whether tasks may run as any user.
+    #: Whether all users may write to the folders, because tasks may run as any user.
     for_all_users: bool = False
 
 
@@ -237,22 +257,24 @@ def sync(
     outputs: OutputFolders | None = None,
     optional: Collection[str] = (),
 ) -> dict[str, Sequence[str]]:
-    """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
+    """Copy folders to all hosts, and make a folder there for the results of each task.
 
     Args:
         transfer: Runs the remote commands.
         hosts: The names of the hosts.
-        trees: The folders.
+        trees: The folders to copy.
         run_name: The name of the run.
-        outputs: The folders for what tasks make.
-        optional: Hosts that may fail.
+        outputs: The folders for the results, or None if no task needs one.
+        optional: The names of hosts that may fail.
 
     Returns:
-        The paths of the trees, and of the folder that those for tasks are in, by host that did not fail.
+        For each host that did not fail, the paths of the copies, followed by the path of the folder that
+        contains the folders for results.
 
     Raises:
-        HostsError: Hosts failed. It has a line for each, and nothing of the copy is visible on them.
-        StartTimeoutError: The same, after the time limit.
+        HostsError: Hosts failed. The error contains a line for each, and nothing of the copy is visible on
+            them.
+        StartTimeoutError: Hosts failed because the time is over.
     """
     syncing = _Sync(transfer, trees, run_name, outputs or OutputFolders({}))
     done, failed = transfer.on_all(hosts, syncing.copy_to, "syncing")
@@ -265,7 +287,14 @@ def sync(
 
 
 class _Sync:
-    """Copies trees to hosts, each in a thread."""
+    """Copies folders to hosts. `copy_to` is called for several hosts at once, in a thread for each.
+
+    Args:
+        transfer: Runs the remote commands.
+        trees: The folders to copy.
+        run_name: The name of the run.
+        outputs: The folders for the results of tasks.
+    """
 
     def __init__(
         self, transfer: FileTransfer, trees: Sequence[SourceTree], run_name: str, outputs: OutputFolders
@@ -274,20 +303,25 @@ class _Sync:
         self._trees = trees
         self._run_name = run_name
         self._outputs = outputs
-        #: Paths that were not copied as they are, with the reason.
+        #: The paths that could not be copied as they are, each with the reason.
         self._problems: set[tuple[str, str]] = set()
-        #: The trees as hosts are told about them, and the list of each.
+        #: The trees as `launcher.agent.files.receive` expects them.
         self._described: list[dict[str, str | None]] = []
+        #: The compressed list of each tree.
         self._lists: list[bytes] = []
         for tree in trees:
-            # Names the folder, and what an earlier run from it left on a host.
+            # The key identifies the folder, so that a host finds the copy of an earlier run.
             key = digest(f"{os.uname().nodename}:{machine_id()}:{tree.request.folder}")
             place = {"name": tree.request.name, "remote": tree.request.remote, "key": key}
             self._described.append(place)
             self._lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
 
     def copy_to(self, host: str) -> Sequence[str]:
-        """Copy the trees to a host, and return the paths there."""
+        """Copy the folders to a host.
+
+        Returns:
+            The paths of the copies, followed by the path of the folder that contains the folders for results.
+        """
         arguments = {
             "job": self._run_name,
             "trees": self._described,
@@ -303,7 +337,13 @@ class _Sync:
             return paths
 
     def _send(self, stream: ProgramStream, tree: SourceTree, data: bytes) -> None:
-        """Send a host the list of a tree, then the entries that it needs."""
+        """Send a host the list of a tree, then the entries for which it asks.
+
+        Args:
+            stream: The stream to the host.
+            tree: The tree.
+            data: The compressed list of the tree.
+        """
         stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
         for start in range(0, len(data), _MESSAGE_BYTES):
             stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
@@ -317,7 +357,7 @@ class _Sync:
         self._problems.add((path, why))
 
     def report(self, hosts: int) -> None:
-        """Tell the user what was copied to so many hosts, and what was not copied as it is."""
+        """Tell the user how much was copied to a number of hosts, and what could not be copied as it is."""
         paths_by_reason: dict[str, list[str]] = {}
         for path, why in sorted(self._problems):
             paths_by_reason.setdefault(why, []).append(path)
@@ -335,10 +375,15 @@ class _Sync:
 
 
 def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[str, str]:
-    """Remove the folders of a run from all hosts.
+    """Remove the folder of a run from all hosts.
+
+    Args:
+        transfer: Runs the remote commands.
+        hosts: The names of the hosts.
+        run_name: The name of the run.
 
     Returns:
-        Errors, by host: the end of the run does not fail because of them.
+        The errors by host. They are no reason to fail the run.
     """
 
     def visit(host: str) -> None:
@@ -348,36 +393,42 @@ def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[
     return transfer.on_all(hosts, visit, "removing the folders of this run")[1]
 
 
+# A host may send at most so many messages about one item.
 _MAX_MESSAGES = 3 * MAX_ENTRIES
-# So many notices, and failures, of a host are kept.
+# At most so many notices of a host are kept, and so many failures.
 _MAX_NOTES = 20
 
 
 @dataclass
 class Collected:
-    """The result for one host."""
+    """What was collected from one host."""
 
-    #: The items that have begun, and where each is put.
+    #: The items whose copy has started.
     items: list[Item] = field(default_factory=list)
+    #: For each of them, the folder to which it is copied.
     landings: list[DestinationTree] = field(default_factory=list)
-    #: Paths that do not exist or can't be read: not a failure of the job.
+    #: Messages about paths that do not exist or cannot be read. They are no failure of the job.
     notices: list[str] = field(default_factory=list)
-    #: Why existing files could not be copied.
+    #: Messages about existing files that could not be copied.
     failures: list[str] = field(default_factory=list)
-    #: Items that are not there, and the notices about them.
+    #: The items that do not exist on the host, each with the notice about it.
     missing: dict[Item, str] = field(default_factory=dict)
 
     @property
     def files(self) -> int:
-        """Number of files that have arrived."""
+        """The number of files that have arrived."""
         return sum(len(destination.files) for destination in self.landings)
 
 
 def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collected]:
-    """Copy items from all hosts at once. A failure of one does not stop the others.
+    """Copy items from all their hosts at once. The failure of a host does not stop the others.
+
+    Args:
+        transfer: Runs the remote commands.
+        items: What to copy from which host.
 
     Returns:
-        The results by host. Notices and failures begin with its name.
+        The results by host. The text of each notice and failure begins with the name of the host.
     """
     results = {item.host: Collected() for item in items}
     _, failed = transfer.on_all(list(results), partial(_collect_from, transfer, items, results), "collecting")
@@ -389,7 +440,8 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
     ]
     size = sum(entry.size for destination in landings for entry in destination.files)
     folders = {destination.top for destination in landings}
-    if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
+    # If several tasks have a folder each, only the folders that contain those are named.
+    if len(folders) > 1:
         folders = {os.path.dirname(path) for path in folders}
     into = f" into {join_names(sorted(map(with_tilde, folders)))}" if folders else ""
     files = plural(sum(result.files for result in results.values()), "file")
@@ -401,10 +453,16 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
 def _collect_from(
     transfer: FileTransfer, items: Sequence[Item], results: Mapping[str, Collected], host: str
 ) -> None:
-    """Copy the items of a host, and add to its result.
+    """Copy the items of one host, and record what has arrived in its result.
+
+    Args:
+        transfer: Runs the remote commands.
+        items: The items of all hosts.
+        results: The results of all hosts.
+        host: The name of the host.
 
     Raises:
-        TransportError: The host has failed. It says which items are missing.
+        TransportError: The host has failed. The error says which items are missing.
     """
     result, own = results[host], [item for item in items if item.host == host]
     requested = [{"base": item.base, "path": item.path} for item in own]
@@ -421,7 +479,11 @@ def _collect_from(
 
 
 def _note_missing(results: Mapping[str, Collected]) -> None:
-    """Add notices of paths that are not there, unless only tasks of other roles make the path."""
+    """Add the notices about missing items to the results.
+
+    A path that tasks of all roles were asked for may be made by some roles only. So it is not reported as
+    missing if it was found somewhere, but on no task of the same role.
+    """
     missing = {item for result in results.values() for item in result.missing}
     roles: dict[str, set[str]] = {}
     for result in results.values():
@@ -435,17 +497,25 @@ def _note_missing(results: Mapping[str, Collected]) -> None:
 
 
 def _note(texts: list[str], item: Item, text: str) -> None:
-    """Add a text about an item, up to a number of them."""
+    """Add a message about an item to a list, unless the list contains `_MAX_NOTES` of them already."""
     if len(texts) <= _MAX_NOTES:
         texts.append(f"{item.host}: {text if len(texts) < _MAX_NOTES else 'there is more of this kind'}")
 
 
 def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
-    """Receive an item. A file that cannot be written here is a failure; the others still arrive.
+    """Receive an item from its host.
+
+    If a file cannot be written here, the failure is recorded, and the other files still arrive.
+
+    Args:
+        transfer: Counts the bytes.
+        stream: The stream from the host.
+        item: The item.
+        result: The result of the host. The last of its ``landings`` is the folder for this item.
 
     Raises:
-        TransportError: The host failed, or the disk here is full.
-        ProtocolError: The host sent a wrong message.
+        TransportError: The host has failed, or the disk of this machine is full.
+        ProtocolError: The host has sent a wrong message, or too many.
     """
     destination = result.landings[-1]
 

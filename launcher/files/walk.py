@@ -1,9 +1,9 @@
-"""The entries of a folder that ``--sync`` copies, listed before any host is connected.
+"""Lists the files that ``--sync`` copies. A launch calls `read_trees` before it connects to any host.
 
-``.gitignore``, and ``.launchignore`` of the same form, name what is not copied. ``.launchignore`` has
-priority. pathspec parses both. The content of an ignored folder is copied only if a rule brings back the
-folder itself. Git differs twice: there ``?`` matches one byte of a character, here the character, and
-patterns match across a newline in a name.
+Files that ``.gitignore`` or ``.launchignore`` name are not copied. Both have the same form, pathspec parses
+both, and ``.launchignore`` has priority. The content of an ignored folder must not be copied unless a rule
+brings back the folder itself. Git differs in two points: its ``?`` matches one byte of a character and ours
+the whole character, and its patterns match across a newline in a name.
 """
 
 from __future__ import annotations
@@ -22,48 +22,50 @@ from launcher.common.text import escape_controls, join_names
 from launcher.common.trusted_io import read_regular
 from launcher.files.requests import SyncRequest
 
-#: Lines of rules, and their patterns of pathspec.
+#: Each line of a rule file that contains a rule, and the pattern of pathspec for it.
 Patterns = list[tuple[str, Any]]
 
-#: The later one has priority.
+#: The names of rule files. The later one has priority.
 RULE_FILES = (".gitignore", ".launchignore")
-#: Paths that a message names, and levels of a folder whose ignored entries are mentioned.
+# A message names at most so many paths.
 _MAX_NAMED = 20
+# Ignored files are reported only at so many levels of a folder.
 _MAX_LEVELS = 2
 
 
 class SourceTree(Record):
-    """The entries of a folder to copy."""
+    """A folder to copy, and what it contains."""
 
     request: SyncRequest
+    #: The files, folders and links to copy, by their paths in the folder.
     entries: dict[str, FileEntry]
-    #: By reason, the paths that are not copied (folders with a slash): sockets, pipes and devices, and what
-    #: the ignore rules leave out at the top levels.
+    #: The paths that are not copied, by the reason for that. They are sockets, pipes and devices, and what
+    #: rules leave out at the top levels. The path of a folder ends with a slash.
     left_out: dict[str, list[str]]
 
     @property
     def files(self) -> int:
-        """Number of files."""
+        """The number of files to copy."""
         return sum(entry.kind == FILE for entry in self.entries.values())
 
     @property
     def size(self) -> int:
-        """Size of the files in bytes."""
+        """The size of all files together in bytes."""
         return sum(entry.size for entry in self.entries.values())
 
 
 def read_trees(
     requests: Sequence[SyncRequest], cwd: str, without: str | None = None
 ) -> tuple[list[SourceTree], str]:
-    """List the folders.
+    """List what the folders to copy contain.
 
     Args:
-        requests: Tasks run in the first folder.
-        cwd: The launcher's current folder; tasks run in its copy.
-        without: A path that is never copied: the folder of the run.
+        requests: The folders. Tasks run in the copy of the first one.
+        cwd: The current folder of the launcher. If it is in the first folder, tasks run in the copy of it.
+        without: A path that is not copied, which is the folder of the run.
 
     Returns:
-        The folders, and where in the first one the tasks run.
+        The content of each folder, and the path in the first one at which the tasks run.
 
     Raises:
         JobError: A file cannot be read, or the current folder is not copied.
@@ -78,6 +80,15 @@ def read_trees(
 
 
 def _tree(request: SyncRequest, without: str | None) -> SourceTree:
+    """List what one folder to copy contains.
+
+    Args:
+        request: The folder.
+        without: A path that is not copied, with links resolved.
+
+    Raises:
+        JobError: Files cannot be read. The error names them.
+    """
     tree, rules, unreadable = SourceTree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
     def problem(source: str, why: str) -> None:
@@ -87,6 +98,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
             unreadable.append(f"{source!r} ({why})")
 
     def is_left_out(path: str, is_folder: bool) -> bool:
+        """Return whether to leave out a path, and record what the user should know about."""
         source, name = f"{request.folder}/{path}", os.path.basename(path)
         if name == ".git" or source == without:
             return True
@@ -108,7 +120,12 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
 
 
 def left_out(trees: Sequence[SourceTree]) -> list[str]:
-    """A line a folder about what is not copied: ``left out by .gitignore: data/, venv/; ...``."""
+    """Return messages for the user about what is not copied.
+
+    Returns:
+        One line for each folder of which something is left out, such as ``left out by .gitignore: data/,
+        venv/; ...``.
+    """
     lines = []
     for tree in trees:
         reasons = sorted(tree.left_out.items())
@@ -121,16 +138,19 @@ def left_out(trees: Sequence[SourceTree]) -> list[str]:
 
 
 class _Rules:
-    """The ignore rules for what is in a folder: those in it, and those above it in its git repository.
+    """The ignore rules for the content of a folder.
 
-    A folder that is ignored by rules above it has only its own.
+    They are in the rule files of the folder and of all folders below it, and in those above it up to the top
+    of its git repository. If the rules above it ignore the folder itself, only its own rules count.
 
     Args:
-        root: The folder; absolute, links resolved.
+        root: The folder, an absolute path with links resolved.
     """
 
     def __init__(self, root: str) -> None:
+        #: The content of the rule files that were read, by path.
         self._files: dict[str, Patterns] = {}
+        #: The folder above which no rule files are read.
         self._top = root
         while self._top != "/" and not os.path.lexists(f"{self._top}/.git"):
             self._top = os.path.dirname(self._top)
@@ -142,7 +162,15 @@ class _Rules:
             folder = os.path.dirname(folder)
 
     def ignored_by(self, path: str, is_folder: bool) -> str:
-        """Return the name of the rule file that leaves a path out, or an empty text if none does."""
+        """Return the name of the rule file that leaves out a file or folder.
+
+        Args:
+            path: The path, which must be in the folder or on the way to it.
+            is_folder: Whether it is a folder.
+
+        Returns:
+            An empty text if no rule leaves it out.
+        """
         for name in reversed(RULE_FILES):
             folder = path
             while folder != self._top:
@@ -155,7 +183,11 @@ class _Rules:
         return ""
 
     def _patterns(self, path: str) -> Patterns:
-        """Return the lines of a rule file with their patterns, the last first. As in git, a link has none."""
+        """Return the rules of a rule file, the last one first, because that decides.
+
+        Returns:
+            No rules if there is no such file or, as in git, if it is a link.
+        """
         if path not in self._files:
             read = os.path.isfile(path) and not os.path.islink(path)
             self._files[path] = _read(path) if read else []
@@ -163,6 +195,11 @@ class _Rules:
 
 
 def _read(path: str) -> Patterns:
+    """Return the rules of a rule file, the last one first.
+
+    Raises:
+        JobError: The file cannot be read.
+    """
     from pathspec import GitIgnoreSpec, RegexPattern  # noqa: PLC0415 - tens of milliseconds, for files of rules only
 
     patterns: Patterns = []
@@ -172,17 +209,25 @@ def _read(path: str) -> Patterns:
         fault = Fault("--sync", f"can't read {escape_controls(path)!r}: {error.strerror}")
         raise JobError([fault]) from error
     for line in text.split("\n"):
-        with suppress(ValueError):  # git passes over it, too
+        # Git ignores a line that is no valid pattern, too.
+        with suppress(ValueError):
             found = GitIgnoreSpec.from_lines([line]).patterns
             patterns += [(line, pattern) for pattern in found if isinstance(pattern, RegexPattern)]
     return patterns[::-1]
 
 
 def _verdict(patterns: Patterns, path: str) -> bool | None:
-    """Return whether a path is ignored, or None if no rule matches.
+    """Return whether the rules of one rule file ignore a path.
 
-    A pattern of pathspec also matches all that is in a folder it matches. For git, and here, the folder was
-    looked up before, and what is in it is looked up by itself.
+    A pattern of pathspec that matches a folder also matches everything in it. Such a match does not count
+    here, as in git, because the folder itself was looked up before.
+
+    Args:
+        patterns: The rules, the last one first.
+        path: The path relative to the folder of the rule file. That of a folder ends with a slash.
+
+    Returns:
+        None if no rule matches the path.
     """
     for line, pattern in patterns:
         found = pattern.match_file(path)

@@ -22,6 +22,8 @@ LONG := test_floods.py test_kills.py test_kubernetes.py test_signals.py test_sur
 # Tests whose examples are random: make test tries a quarter of them.
 EXAMPLES := tests/histories/test_any_history.py $(addprefix tests/unit/,config feed files/test_walk.py output scheduler test_manifest.py \
 	test_pods.py test_protocol.py)
+# The tests that compare texts with snapshots.
+SNAPSHOTS := $(subst __snapshots__/,,$(wildcard tests/*/__snapshots__/*.ambr tests/*/*/__snapshots__/*.ambr))
 comma := ,
 
 PACKAGING := pyproject.toml setup.py constraints.txt .ci/install.py
@@ -115,7 +117,7 @@ promises: $(VENV)/.dev  ## renew the table of tests/README.md, after a change of
 	@git --no-pager diff --stat tests/README.md
 
 snapshots: $(VENV)/.dev  ## renew the texts in tests/**/__snapshots__, after a change of texts that is meant
-	$(BIN)/python -m pytest -p no:cacheprovider -qq --snapshot-update $(sort $(dir $(wildcard $(addsuffix /__snapshots__,tests/* tests/*/*))))
+	$(BIN)/python -m pytest -p no:cacheprovider -qq --snapshot-update $(SNAPSHOTS:%.ambr=%.py)
 	@git --no-pager diff --stat -- '*.ambr'
 
 picture: $(VENV)/.dev  ## record docs/terminal.svg from a training

@@ -1,4 +1,8 @@
-"""``launch export``: write a job for Kubernetes, Slurm or Docker Compose, where it needs no launch."""
+"""``launch export``: write a job as a file for Kubernetes, Slurm or Docker Compose, which need no launch.
+
+The command reads the options and files of a job and checks them as a launch does. The modules of
+`launcher.export` write the text. Nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settin
 from launcher.config.table import PYTHON, WORKDIR
 from launcher.config.values import OneOf
 from launcher.export import compose, kubernetes, slurm
-from launcher.export.exported import MARK, TASK_PORT, Exported, exported, label
+from launcher.export.exported import MARK, TASK_PORT, ExportedJob, export_name, export_plan
 from launcher.job import Host, JobSpec
 from launcher.launch.build_options import build_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
@@ -40,9 +44,9 @@ launch export compose job.yaml > compose.yaml
 launch export kubernetes tfjob.yaml > job.yaml     the images of a TFJob
 
 Options, program and job file are those of launch. Comments at the top of the
-file say how it is used, and what it can't do."""
+file say how it is used, and what it cannot do."""
 
-#: Form -> the backend whose options it has.
+#: The forms of a file, and for each the backend whose options it accepts.
 FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
 
 FORM = Setting("form", OneOf(*FORMS), ", ".join(FORMS), metavar="FORM", default="", positional="1")
@@ -54,13 +58,14 @@ GROUPS = (Group("positional arguments", (FORM, ARGS)),)
 
 
 def run(settings: Settings) -> int:
-    """Write the file.
+    """Print the file for the form that the user asks for, and notes about it on stderr.
 
     Raises:
-        InputError: the job has faults, or the format can't have it; nothing is written.
-        ProgramError: a program for Slurm does not exist.
+        InputError: The job has faults, or the form cannot express it. Nothing is printed then.
+        ProgramError: A program for Slurm does not exist.
     """
-    os.environ.pop("SLURM_JOB_ID", None)  # the file is not for the job around this process
+    # The file may run anywhere, so a Slurm job around this process does not matter.
+    os.environ.pop("SLURM_JOB_ID", None)
     form, line = settings[FORM], parse_launch(settings[ARGS])
     is_slurm = form == "slurm"
     implied = {SLURM.name: Given(True, f"launch export {form}", COMMAND_LINE)} if is_slurm else {}
@@ -74,25 +79,36 @@ def run(settings: Settings) -> int:
     values = [value for name, value in spec.option_env if name not in spec.copied]
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
         raise JobError([Fault(ON_COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
-    make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
-    made, text = make(options, spec, label(spec, _name(line.command)))
-    for note in (*options.notes, *made.placement.notes):
+    write = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
+    job, text = write(options, spec, export_name(spec, _name(line.command)))
+    for note in (*options.notes, *job.placement.notes):
         say(note)
     print(text, end="")
     return 0
 
 
 def _name(command: Sequence[str]) -> str:
-    """The name of a job: that of its job file or program."""
+    """Return the name of the job file, script or module in a command line; empty if the program is ``-c``."""
     if command[0] == "-c":
         return ""
     return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
 
 
-def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
+def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJob, str]:
+    """Return a job as it is exported for Slurm, and the script for sbatch.
+
+    Args:
+        options: The options of the launch.
+        spec: The job, which may lack roles that `options` contains.
+        name: The name of the exported job.
+
+    Raises:
+        JobError: An option of sbatch contains control characters, or the job cannot be placed.
+        ProgramError: A program does not exist on this machine.
+    """
     check_all_programs_here(options)
-    asked: SlurmOptions = options.backend_options
-    words = asked.for_job(spec)
+    slurm_options: SlurmOptions = options.backend_options
+    words = slurm_options.for_job(spec)
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
     python = spec.python if options.settings.is_given(PYTHON) else DEFAULT_PYTHON
@@ -101,18 +117,22 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, 
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
         variables = environment_variables({"PATH": path}, spec.venv)
         spec = replace(spec, env=spec.env + tuple(variables.items()))
-    # The GPUs of a node are known when the job runs.
+    # Only the running job knows the GPUs of its nodes.
     roles = tuple(replace(role, gpus=None) for role in spec.roles)
     spec = replace(spec, roles=roles, python=python, venv=None)
-    made = exported(spec, [Host("node")], 1, name)
-    return made, slurm.batch_script(made, words)
+    job = export_plan(spec, [Host("node")], 1, name)
+    return job, slurm.batch_script(job, words)
 
 
-def _asked(options: LaunchOptions, *names: str) -> Any:
-    """Return the options of the backend that is asked for.
+def _container_options(options: LaunchOptions, *names: str) -> Any:
+    """Return the options of the backend of a launch, which must be one that runs tasks in images.
+
+    Args:
+        options: The options of the launch.
+        names: The names of the backends that the form accepts.
 
     Raises:
-        JobError: It is none of these.
+        JobError: The launch uses another backend, so no image is named.
     """
     if options.backend.name not in names:
         wanted = " or ".join(f"--{name} IMAGE" for name in names)
@@ -122,24 +142,45 @@ def _asked(options: LaunchOptions, *names: str) -> Any:
     return options.backend_options
 
 
-def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
-    given = _asked(options, "kubernetes", "docker")
-    if isinstance(given, DockerOptions):
-        given = from_attributes(KubernetesOptions, given, KubernetesOptions())
-        if faults := list(user_faults(given)):
+def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJob, str]:
+    """Return a job as it is exported for Kubernetes, and its manifests.
+
+    Args:
+        options: The options of the launch, with those of ``--kubernetes`` or ``--docker``.
+        spec: The job, which may lack roles that `options` contains.
+        name: The name of the exported job.
+
+    Raises:
+        JobError: No image is named, the user is not a number, or the job cannot be placed.
+    """
+    pod_options = _container_options(options, "kubernetes", "docker")
+    if isinstance(pod_options, DockerOptions):
+        pod_options = from_attributes(KubernetesOptions, pod_options, KubernetesOptions())
+        if faults := list(user_faults(pod_options)):
             raise JobError(faults)
     files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)
-    spec = with_limits(spec, given, options.settings)
+    spec = with_limits(spec, pod_options, options.settings)
+    # The host of a task is named ROLE-INDEX.
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in task_hosts(spec)[0]]
-    named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
-    made = exported(spec, named, TASK_PORT, name)
-    return made, kubernetes.manifests(made, given, user_of(given), files)
+    hosts = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
+    job = export_plan(spec, hosts, TASK_PORT, name)
+    return job, kubernetes.manifests(job, pod_options, user_of(pod_options), files)
 
 
-def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
-    given: DockerOptions = _asked(options, "docker")
-    spec = with_limits(spec, given, options.settings, mounts_folder=not given.no_mount)
-    made = exported(spec, task_hosts(spec)[0], TASK_PORT, name)
-    return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")
+def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJob, str]:
+    """Return a job as it is exported for Docker Compose, and its file.
+
+    Args:
+        options: The options of the launch, with those of ``--docker``.
+        spec: The job, which may lack roles that `options` contains.
+        name: The name of the exported job.
+
+    Raises:
+        JobError: No image is named, or the job cannot be placed.
+    """
+    docker: DockerOptions = _container_options(options, "docker")
+    spec = with_limits(spec, docker, options.settings, mounts_folder=not docker.no_mount)
+    job = export_plan(spec, task_hosts(spec)[0], TASK_PORT, name)
+    return job, compose.compose_file(job, docker, docker.user or f"{os.getuid()}:{os.getgid()}")

@@ -1,7 +1,7 @@
-"""The files of a program that ``launch export kubernetes`` writes into the ConfigMap.
+"""Finds the files of a program that ``launch export kubernetes`` writes into the ConfigMap.
 
-A program that is not in them, and not in the images either, fails in its pods only, so the user is told what
-is left out.
+A program that is neither in the ConfigMap nor in the images fails only when its pods start, so this module
+also says what was left out. It reads source files, but never runs or imports them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
     """Read the programs of a job, and the modules that they import, as far as the working folder has them.
 
     Args:
-        spec: The job, whose working folder is on this machine.
+        spec: The job. Its working folder is on this machine.
 
     Returns:
         The content of each file by its path in the working folder, and notes for the user on what was left
@@ -29,41 +29,48 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
     """
     base = Path(os.path.expanduser(spec.workdir or ".")).resolve()
     own: set[Path] = set()
-    every: set[Path] = set()
+    with_imports: set[Path] = set()
     notes = []
     for program in dict.fromkeys(role.program for role in spec.roles):
         if program.kind is ProgramKind.SCRIPT:
             script = Path(os.path.realpath(base / program.name))
             if not os.path.isfile(script):
-                notes.append(f"{program.name} is not here: the images must have it")
+                notes.append(f"{program.name} is not here: the images must contain it")
             files, folder = {script, *script.parent.glob("*.py")}, script.parent
         elif program.kind is ProgramKind.MODULE:
             files, folder = _module(program.name, base), base
-        else:  # python train.py
+        else:  # The command is an executable with scripts as arguments, such as `python train.py`.
             scripts = (os.path.realpath(base / word) for word in program.args if word.endswith(".py"))
             files, folder = {*map(Path, scripts)}, base
         own |= files
-        every |= _with_imports(files, folder)
-    for found in (every, own):
+        with_imports |= _with_imports(files, folder)
+    for found in (with_imports, own):
         paths = sorted(path for path in found if os.path.isfile(path) and base in path.parents)
         size = _size(paths)
         if size <= MAX_CONFIG_MAP_BYTES:
             break
         what = "the program" if found is own else "the packages that the program imports"
         left_out = f"{plural(len(paths), 'file')}, {byte_size(size)} or more"
-        notes.append(f"the ConfigMap can't have {what}: {left_out}; the images must have them")
+        notes.append(f"the ConfigMap cannot contain {what}: {left_out}; the images must contain them")
     else:
         return {}, notes
     try:
         texts = {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}
-        return texts, [*notes, *_named(spec, base, texts)]
+        return texts, [*notes, *_missing_files_note(spec, base, texts)]
     except UnicodeDecodeError as error:
         problem = f"byte 0x{error.object[error.start]:02x} of a file beside it is not UTF-8"
-        return {}, [*notes, f"the ConfigMap can't have the program: {problem}; the images must have it"]
+        note = f"the ConfigMap cannot contain the program: {problem}; the images must contain it"
+        return {}, [*notes, note]
 
 
-def _named(spec: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
-    """Yield a note on files of the working folder that the command lines name, but pods do not have."""
+def _missing_files_note(spec: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
+    """Yield a note if command lines name files of the working folder that pods will not find.
+
+    Args:
+        spec: The job.
+        base: The working folder.
+        texts: The paths of the files in the ConfigMap, relative to the working folder.
+    """
     programs = [role.program for role in spec.roles if role.workdir is None]
     words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
     named = {word for word in words if word[:1] not in "/~"}
@@ -71,26 +78,34 @@ def _named(spec: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
     files = sorted(word for word in named if os.path.isfile(base / word))
     missing = [word for word in files if os.path.normpath(word) not in texts]
     if missing:
-        yield f"pods do not have {join_names(missing)} of this machine: the images must have them"
+        yield f"pods do not contain {join_names(missing)} of this machine: the images must contain them"
 
 
 def _with_imports(files: set[Path], folder: Path) -> set[Path]:
-    """Return files, and the modules and packages of a folder that they import.
+    """Return these files and all modules of a folder that they import, directly or through other modules.
 
-    Nothing more is looked for as soon as they are too large.
+    The search stops as soon as the files are too large for a ConfigMap.
     """
-    found, left, looked_for = set(files), [*files], set[str]()
-    while left and _size(found) <= MAX_CONFIG_MAP_BYTES:
-        for name in _imported(left.pop()) - looked_for:
+    found, unread, looked_for = set(files), [*files], set[str]()
+    while unread and _size(found) <= MAX_CONFIG_MAP_BYTES:
+        for name in _imported(unread.pop()) - looked_for:
             looked_for.add(name)
             more = _module(name, folder) - found
             found |= more
-            left += more
+            unread += more
     return found
 
 
 def _module(name: str, folder: Path) -> set[Path]:
-    """Return the files of a module in a folder, with those of its packages; empty if the folder has none."""
+    """Return the files of a module below a folder, and all files of its top package.
+
+    Args:
+        name: The full name of the module, such as ``models.wide.train``.
+        folder: The folder in which Python would look for it.
+
+    Returns:
+        Empty if the folder does not contain the module.
+    """
     first, *others = name.split(".")
     path = folder.joinpath(first, *others)
     files = {folder / f"{first}.py", path.with_name(f"{path.name}.py"), path / "__main__.py"}
@@ -100,17 +115,20 @@ def _module(name: str, folder: Path) -> set[Path]:
 
 
 def _package(folder: Path) -> set[Path]:
-    """Return the modules of a package, and of the packages in it."""
+    """Return the files of all modules in a package and in the packages below it; links are not followed."""
     inner = (file.parent for file in folder.glob("*/__init__.py") if not file.parent.is_symlink())
     return {*folder.glob("*.py")}.union(*map(_package, inner))
 
 
 def _imported(file: Path) -> set[str]:
-    """Return the first names of all modules that a file imports by their full names."""
+    """Return the top packages of all modules that a file imports by their full names.
+
+    Relative imports are left out. A file that cannot be read or parsed imports nothing.
+    """
     try:
         nodes = [*ast.walk(ast.parse(file.read_bytes()))]
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return set()  # Python will report it in the task
+        return set()  # Python will report the error in the task.
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in names} - {""}

@@ -1,5 +1,5 @@
-"""``launch export``: a job as a file for Kubernetes, Slurm or Docker Compose, which need no launch there.
+"""Writes a job as a file for Kubernetes, Slurm or Docker Compose, which then run it without launch.
 
-Each form is a module with a function from an `exported.Exported` to text. It reads no file and asks no
-cluster.
+``launch export`` uses it. Each form is a module with a function that turns an `exported.ExportedJob` into
+text; it reads no file and asks no cluster.
 """

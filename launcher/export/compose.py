@@ -1,6 +1,7 @@
 """Writes a job as a file of Docker Compose: a service for each task, in the network of the project.
 
-``launch export compose`` calls it with an `Exported`. It is pure.
+``launch export compose`` calls `compose_file` with an `ExportedJob`. The module turns it into text: it reads
+no file and asks no Docker engine.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from typing import Any
 from launcher.backends.docker.container import Container, containers
 from launcher.backends.docker.options import DockerOptions
 from launcher.common.text import join_names
-from launcher.export.exported import Exported, documents, heading
+from launcher.export.exported import ExportedJob, heading, to_yaml
 from launcher.job import PlacedTask, TaskPlan
 
 _LEFT_OUT_NOTE = "--timeout, --restarts, --on-failure, docker: options, "
 
 
-def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
-    """Return the file, as YAML.
+def compose_file(job: ExportedJob, options: DockerOptions, user: str) -> str:
+    """Return the Compose file of a job, as YAML.
 
     Args:
-        job: Each task is on a host of its own, whose name is that of its service.
-        options: Of its containers.
-        user: ``UID:GID`` of the tasks.
+        job: The job. Each task is on a host of its own, whose name becomes the name of its service.
+        options: The options of the containers.
+        user: The user that runs the tasks, as ``UID:GID``.
     """
-    none: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
-    made = containers(options, job.spec, job.placement, none, here=True)
+    no_gpu_ids: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
+    made = containers(options, job.spec, job.placement, no_gpu_ids, here=True)
     services = {
-        container.host: _service(job, placed, task, container, options, user)
+        container.host: _service(job, placed, task, container, user, options.pull)
         for container, placed, task in zip(made, job.placement.tasks, job.plan.tasks, strict=True)
     }
-    return heading(job, "compose", _LEFT_OUT_NOTE, _lines(job)) + documents({"services": services})
+    return heading(job, "compose", _LEFT_OUT_NOTE, _usage(job)) + to_yaml({"services": services})
 
 
-def _lines(job: Exported) -> Iterator[str]:
-    """Yield how the file is used, and what it cannot do."""
-    deciding = job.deciding()
+def _usage(job: ExportedJob) -> Iterator[str]:
+    """Yield lines for the comment of the file: the commands that use it, and what it cannot do."""
+    deciding = job.deciding_tasks()
     names = [task.host for task in job.plan.tasks if task.task in deciding]
     others = [task for task in job.plan.tasks if task.task not in deciding]
     yield "    docker compose -f FILE up --detach"
@@ -58,28 +59,30 @@ def _lines(job: Exported) -> Iterator[str]:
 
 
 def _service(
-    job: Exported, placed: PlacedTask, task: TaskPlan, container: Container, options: DockerOptions, user: str
+    job: ExportedJob, placed: PlacedTask, task: TaskPlan, container: Container, user: str, pull: str
 ) -> dict[str, Any]:
-    made = job.completed(task)
+    """Return the service of a task: its container with the command, variables, mounts and limits."""
+    completed = job.completed(task)
 
     def text(value: str) -> str:
         return value.replace("$", "$$")
 
     gpus = [{"driver": "nvidia", "count": len(placed.gpus or ()), "capabilities": ["gpu"]}]
-    found: dict[str, Any] = {
+    service: dict[str, Any] = {
         "image": text(container.image),
-        "pull_policy": None if options.pull == "missing" else options.pull,
-        "entrypoint": [text(made.argv[0])],
-        "command": list(map(text, made.argv[1:])),
+        "pull_policy": None if pull == "missing" else pull,
+        "entrypoint": [text(completed.argv[0])],
+        "command": list(map(text, completed.argv[1:])),
         "environment": {
-            **{name: text(value) for name, value in made.env.items()},
+            **{name: text(value) for name, value in completed.env.items()},
             **dict.fromkeys(job.copied),
         },
         "user": user,
-        "init": True,  # as process 1 a program ignores SIGTERM
+        # Without an init process the program would be process 1, which ignores SIGTERM by default.
+        "init": True,
         "restart": "no",
         "stop_grace_period": f"{math.ceil(job.spec.policy.grace)}s",
-        "working_dir": made.workdir and text(made.workdir),
+        "working_dir": completed.workdir and text(completed.workdir),
         "volumes": [
             {
                 "type": "bind",
@@ -93,4 +96,4 @@ def _service(
         "cpus": placed.role.cpus,
         "deploy": {"resources": {"reservations": {"devices": gpus}}} if placed.gpus else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in service.items() if value is not None}

@@ -1,7 +1,8 @@
 """A job as it is exported: its tasks with their commands and variables, and what no exported form can do.
 
-The three forms of ``launch export`` share it. It is pure: what is known only where the file is used stays a
-placeholder.
+``launch export`` makes an `ExportedJob`, and the modules `compose`, `kubernetes` and `slurm` write it in
+their forms. This module reads no file and asks no cluster. A value that is known only where the file is used
+stays a marked name in the text.
 """
 
 from __future__ import annotations
@@ -23,133 +24,145 @@ from launcher.job import Host, JobSpec, Placement, Plan, Role, TaskPlan, decidin
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import completed, make_plan
 
-#: The beginning and the end of a name in a text: of a value that is known when the task starts. No argument
-#: and no variable contains it.
+#: Stands before and after the name of a value that is known only when the task starts. No argument and no
+#: variable contains a NUL byte, so the name is never mistaken for text of the user.
 MARK = "\0"
-#: The port of each task where each has an address of its own.
+#: The port on which every task listens where each task has an address of its own.
 TASK_PORT = 2222
-#: Variables that launch gives each task unless the user sets them: output comes line by line.
+#: Variables that launch sets for each task unless the user does: Python then writes its output line by line,
+#: and a traceback when it crashes.
 _DEFAULT_VARIABLES = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
-#: What only a launcher can do.
+#: What a launcher does for a job, and a file cannot.
 _LAUNCHER_ONLY = (
     "held ports", "restarts by the strategy", "--stall", "--drain", "--preload", "--sync", "--collect",
     "--tensorboard", "--output-dirs", "logs and a report of the tasks", "the first failure and its traceback",
 )  # fmt: skip
-#: Characters of a line of comments.
+#: The longest line of a comment, in characters.
 _COMMENT_WIDTH = 100
-#: Texts that every reader of YAML takes for the same text without quotes.
+#: Texts that need no quotes: every version of YAML reads them as texts.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*[A-Za-z0-9]")
 
 
-class Part(Record):
-    """A role of an exported job."""
+class ExportedRole(Record):
+    """A role of an exported job, with its tasks and their ranks."""
 
     role: Role
     tasks: Sequence[TaskPlan]
-    #: The rank of its first task, and the first one after its last task.
+    #: The rank of the first task of the role.
     first: int
+    #: The rank after that of the last task of the role.
     end: int
 
 
-class Exported(Record):
-    """A job, placed and planned."""
+class ExportedJob(Record):
+    """A job that is ready to be written to a file: each task has a host, a command and variables."""
 
-    #: Of the job: letters, digits and dashes.
+    #: The name of the job in the file, made by `export_name`.
     name: str
     spec: JobSpec
     placement: Placement
     plan: Plan
-    #: Names of variables that are copies of launch's own: their values may be secret.
+    #: Names of variables whose values come from the environment of launch. The values may be secret, so they
+    #: are not written to the file.
     copied: tuple[str, ...] = ()
 
-    def parts(self) -> list[Part]:
-        """Return the roles in the order of the table, with their tasks."""
+    def roles(self) -> list[ExportedRole]:
+        """Return the roles of the job in the order of ranks, each with its tasks."""
         roles = {role.name: role for role in self.spec.roles}
         tasks: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
             tasks.setdefault(task.task.role, []).append(task)
         ends = accumulate(map(len, tasks.values()))
         return [
-            Part(roles[name], tasks=found, first=end - len(found), end=end)
+            ExportedRole(roles[name], tasks=found, first=end - len(found), end=end)
             for (name, found), end in zip(tasks.items(), ends, strict=True)
         ]
 
-    def deciding(self) -> list[TaskId]:
-        """Return the tasks that decide when the job is done."""
+    def deciding_tasks(self) -> list[TaskId]:
+        """Return the tasks whose ends decide when the job is done, such as the chief or all workers."""
         counts = deciding_roles(self.spec.roles, self.spec.policy.done_when)
         return [TaskId.of(name, index) for name, count in counts.items() for index in range(count)]
 
     def completed(self, task: TaskPlan) -> TaskPlan:
-        """Return a task with all its arguments and variables, but no value of `copied`."""
-        return self._own(completed(task, ClusterSpec(self.plan.cluster, self.plan.sidecars)))
+        """Return the plan of a task with its whole command line and its variables.
 
-    def of_role(self, task: TaskPlan, known_later: Iterable[str]) -> TaskPlan:
-        """Return a task of a role whose index is known when it starts, see `MARK`.
+        Addresses and placeholders are filled in. The variables in `copied` are left out.
+        """
+        return self._with_variables(completed(task, ClusterSpec(self.plan.cluster, self.plan.sidecars)))
+
+    def role_template(self, task: TaskPlan, known_later: Iterable[str]) -> TaskPlan:
+        """Return one plan that serves all tasks of a role, because each learns its index when it starts.
+
+        In the command line and the variables, the names of values that are known then stand between two
+        `MARK`.
 
         Args:
-            task: The first one of its role.
-            known_later: The placeholders whose values are known then; ``cluster`` is that in ``TF_CONFIG``.
+            task: The plan of the first task of the role.
+            known_later: The names of placeholders whose values are known when the task starts. The name
+                ``cluster`` stands for the addresses in ``TF_CONFIG``.
         """
         cluster = _LaterCluster(self.plan, task.task, known_later)
-        return self._own(completed(replace(task, task=_AnyTask(task.task)), cluster))
+        return self._with_variables(completed(replace(task, task=_AnyTask(task.task)), cluster))
 
-    def _own(self, task: TaskPlan) -> TaskPlan:
+    def _with_variables(self, task: TaskPlan) -> TaskPlan:
+        """Return a task with the variables that launch sets by default, and without those in `copied`."""
         env = {name: value for name, value in task.env.items() if name not in self.copied}
         return replace(task, env={**dict(_DEFAULT_VARIABLES), **env})
 
 
-def label(spec: JobSpec, name: str) -> str:
-    """Return the name of an exported job: small letters, digits and dashes.
+def export_name(spec: JobSpec, text: str) -> str:
+    """Return a name for an exported job: a letter, then lower-case letters, digits and dashes.
 
     Args:
-        spec: With the name of a role and an index it is the name of a host: at most 63 characters.
-        name: Any text.
+        spec: The job. The name, that of a role and an index form a host name, which DNS limits to 63
+            characters. So jobs with long names of roles get shorter names.
+        text: Any text to make the name from, such as ``train_v2.py``.
     """
-    made = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
-    most = max(1, 56 - max(len(role.name) for role in spec.roles))
-    return (made if made[0].isalpha() else f"job-{made}")[:most].rstrip("-")
+    name = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-") or "job"
+    max_length = max(1, 56 - max(len(role.name) for role in spec.roles))
+    return (name if name[0].isalpha() else f"job-{name}")[:max_length].rstrip("-")
 
 
-def exported(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Exported:
-    """Place and plan a job.
+def export_plan(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> ExportedJob:
+    """Place the tasks of a job on hosts, and plan how each is started.
 
     Args:
-        spec: Checked.
-        hosts: Of its tasks.
-        port: Of all tasks.
-        name: By `label`.
+        spec: The job, whose options were checked.
+        hosts: The hosts to place the tasks on.
+        port: The port of every task.
+        name: The name of the job, made by `export_name`.
 
     Raises:
-        InputError: With all faults.
+        InputError: The tasks do not fit on the hosts. The error lists all faults.
     """
     placement = place(spec, tuple(hosts))
     plan = make_plan(spec, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
-    return Exported(name, spec=spec, placement=placement, plan=plan, copied=tuple(sorted(spec.copied)))
+    return ExportedJob(name, spec=spec, placement=placement, plan=plan, copied=tuple(sorted(spec.copied)))
 
 
 # ---------------------------------------------------------------------- values that are known later
 
 
 class _AnyTask(TaskId):
-    """A task of a role."""
+    """Any task of a role: its index is a marked name, because the task learns it when it starts."""
 
     __slots__ = ()
     index = f"{MARK}task_index{MARK}"  # type: ignore[assignment]
 
 
 class _LaterCluster(ClusterSpec):
-    """The addresses of a job as a task sees them that is not known yet.
+    """The addresses and placeholders of a job for any task of a role, with marked names for unknown values.
 
     Args:
-        plan: Of the job.
-        task: One of its role.
-        later: See `Exported.of_role`.
+        plan: The plan of the job.
+        task: A task of the role. Its values are used where they are the same for all tasks of the role.
+        known_later: The names of placeholders whose values are known only when the task starts.
     """
 
-    def __init__(self, plan: Plan, task: TaskId, later: Iterable[str]) -> None:
+    def __init__(self, plan: Plan, task: TaskId, known_later: Iterable[str]) -> None:
         super().__init__(plan.cluster, plan.sidecars)
         self._first = ClusterSpec(plan.cluster, plan.sidecars).values_of(task, attempt=1)
-        self._later = {name: f"{MARK}{name}{MARK}" for name in later}
+        self._later = {name: f"{MARK}{name}{MARK}" for name in known_later}
         self.json = self._later.get("cluster_spec", self.json)
         self.tf_json = self._later.get("cluster", self.tf_json)
         self.values.update({name: mark for name, mark in self._later.items() if name in self.values})
@@ -165,36 +178,36 @@ class _LaterCluster(ClusterSpec):
         return {**self._first, **self.values, **self._later, "tf_config": self.tf_config(task)}
 
 
-def filled(text: str, known: Callable[[str], str], value: Callable[[str], str]) -> str:
-    """Return a text whose parts are written in the form of a file.
+def fill_marks(text: str, quote: Callable[[str], str], reference: Callable[[str], str]) -> str:
+    """Replace the marked names in a text by what a file writes for them, such as ``$TASK_INDEX``.
 
     Args:
-        text: With names in `MARK`.
-        known: Writes what is known.
-        value: Writes the value with a name.
+        text: A text in which each name of a value that is known later stands between two `MARK`.
+        quote: Returns the rest of the text, part by part, as the file must write it.
+        reference: Returns how the file refers to the value with a name.
     """
     parts = text.split(MARK)
-    return "".join(value(part) if number % 2 else known(part) for number, part in enumerate(parts))
+    return "".join(reference(part) if number % 2 else quote(part) for number, part in enumerate(parts))
 
 
 # ---------------------------------------------------------------------- comments
 
 
-def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> str:
-    """Return the comments at the top of a file.
+def heading(job: ExportedJob, form: str, left_out: str, usage: Iterable[str]) -> str:
+    """Return the comments at the top of an exported file.
 
     Args:
-        job: Of the file.
-        form: The argument of ``launch export``.
-        left_out: What this form cannot do, though other forms can.
-        lines: How the file is used.
+        job: The job in the file.
+        form: The form of the file, as ``launch export`` names it.
+        left_out: What this form cannot do, though other forms can, with a comma after each.
+        usage: Lines that say how the file is used.
     """
-    tasks = plural_roles({part.role.name: len(part.tasks) for part in job.parts()})
-    found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]
-    found.append(f"Not in this file: {left_out}{', '.join(_LAUNCHER_ONLY)}.")
+    tasks = plural_roles({exported.role.name: len(exported.tasks) for exported in job.roles()})
+    lines = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *usage]
+    lines.append(f"Not in this file: {left_out}{', '.join(_LAUNCHER_ONLY)}.")
     wrapped = (
         textwrap.wrap(escape_controls(line), _COMMENT_WIDTH, drop_whitespace=line[:1] != " ")
-        for line in found
+        for line in lines
     )
     return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
 
@@ -203,17 +216,18 @@ def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> st
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts so that every version of YAML reads the same ones, and no aliases."""
+    """Writes YAML without aliases, and with quotes wherever a version of YAML might not read a text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 class Block(str):
-    """The text of a file, which is shown as it is."""
+    """The content of a file, which YAML shows line by line instead of in quotes."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Return how a text is written: as a block, in quotes, or plainly if no reader can mistake it."""
     style = "|" if isinstance(text, Block) else '"' if "\n" in text else "'"
     plain = style == "'" and _PLAIN_TEXT.fullmatch(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else style)
@@ -223,6 +237,6 @@ _Dumper.add_representer(str, _text)
 _Dumper.add_representer(Block, _text)
 
 
-def documents(*values: Mapping[str, Any]) -> str:
-    """Documents of YAML."""
+def to_yaml(*values: Mapping[str, Any]) -> str:
+    """Return a file of YAML with one document for each value."""
     return yaml.dump_all(values, Dumper=_Dumper, sort_keys=False, width=sys.maxsize, explicit_start=True)

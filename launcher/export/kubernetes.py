@@ -1,33 +1,35 @@
 """Writes a job as manifests of Kubernetes: an Indexed Job for each role, a Service for their names.
 
-``launch export kubernetes`` calls it with an `Exported`. It is pure.
+``launch export kubernetes`` calls `manifests` with an `ExportedJob`. The module turns it into text: it reads
+no file and asks no cluster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.backends.kubernetes.manifest import HOME, pod_spec, with_templates
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.common.errors import Fault, JobError
 from launcher.common.text import join_names
-from launcher.export.exported import TASK_PORT, Block, Exported, documents, filled, heading
+from launcher.export.exported import TASK_PORT, Block, ExportedJob, fill_marks, heading, to_yaml
 from launcher.job import OnFailure, Role, TaskPlan
 
-#: Bytes of the files of a ConfigMap; with names and quotes it may have 1 MiB.
+#: The largest total size of the files in a ConfigMap. Kubernetes allows 1 MiB, names and quotes included.
 MAX_CONFIG_MAP_BYTES = 900_000
 _LEFT_OUT_NOTE = "mounts and options of docker:, "
-#: Placeholders that are the index in the first role.
+#: Placeholders that equal the index of a task if the task belongs to the first role.
 _RANK_PLACEHOLDERS = ("rank", "node_rank")
 _NAME_LABEL = "app.kubernetes.io/name"
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-#: The volume that tasks run in; the ConfigMap as a volume, and where it is.
+#: The name of the empty volume in which tasks run.
 _HOME_VOLUME = "launch-home"
+#: The name of the volume that shows the ConfigMap, and where containers see it.
 _CONFIG_VOLUME = "launch-config"
 _CONFIG_PATH = "/launch-config"
-#: The program that each container runs first.
+#: The program that each container starts with.
 _START_SCRIPT = """\
 # Copies the files of the ConfigMap, waits for the names of all tasks, then becomes the program.
 import json, os, shutil, socket, sys, time
@@ -56,7 +58,13 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def host_name(name: str, role: str, index: object) -> str:
-    """Return the host name of a task: its pod has it by the Job and the Service."""
+    """Return the host name under which a task is reached: that of its pod in the Service of the job.
+
+    Args:
+        name: The name of the exported job.
+        role: The name of the role of the task.
+        index: The index of the task in its role, or a variable of Kubernetes that contains it.
+    """
     return f"{_job_name(name, role)}-{index}.{name}"
 
 
@@ -64,17 +72,18 @@ def _job_name(name: str, role: str) -> str:
     return f"{name}-{role.lower().replace('_', '-')}"
 
 
-def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> str:
-    """Return the manifests, as YAML.
+def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> str:
+    """Return the manifests of a job, as YAML: a ConfigMap, a Service, and a Job for each role.
 
     Args:
-        job: The host of each task has the address `host_name`.
-        options: Of its pods.
-        user: ``UID[:GID]`` of the tasks.
-        files: Path below the folder that tasks run in -> the content of a file; empty: the images have them.
+        job: The job. The address of each task's host is that of `host_name`.
+        options: The options of the pods.
+        user: The user that runs the tasks, as ``UID[:GID]``.
+        files: The content of each file that the ConfigMap carries, by its path in the folder that tasks run
+            in. Empty if the images contain the program.
 
     Raises:
-        JobError: A task cannot be described.
+        JobError: A task uses its rank, which Kubernetes does not tell it.
     """
     start = Block(_START_SCRIPT.format(seconds=math.ceil(options.start_timeout)))
     data = {"start.py": start, **{f"file-{n}": Block(text) for n, text in enumerate(files.values())}}
@@ -87,31 +96,38 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
         "selector": {_NAME_LABEL: job.name},
         "ports": [{"name": "tensorflow", "port": TASK_PORT}],
     }
-    where = {"namespace": options.namespace} if options.namespace else {}
+    namespace = {"namespace": options.namespace} if options.namespace else {}
 
     def manifest(version: str, kind: str, name: str, **content: Any) -> dict[str, Any]:
-        metadata = {"name": name, **where, "labels": {_NAME_LABEL: job.name}}
+        metadata = {"name": name, **namespace, "labels": {_NAME_LABEL: job.name}}
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
     made = [
         manifest("v1", "ConfigMap", job.name, data=data),
         manifest("v1", "Service", job.name, spec=service),
     ]
-    for part in job.parts():
+    for part in job.roles():
         role = part.role
         pod = _pod(job, options, user, role, part.tasks)
         pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
         spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name
         made.append(manifest("batch/v1", "Job", _job_name(job.name, role.name), spec=spec))
-    return heading(job, "kubernetes", _LEFT_OUT_NOTE, _lines(job, options, user, files)) + documents(*made)
+    return heading(job, "kubernetes", _LEFT_OUT_NOTE, _usage(job, options, user, files)) + to_yaml(*made)
 
 
-def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> Iterator[str]:
-    """Yield how the file is used."""
-    deciding = {task.role for task in job.deciding()}
+def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Collection[str]) -> Iterator[str]:
+    """Yield lines for the comment of the file: the commands that use it, and what it needs.
+
+    Args:
+        job: The job.
+        options: The options of the pods.
+        user: The user that runs the tasks, as ``UID[:GID]``.
+        files: The paths of the files in the ConfigMap.
+    """
+    deciding = {task.role for task in job.deciding_tasks()}
     names = [f"job/{_job_name(job.name, role)}" for role in sorted(deciding)]
-    others = [part.role.name for part in job.parts() if part.role.name not in deciding]
+    others = [part.role.name for part in job.roles() if part.role.name not in deciding]
     kubectl = "kubectl" + (f" --namespace {options.namespace}" if options.namespace else "")
     yield f"    {kubectl} apply -f FILE"
     yield f"    {kubectl} wait --for=condition=complete --timeout=-1s {' '.join(names)}"
@@ -134,8 +150,8 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
     )
 
 
-def _job(job: Exported, role: Role) -> dict[str, Any]:
-    """Return the spec of the Job of a role, without its pods."""
+def _job(job: ExportedJob, role: Role) -> dict[str, Any]:
+    """Return the spec of the Job of a role without its pods: their number, and its limits."""
     policy = job.spec.policy
     limit = "backoffLimitPerIndex" if policy.on_failure is OnFailure.CONTINUE else "backoffLimit"
     count = {"completions": role.count, "parallelism": role.count, "completionMode": "Indexed"}
@@ -144,20 +160,31 @@ def _job(job: Exported, role: Role) -> dict[str, Any]:
 
 
 def _pod(
-    job: Exported, options: KubernetesOptions, user: str, role: Role, tasks: Sequence[TaskPlan]
+    job: ExportedJob, options: KubernetesOptions, user: str, role: Role, tasks: Sequence[TaskPlan]
 ) -> dict[str, Any]:
-    """Return the spec of the pods of a role."""
+    """Return the spec of the pods of a role: one spec for all its tasks, which learn their index in the pod.
+
+    Args:
+        job: The job.
+        options: The options of the pods.
+        user: The user that runs the tasks, as ``UID[:GID]``.
+        role: The role.
+        tasks: The tasks of the role.
+
+    Raises:
+        JobError: A task uses its rank, which Kubernetes does not tell it.
+    """
+    # Kubernetes replaces $(TASK_INDEX) in arguments and variables when it starts the container.
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
     later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{TASK_PORT}"}
     if role.name == job.plan.tasks[0].task.role:
         later.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 
     def text(value: str) -> str:
-        return filled(value, lambda known: known.replace("$", "$$"), later.__getitem__)
+        return fill_marks(value, lambda known: known.replace("$", "$$"), later.__getitem__)
 
-    task = (
-        job.completed(tasks[0]) if len(tasks) == 1 else job.of_role(tasks[0], {*later, *_RANK_PLACEHOLDERS})
-    )
+    names = {*later, *_RANK_PLACEHOLDERS}
+    task = job.completed(tasks[0]) if len(tasks) == 1 else job.role_template(tasks[0], names)
     try:
         args, values = list(map(text, task.argv)), {name: text(value) for name, value in task.env.items()}
     except KeyError:
@@ -169,20 +196,21 @@ def _pod(
     }
     for name in job.copied:
         env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
-    # The variables after it are made from it.
     env = {**env, "TASK_INDEX": {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}}
     spec = pod_spec(options, role, user, job.spec.policy.grace)
     container = spec["containers"][0]
+    # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
+    variables = [{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)]
     container.update(
         command=[job.spec.python, f"{_CONFIG_PATH}/start.py"],
         args=args,
         workingDir=task.workdir or HOME,
-        env=[{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)],
+        env=variables,
         ports=[{"containerPort": TASK_PORT}],
         volumeMounts=[
             {"name": _HOME_VOLUME, "mountPath": HOME},
             {"name": _CONFIG_VOLUME, "mountPath": _CONFIG_PATH},
         ],
     )
-    # As process 1 a program would ignore SIGTERM.
+    # Without a shared namespace the program would be process 1, which ignores SIGTERM by default.
     return {"subdomain": job.name, "shareProcessNamespace": True, **spec}

@@ -1,6 +1,8 @@
 """Writes a job as a script for sbatch: one srun starts all tasks, which find out their addresses.
 
-``launch export slurm`` calls it with an `Exported`. It is pure.
+``launch export slurm`` calls `batch_script` with an `ExportedJob`. The module turns it into text: it reads no
+file and asks no cluster. The bash code of the script finds out what is known only when it runs, such as the
+nodes of its tasks.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 from launcher.common.cluster import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONFIG_ROLES
-from launcher.export.exported import Exported, Part, filled, heading
+from launcher.export.exported import ExportedJob, ExportedRole, fill_marks, heading
 from launcher.job import OnFailure, Role
 
 _LEFT_OUT_NOTE = "--restarts, shares of GPUs, "
-#: Ports below those that Linux gives connections by default: of them each job has its own, by its number.
+#: The ports of tasks lie below those that Linux uses for outgoing connections by default. Each job uses a
+#: block of them that follows from its number, so that two jobs on a node rarely want the same port.
 _FIRST_PORT = 20_000
 _PORT_COUNT = 12_000
-#: Placeholders whose values are known before.
+#: Placeholders whose values are known when the script is written. The script computes all others.
 _KNOWN_PLACEHOLDERS = {"world_size", "job_name", "attempt", "tf_config"}
 _SCRIPT = r"""
 set -u
@@ -88,17 +91,19 @@ exit "${{PIPESTATUS[1]}}"
 """
 
 
-def batch_script(job: Exported, options: Sequence[str]) -> str:
-    """Return the script.
+def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
+    """Return the script for sbatch that runs a job.
 
     Args:
-        job: Its hosts and ports are not known, so those in its plan have no meaning.
-        options: Of sbatch.
+        job: The job. Its nodes are unknown until Slurm starts it, so the hosts and ports in its plan are only
+            stand-ins.
+        options: Options of sbatch for the top of the script.
     """
-    parts, policy, count, deciding = job.parts(), job.spec.policy, len(job.plan.tasks), job.deciding()
+    parts, policy, count, deciding = job.roles(), job.spec.policy, len(job.plan.tasks), job.deciding_tasks()
     words = [f"--job-name={job.name}", *options]
     if policy.timeout is not None and not any(re.match("--time$|--time=|-t", word) for word in words):
         words.append(f"--time={math.ceil(policy.timeout / 60)}")
+    # The first rank of each role, and how many of its tasks decide when the job is done.
     numbers = [(part.first, sum(task.role == part.role.name for task in deciding)) for part in parts]
     script = _SCRIPT.format(
         first_port=_FIRST_PORT,
@@ -112,14 +117,14 @@ def batch_script(job: Exported, options: Sequence[str]) -> str:
         deciding=" || ".join(f"rank >= {first} && rank < {first + n}" for first, n in numbers if n),
         on_failure="" if policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
     )
-    needed = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
-    top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT_NOTE, _lines(job))}#SBATCH {shlex.join(words)}\n"
-    return top + needed + script
+    required = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
+    top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT_NOTE, _usage(job))}#SBATCH {shlex.join(words)}\n"
+    return top + required + script
 
 
-def _lines(job: Exported) -> Iterator[str]:
-    """Yield how the file is used."""
-    ranks = ", ".join(f"{part.role.name} from {part.first}" for part in job.parts())
+def _usage(job: ExportedJob) -> Iterator[str]:
+    """Yield lines for the comment of the script: how to start it, and how it ends."""
+    ranks = ", ".join(f"{part.role.name} from {part.first}" for part in job.roles())
     yield "    sbatch FILE"
     yield f"srun labels each line with the rank of its task: {ranks}."
     yield (
@@ -129,8 +134,12 @@ def _lines(job: Exported) -> Iterator[str]:
     )
 
 
-def _variables(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield the variables with the addresses of all tasks of roles."""
+def _variables(parts: Sequence[ExportedRole]) -> Iterator[str]:
+    """Yield assignments of bash for the addresses: ``ROLE_hosts`` of each role, and two clusters as JSON.
+
+    The variable ``cluster`` is for ``TF_CONFIG``, so it contains only the roles that TensorFlow knows. The
+    variable ``cluster_spec`` contains all roles.
+    """
 
     def cluster(names: Collection[str]) -> str:
         lists = [
@@ -147,14 +156,17 @@ def _variables(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _hosts(role: Role) -> str:
-    """Return the placeholder with the addresses of a role."""
+    """Return the name of the placeholder, and of the variable, with the addresses of a role."""
     return re.sub(r"\W", "_", role.name) + "_hosts"
 
 
-def _role(job: Exported, part: Part) -> str:
-    """Return the branch of a role."""
+def _role(job: ExportedJob, part: ExportedRole) -> str:
+    """Return the branch of bash code that runs the tasks of one role.
+
+    It sets the variables of the task, its working folder, and its command line as ``$@``.
+    """
     later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.spec.roles)}
-    task = job.of_role(part.tasks[0], later - _KNOWN_PLACEHOLDERS)
+    task = job.role_template(part.tasks[0], later - _KNOWN_PLACEHOLDERS)
     folder = task.workdir or "."
     at_home = folder == "~" or folder.startswith("~/")
     lines = [
@@ -168,10 +180,13 @@ def _role(job: Exported, part: Part) -> str:
 
 
 def _word(text: str) -> str:
-    """Return a word of bash."""
-    return filled(text, lambda known: _quoted(known) if known else "", '"${}"'.format) or "''"
+    """Return a text as one word of bash, in which marked names become variables of the script."""
+    return fill_marks(text, lambda known: _quoted(known) if known else "", '"${}"'.format) or "''"
 
 
 def _quoted(text: str) -> str:
-    """Return a word of bash without placeholders. sbatch refuses a file with CR LF."""
+    """Return a text without marked names as one word of bash.
+
+    A carriage return is written as an escape, because sbatch refuses a script that contains CR LF.
+    """
     return shlex.quote(text).replace("\r", "'$'\\r''")

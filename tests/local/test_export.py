@@ -191,24 +191,24 @@ def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path
     (tmp_path / "big" / "__init__.py").write_text("#" * 1_000_000)
     (tmp_path / "train.py").write_text("import big\n")
     ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
-    assert "can't have the packages that the program imports: 2 files, 1 MB or more" in ended.err
+    assert "cannot contain the packages that the program imports: 2 files, 1 MB or more" in ended.err
     assert "The ConfigMap has train.py." in ended.out
     ended = launch.here("export", "kubernetes", *IMAGE, "-m", "big", cwd=tmp_path)
-    assert "the ConfigMap can't have the program: 1 file, 1 MB or more; the images must have" in ended.err
+    assert "cannot contain the program: 1 file, 1 MB or more" in ended.err
     (tmp_path / "cfg.json").touch()
     (tmp_path / "run.sh").touch()
     (tmp_path.parent / "z.py").touch()
     words = ["sh", "./run.sh", "--config=cfg.json", "--data=no.csv", "train.py", "../z.py", "/etc/passwd"]
     words += ["x" * 5000, "y" * 5000 + ".py"]
     ended = launch.here("export", "kubernetes", *IMAGE, "--", *words, cwd=tmp_path)
-    assert "launch: pods do not have ../z.py, ./run.sh, cfg.json of this machine: the" in ended.err
+    assert "launch: pods do not contain ../z.py, ./run.sh, cfg.json of this machine: the" in ended.err
     ended = launch.here("export", "kubernetes", *IMAGE, str(tmp_path / "train.py"), cwd=tmp_path)
-    assert f"launch: pods do not have {tmp_path}/train.py of this machine: the" in ended.err
+    assert f"launch: pods do not contain {tmp_path}/train.py of this machine: the" in ended.err
     (tmp_path / "train.py").write_bytes(b"\xff")
     ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
     assert (ended.code, "byte 0xff" in ended.err) == (0, True)
     ended = launch.here("export", "kubernetes", *IMAGE, "nosuch.py", cwd=tmp_path)
-    assert (ended.code, "nosuch.py is not here: the images must have it" in ended.err) == (0, True)
+    assert (ended.code, "nosuch.py is not here: the images must contain it" in ended.err) == (0, True)
 
 
 def test_each_form_implies_its_engine(launch: Launch, tmp_path: Path):

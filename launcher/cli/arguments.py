@@ -1,8 +1,8 @@
-"""The command line of ``launch`` and its commands, read by argparse, which is built from rows of settings.
+"""Parses the command line of ``launch`` and its commands with argparse, by the rows of the table of settings.
 
-argparse finds the options and the program; it converts nothing. Texts become values in
-`launcher.config.settings.command_line_level`, which reports all wrong values at once. Options that do not
-exist are reported one at a time, as by every tool.
+`launcher.cli.main` and the commands call it. argparse finds the options and the program, but converts
+nothing: texts become values in `launcher.config.settings.command_line_level`, which reports all wrong values
+at once. Options that do not exist are reported one at a time, as every tool does.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ from launcher.config.settings import COMMAND_LINE, Setting, Settings, command_li
 from launcher.config.values import names_job_file
 from launcher.launch.options import LaunchWords
 
-#: Options of Python, which name the program.
+#: Options that name the program as those of Python do, by their names in a namespace.
 _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}
-#: Options that are no settings.
+#: Options that are not settings.
 _ACTIONS = ("-h", "--help", "--help-all", "--version", *_PROGRAM_OPTIONS.values())
 
 
 def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = None) -> LaunchWords:
-    """Parse the words of a launch, also those after a job file: options, and for a TFJob perhaps a program.
+    """Parse the command line of a launch into settings and a program.
+
+    The words after a job file are parsed as well: they are options, and for a TFJob perhaps a program.
 
     Args:
-        words: Without ``launch`` itself.
-        namespace: Gets the texts before the program as they are found, also if an error is raised.
+        words: The words after ``launch``.
+        namespace: Receives the texts of the options before the program as argparse finds them. It contains
+            them even if an error is raised.
+
+    Returns:
+        The settings with the faults of wrong values, and the program or job file.
 
     Raises:
         InputError: An option does not exist, or lacks its value.
@@ -59,7 +65,17 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
 
 
 def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:
-    """Return the texts of options, the program with its arguments, and whether ``--`` is before it."""
+    """Find the options and the program in words.
+
+    Installed backends are loaded only if an option is unknown without them, because that takes time.
+
+    Returns:
+        The texts of options by the names of their rows; the program with its arguments; whether ``--`` stands
+        before the program.
+
+    Raises:
+        InputError: An option does not exist, or lacks its value.
+    """
     parser = launch_parser(words)
     unknown = parser.parse_words(words, namespace)
     if unknown and backends.find_installed():
@@ -68,7 +84,7 @@ def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[st
         unknown = parser.parse_words(words, namespace)
     texts = dict(vars(namespace))
     if unknown:
-        # The wrong value may be the program, whose options then seem to be ours: --ps train.py --epochs 3.
+        # In `--ps train.py --epochs 3` the wrong value of --ps is the program, and --epochs seems to be ours.
         if faults := command_line_level(texts, parser.rows)[1]:
             raise InputError(faults)
         parser.refuse(unknown[0], words)
@@ -76,16 +92,21 @@ def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[st
     named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
     for option, given in named.items():
         if given is not None:
-            return texts, [option, *given, *program], False  # argparse ends `given` at a "--"
+            # argparse has split the words of the program at a "--".
+            return texts, [option, *given, *program], False
     is_marked = program[:1] == ["--"]
     return texts, program[1:] if is_marked else program, is_marked
 
 
 def parse_command(name: str, words: Sequence[str]) -> Settings:
-    """Parse the words of a command other than ``run``.
+    """Parse the command line of a command other than ``run`` into its settings.
+
+    Args:
+        name: The command, such as ``logs``.
+        words: The words after the command.
 
     Raises:
-        InputError: The words are no command line; or values are wrong, then all of them.
+        InputError: The command does not accept a word, or values are wrong. The error lists all wrong values.
     """
     parser, namespace = command_parser(name), argparse.Namespace()
     unknown = parser.parse_words(words, namespace)
@@ -99,12 +120,16 @@ def parse_command(name: str, words: Sequence[str]) -> Settings:
 
 
 def command_parser(name: str) -> RowParser:
-    """Return the parser of a command."""
+    """Return the parser of a command, for its help and for completion."""
     return launch_parser() if name == "run" else RowParser(name)
 
 
 def launch_parser(words: Sequence[str] = ()) -> RowParser:
-    """Return the parser of ``launch`` itself, for these words."""
+    """Return the parser of a launch.
+
+    Args:
+        words: The words that it will parse. Some kinds of words need options of their own in argparse.
+    """
     parser = RowParser("run", SYNOPSIS)
     parser.advice = "; an option of the program comes after the program"
     for name, option in _PROGRAM_OPTIONS.items():
@@ -117,14 +142,15 @@ def launch_parser(words: Sequence[str] = ()) -> RowParser:
 
 
 class RowParser(argparse.ArgumentParser):
-    """A parser whose options are rows of the table. It parses once, and raises its first error.
+    """A parser whose options are rows of the table of settings. It raises its errors instead of exiting.
 
     Args:
         name: The command.
-        usage: How it is used; default: as its module says, or argparse writes it.
+        usage: The usage that the help shows. By default it is the ``USAGE`` of the command's module, or else
+            what argparse writes.
     """
 
-    #: Follows the fault of an option that is similar to none.
+    #: Advice that follows the fault of an option if no option of the command is similar.
     advice = ""
 
     def __init__(self, name: str, usage: str | None = None) -> None:
@@ -135,33 +161,43 @@ class RowParser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
-        # The same texts on each Python: 3.14 would colour the usage, 3.15 add guesses to faults.
+        # Each Python shall print the same texts: 3.14 would colour the usage, 3.15 would add guesses to
+        # faults.
         vars(self).update(color=False, suggest_on_error=False)
         self.command = name
         self._help_option = "--help-all" if name == "run" else "--help"
-        groups = sorted(groups_of(name), key=lambda group: group.title != "options")  # first in the usage
+        # The usage lists options in the order in which they are added.
+        groups = sorted(groups_of(name), key=lambda group: group.title != "options")
         self.rows = [row for group in groups for row in group.rows if COMMAND_LINE in row.given_in]
         self.add_argument("-h", "--help", action=_Print, text=self.format_help)
         for row in self.rows:
             names = row.flags if row.positional is None else (row.name,)
             action = self.add_argument(*names, **_argparse_settings(row))
-            if row.complete or row.choices:  # where argcomplete looks for it
+            if row.complete or row.choices:
+                # argcomplete looks for this attribute.
                 action.completer = functools.partial(_completions, row)  # type: ignore[attr-defined]
 
     def format_help(self) -> str:
-        """Return the help text: of ``launch`` itself with the common options only."""
+        """Return the help text of the command. That of ``launch`` itself shows only the common options."""
         return help_text(self.command, self.format_usage(), common=self.command == "run")
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error instead of exiting."""
+        """Raise an `InputError` for a message of argparse, which would print it and exit."""
         text = f"{message.removeprefix('argument ')} ({self.prog} {self._help_option} shows all options)"
         raise InputError([Fault("", escape_controls(text))])
 
     def parse_words(self, words: Sequence[str], namespace: argparse.Namespace) -> list[str]:
-        """Parse words into texts by the names of the rows.
+        """Put the texts of all options in words into a namespace, by the names of their rows.
+
+        Args:
+            words: The command line.
+            namespace: Receives the texts.
 
         Returns:
-            The options that do not exist.
+            The options that do not exist. Empty if all exist.
+
+        Raises:
+            InputError: An option lacks its value, or there is an argument too many.
         """
         self._add_values_after_equals(words)
         _, others = self.parse_known_args(words, namespace)
@@ -172,18 +208,29 @@ class RowParser(argparse.ArgumentParser):
         return unknown
 
     def refuse(self, option: str, words: Sequence[str]) -> NoReturn:
-        """Raise the fault of an option that does not exist, with what to type instead."""
+        """Raise the fault of an option that does not exist, with what to type instead.
+
+        Other launchers may have the option, or the user may have misspelt one of this command.
+
+        Args:
+            option: The option as it is typed, perhaps with its value: ``-n4``, ``--hostfile=FILE``.
+            words: The command line that contains the option.
+
+        Raises:
+            InputError: Always.
+        """
         name, equals, value = option.partition("=")
         if not name.strip("-"):
             name = option
         following = [value] if equals else list(words[words.index(option) + 1 :])
-        attached = re.fullmatch(r"(-[A-Za-z])(\d+)", option)  # -n4
+        # The value may be attached to the option, as in -n4.
+        attached = re.fullmatch(r"(-[A-Za-z])(\d+)", option)
         if attached and foreign_options.option(attached[1]):
             name, following = attached[1], [attached[2]]
-        peer = foreign_options.option(name)
-        if peer is not None and self._has_all(peer.answer):
-            raise InputError([Fault("", escape_controls(peer.fault(name, following[: peer.values])))])
-        # --no-verbose is not a misspelt --verbose.
+        foreign = foreign_options.option(name)
+        if foreign is not None and self._has_all(foreign.answer):
+            raise InputError([Fault("", escape_controls(foreign.fault(name, following[: foreign.values])))])
+        # An option such as --no-verbose is not a misspelt --verbose.
         known = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
         if name.startswith("--no-"):
             known = {word: flag for word, flag in known.items() if word.startswith("no-")}
@@ -191,7 +238,12 @@ class RowParser(argparse.ArgumentParser):
         self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
 
     def refuse_one_dash(self, words: Sequence[str]) -> None:
-        """Make ``-hosts`` an option that does not exist: argparse would read it as ``-h`` and ``osts``."""
+        """Refuse long names after a single dash: argparse would read ``-hosts`` as ``-h`` and ``osts``.
+
+        Args:
+            words: The words that the parser will parse. Each such name in them becomes an option that raises
+                a fault.
+        """
         flags = self._flags()
         letters = {flag[1] for flag in flags if len(flag) == 2}
         names = {word.partition("=")[0] for word in words if re.match("-[A-Za-z][A-Za-z-]", word)}
@@ -201,7 +253,10 @@ class RowParser(argparse.ArgumentParser):
                                   help=argparse.SUPPRESS)  # fmt: skip
 
     def _add_values_after_equals(self, words: Sequence[str]) -> None:
-        """Let ``--tensorboard=DIR`` have a value. Of argparse's options with one, all take the next word."""
+        """Let options such as ``--tensorboard`` accept a value after ``=``, but never the next word.
+
+        argparse cannot express that, so each ``--tensorboard=DIR`` in the words becomes an option of its own.
+        """
         for row in self.rows:
             if row.value_optional and not row.takes_next_word:
                 for word in {word for word in words if word.startswith(f"{row.flag}=")}:
@@ -213,19 +268,19 @@ class RowParser(argparse.ArgumentParser):
         return [*_ACTIONS, *(flag for row in self.rows for flag in row.flags)]
 
     def _has_all(self, answer: str) -> bool:
-        """Return whether this command has all options that an answer names."""
+        """Return whether this command has all options in an answer, so that it can be typed here."""
         return {*self._flags()}.issuperset(re.findall(r"(?<![\w-])--?[a-z-]+", answer))
 
 
 class _Refuse(argparse.Action):
-    """Refuses an option."""
+    """The action of an option that only exists to be refused, because argparse would misread it."""
 
     def __call__(self, parser: Any, _: object, values: Any, option: str | None = None) -> None:
         parser.refuse(option or "", [option or "", *values])
 
 
 class _Print(argparse.Action):
-    """Prints a text, and ends the process."""
+    """The action of an option such as ``--version``, which prints a text and exits."""
 
     def __init__(self, text: Callable[[], str], **settings: Any) -> None:
         super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)
@@ -245,7 +300,10 @@ def _completions(row: Setting[Any], **_: object) -> list[str]:
 
 
 def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
-    """Return how argparse reads the words of a row: into a text, a list of texts, or True."""
+    """Return the arguments of `ArgumentParser.add_argument` for a row of the table of settings.
+
+    With them argparse stores a text, a list of texts if the option may be repeated, or True for a switch.
+    """
     settings: dict[str, Any] = {"default": argparse.SUPPRESS}
     if not row.help:
         settings["help"] = argparse.SUPPRESS

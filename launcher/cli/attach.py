@@ -1,4 +1,8 @@
-"""``launch attach``: come back to a run in the background."""
+"""``launch attach``: show the output of a run in the background until it has ended.
+
+The command reads the logs of the run and the messages of its launcher. It never ends the launcher, except by
+a SIGTERM when the user answers so to a Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ terminal it leaves it running.
 Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the
 job runs on."""
 
-#: The command that asks the launcher on another machine, and does not wait.
+#: The command that asks a launcher on another machine to stop, without waiting for its end.
 _STOP_WORDS = ("stop", "--timeout", "0")
 
 
@@ -45,14 +49,14 @@ GROUPS = (Group("positional arguments", (RUN,)), Group("options", (LINES,)))
 
 
 def run(settings: Settings) -> int:
-    """Show the run until it has ended.
+    """Show the output of a run until it has ended, or until the user leaves it with Ctrl-C.
 
     Returns:
-        The exit code of the job.
+        The exit code of the job, or `LEFT_EXIT_CODE` if the user has left it.
 
     Raises:
-        InputError: there is no such run.
-        LaunchError: a log or the report can't be read, or the job can't be stopped from here.
+        InputError: There is no such run.
+        LaunchError: A log or the report cannot be read, or the job cannot be stopped from here.
     """
     found = find_or_newest(settings[RUN])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,24 +71,31 @@ def run(settings: Settings) -> int:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
         say(f"{found.name} ended {ago} ago with exit code {report.exit_code}")
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
+    # A Ctrl-C waits until a line is written completely: below it is asked for between two lines.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(found.paths.messages, is_terminal=sys.stdout.isatty())
     for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             say(f"{found.name} runs on; launch attach {found.name} comes back")
             return LEFT_EXIT_CODE
     report = report_of(found)
-    if not os.path.exists(found.paths.messages):  # started without --detach
+    # A launcher that was started with --detach has printed the table into its messages.
+    if not os.path.exists(found.paths.messages):
         print(failure_report(report, found.paths), end="", file=sys.stderr)
         print(result_table(report), end="")
     return report.exit_code
 
 
 def _leaves(run: Run) -> bool:
-    """Handle a Ctrl-C: leave the run, stop it, or go on; a second stop is at once.
+    """Ask the user after a Ctrl-C whether to stop the run, to leave it or to go on, and stop it if so.
+
+    If the user stops the run a second time, its launcher kills the tasks at once.
+
+    Returns:
+        Whether the user leaves the run.
 
     Raises:
-        LaunchError: the run can't be stopped from here.
+        LaunchError: The run cannot be stopped from here.
     """
     answer = _answer(run.name) if _can_ask() else "n"
     if answer == "y" and (
@@ -99,12 +110,20 @@ def _leaves(run: Run) -> bool:
 
 
 def _can_ask() -> bool:
-    """Whether stdin is a terminal, and a read does not suspend this process as one in the background."""
+    """Return whether stdin is a terminal that this process may read.
+
+    The kernel would suspend a process in the background that reads from its terminal.
+    """
     return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
 def _answer(run_name: str) -> str:
-    """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
+    """Ask the user what to do with a run, and return the first letter of the answer.
+
+    Returns:
+        ``y`` to stop the job, ``n`` to leave it; Ctrl-C and the end of the input mean ``n``, too. Any other
+        letter, or an empty text for Enter alone, means to go on.
+    """
     question = f"\nlaunch: stop job {run_name}? [y] stop, [n] detach, [Enter] continue: "
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -1,4 +1,7 @@
-"""``launch clean``: remove what ended launches have left at Docker engines, at Slurm and in Kubernetes."""
+"""``launch clean``: remove what ended launches have left at Docker engines, in Slurm and in Kubernetes.
+
+The backends find and remove it. They never touch what may belong to a launch that is still running.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,19 @@ HOSTS: Setting[str | None] = Setting(
 
 
 def groups() -> tuple[Group, ...]:
-    """The options of ``launch clean``."""
+    """Return the options of ``launch clean``: its own, and those of the backends that can clean."""
     own = (row for backend in backends.backends().values() for row in backend.clean_rows)
     options = (DRY_RUN, FOREIGN, HOSTS, CONNECT_TIMEOUT, FANOUT, *own)
     return (*connecting_groups(), Group("options", options))
 
 
 def run(settings: Settings) -> int:
-    """Remove them and list them.
+    """Remove what ended launches have left, and print a line for each removed object.
+
+    With ``--dry-run`` the objects are only listed.
 
     Raises:
-        LaunchError: a host or an engine can't be reached, or does not remove them; a run of
+        LaunchError: A host or an engine cannot be reached, an object cannot be removed, or a run of
             ``--foreign`` has left nothing.
     """
     cleaning, hosts = Cleaning(settings[FOREIGN]), read_hosts(settings[HOSTS])
@@ -62,13 +67,14 @@ def run(settings: Settings) -> int:
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
         )
         known = backends.backends().values()
-        asked = [each for each in known if each.clean_rows and settings[each.clean_rows[0]]]
-        for backend in asked or known:
+        chosen = [each for each in known if each.clean_rows and settings[each.clean_rows[0]]]
+        for backend in chosen or known:
             try:
                 for line in backend.clean(request):
                     print(line)
                     found = True
-            except LaunchError as error:  # others may have something to remove
+            except LaunchError as error:
+                # Other backends may still have something to remove.
                 faults += error.faults if isinstance(error, HostsError) else [str(error)]
     for note in cleaning.notes():
         say(note)

@@ -1,4 +1,8 @@
-"""The commands of ``launch``: their modules, which are imported when they are used, and their options."""
+"""The commands of ``launch``: their names, their modules and their options.
+
+The parser, the help and completion use it. A command's module is imported only when it is needed, so that a
+launch starts fast.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match
 from launcher.config.settings import Group
 
-#: Each has a module of its name. Any other first word belongs to ``run``.
+#: The commands. For each there is a module of its name. Any other first word belongs to ``run``.
 COMMANDS = (
     "run", "ps", "logs", "attach", "stop", "restart", "hosts", "check", "prepare", "export", "clean",
     "completion", "help",
@@ -30,23 +34,23 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
 
 
 def command_module(name: str) -> ModuleType:
-    """Return the module of a command.
+    """Import and return the module of a command.
 
-    It has ``SUMMARY``, ``EXAMPLES``, ``GROUPS`` or ``groups``, and ``run``; also ``USAGE`` if that which
-    argparse writes is not right.
+    Each module contains ``SUMMARY`` and ``EXAMPLES`` for the help, its options as ``GROUPS`` or ``groups()``,
+    and a function ``run``. It contains ``USAGE`` if the usage that argparse writes would be wrong.
     """
     return importlib.import_module(f"launcher.cli.{name}")
 
 
 def groups_of(name: str) -> Sequence[Group]:
-    """Return the options of a command, as its help shows them."""
+    """Return the options and arguments of a command in the groups that its help shows."""
     module = command_module(name)
     found: Sequence[Group] = module.groups() if hasattr(module, "groups") else module.GROUPS
     return found
 
 
 def no_command(name: str) -> InputError:
-    """Return the error that ``launch`` has no command of this name."""
+    """Return the error for a name that is no command, with a command or program line to type instead."""
     guess = closest_match(name, COMMANDS)
     meant = foreign_options.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
     known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
@@ -55,7 +59,10 @@ def no_command(name: str) -> InputError:
 
 
 def documentation() -> str:
-    """Return the folder of the documentation: that of the source of launch, or where pip has installed it."""
+    """Return where the user finds the documentation: a folder, or a hint if there is none here.
+
+    The folder is ``docs`` in the source of launch, or the one where pip has installed it.
+    """
     source = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs")
     installed = [os.path.join(prefix, DOCUMENTATION) for prefix in (sys.prefix, site.getuserbase())]
     folders = [folder for folder in (source, *installed) if os.path.isfile(os.path.join(folder, "start.md"))]

@@ -1,4 +1,7 @@
-"""``launch completion``: the script by which a shell completes the arguments of ``launch``."""
+"""``launch completion``: print the script by which a shell completes the arguments of ``launch``.
+
+The script starts ``launch`` for each Tab. `launcher.cli.main` then calls `complete`, which starts no job.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,17 @@ GROUPS = (Group("positional arguments", (SHELL,)),)
 
 
 def run(settings: Settings) -> int:
-    """Print the script."""
+    """Print the completion script of the shell that the user names."""
     print(shell_integration.shellcode(["launch"], shell=settings[SHELL]))
     return 0
 
 
 def complete() -> None:
-    """Print the completions of a command line to the shell, and end this process."""
+    """Print the completions of the command line that a shell passes in variables, and exit.
+
+    argcomplete completes by a parser, so the parser must be that of the command on the line. ``launch
+    export`` is special: the words after the form of the file are those of a launch.
+    """
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
 
@@ -42,11 +49,11 @@ def complete() -> None:
         return [*names, *completers.FilesCompleter()(prefix)]
 
     if len(typed) > 1 and typed[1] in COMMANDS:
-        exports = typed[1] == "export"  # after the name of a form there are the words of a launch
-        divided = next((number for number, word in enumerate(typed) if exports and word in FORMS), 1)
-        # argcomplete ignores the arguments before this number: the command.
-        os.environ["_ARGCOMPLETE"] = str(divided + 1)
-        parser = command_parser(typed[1] if divided == 1 else "run")
+        exports = typed[1] == "export"
+        last_of_command = next((number for number, word in enumerate(typed) if exports and word in FORMS), 1)
+        # argcomplete ignores the words before this number.
+        os.environ["_ARGCOMPLETE"] = str(last_of_command + 1)
+        parser = command_parser(typed[1] if last_of_command == 1 else "run")
     else:
         parser = command_parser("run")
         program = next(action for action in parser._actions if action.dest == "program")

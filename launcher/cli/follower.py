@@ -1,4 +1,8 @@
-"""Follows a run until it has ended, for ``launch attach``, ``logs --follow``, ``ps --watch`` and ``stop``."""
+"""Follows a run until it has ended, for ``launch attach``, ``logs --follow``, ``ps --watch`` and ``stop``.
+
+The launcher of the run sends its events as long as it can be asked. Otherwise the files of the run, and the
+queue of a cluster if there is one, tell whether the run has ended. The module never changes a run.
+"""
 
 from __future__ import annotations
 
@@ -14,56 +18,60 @@ from launcher.messages import say
 from launcher.runs.client import EventStream
 from launcher.runs.run import Run, RunState
 
-#: The first event after a connection to the launcher was made: what happened before is not among the events.
+#: An event of the follower itself: it has connected to the launcher. Earlier events are not reported.
 CONNECTED = "Connected"
-#: Seconds between two attempts to ask the launcher for its events.
+#: Seconds between two attempts to connect to the launcher.
 _RETRY_SECONDS = 0.5
-#: Seconds for the launcher's answer, if the follower can do without it.
+#: The time limit for the launcher's answer if the follower can do without it.
 _ANSWER_TIMEOUT_SECONDS = 1.0
-#: Seconds between two questions to a queue; the same when the report is written.
+#: Seconds between two questions to a queue.
 _QUEUE_POLL_SECONDS = 10.0
+#: Seconds between two questions to a queue once the report is written, as the launcher is about to exit then.
 _LAST_QUEUE_POLL_SECONDS = 0.3
-#: Seconds after the report in which the launcher may print its last lines, if a queue can't tell its end.
+#: How long after the report the launcher may print its last lines, if a queue cannot tell when it exits.
 _LAST_LINES_SECONDS = 5.0
 
 
 class RunFollower:
-    """Follows a run until it has ended, by the events of its launcher.
+    """A follower of one run, which waits for the events of its launcher and notices its end.
 
-    There are none while the launcher can't be asked: it has not begun, copies files, is suspended, or runs
-    on another machine.
+    There are no events while the launcher cannot be asked: it has not started yet, copies files, is
+    suspended, or runs on another machine.
 
     Args:
         run: The run.
-        output: Whether to be told when logs have grown, too. The follower then can do without the events:
-            it reads the logs.
+        output: Whether the events shall also tell when logs have grown. The caller then reads the logs, and
+            can do without events, so a launcher that refuses or does not answer is no error.
     """
 
     def __init__(self, run: Run, *, output: bool = False) -> None:
         self._run, self._output = run, output
         self._stream: EventStream | None = None
         self._retry_at = 0.0
-        #: When to ask the queue next; what it said last.
-        self._ask_queue_at, self._queue_text = 0.0, ""
+        self._ask_queue_at = 0.0
+        #: What the queue last said about a pending job. The user is told only what is new.
+        self._queue_text = ""
         #: Until when the launcher may add to its messages. 0 before it has written the report.
         self._last_lines_until = 0.0
 
     @property
     def is_live(self) -> bool:
-        """Whether the launcher sends its events. Then the run has not ended."""
+        """Whether the follower is connected to the launcher, so the run has not ended."""
         return self._stream is not None
 
     def wait(self, seconds: float | None = None) -> Sequence[Mapping[str, Any]]:
-        """Wait for events of the launcher.
+        """Wait for events of the launcher, and connect to it first if necessary.
 
         Args:
-            seconds: How long to wait. None: until there are some, or a moment while it can't be asked.
+            seconds: How long to wait at most. By default there is no limit while the launcher is connected,
+                and a short one otherwise.
 
         Returns:
-            The events. None of them if the time is up, or if the launcher can't be asked, perhaps no longer.
+            The events. Empty if the time is up, or if the launcher cannot be asked now. After a connection
+            was made it contains only `CONNECTED`.
 
         Raises:
-            LaunchError: The launcher refuses or does not answer, and the follower can't do without it.
+            LaunchError: The launcher refuses or does not answer, and the caller cannot do without events.
         """
         if self._stream is None:
             if self._connect():
@@ -77,6 +85,14 @@ class RunFollower:
         return events
 
     def _connect(self) -> bool:
+        """Connect to the launcher if it runs and the last attempt was long enough ago.
+
+        Returns:
+            Whether the launcher is connected now.
+
+        Raises:
+            LaunchError: The launcher refuses or does not answer, and the caller cannot do without events.
+        """
         now = time.monotonic()
         if now < self._retry_at or self._run.state is not RunState.RUNNING:
             return False
@@ -85,7 +101,8 @@ class RunFollower:
                 self._stream = EventStream(self._run, with_output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
             else:
                 self._stream = EventStream(self._run)
-        except ConnectionError:  # it prepares the start of the tasks, or copies files
+        except ConnectionError:
+            # The launcher prepares the start of the tasks, or copies files.
             pass
         except LaunchError:
             if not self._output:
@@ -94,12 +111,17 @@ class RunFollower:
         return self._stream is not None
 
     def is_over(self) -> bool:
-        """Return whether the launcher has ended. Tells the user why its job is pending in a queue."""
+        """Return whether the run has ended and its launcher adds nothing to its messages.
+
+        If a queue of a cluster starts the launcher, the user is told why its job is pending.
+        """
         if self.is_live:
             return False
         state = self._run.state
         if self._run.batch is None or state is RunState.RUNNING:
             return state in (RunState.ENDED, RunState.DIED)
+        # The report is the last file of a run, but a launcher on another machine may still print its last
+        # lines.
         now = time.monotonic()
         is_reported = state is RunState.ENDED
         pause = _LAST_QUEUE_POLL_SECONDS if is_reported else _QUEUE_POLL_SECONDS

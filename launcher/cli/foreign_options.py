@@ -1,6 +1,7 @@
 """Commands and options of other launchers, and what to type instead.
 
-They are mpirun (Open MPI, MPICH), torchrun, horovodrun, deepspeed, Ray, Slurm, Docker and Kubernetes.
+Users come from mpirun (Open MPI, MPICH), torchrun, horovodrun, deepspeed, Ray, Slurm, Docker and Kubernetes.
+The parser asks this module about words that ``launch`` does not know. It never accepts such a word.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Mapping
 from launcher.common.record import Record
 from launcher.package_data import read_table
 
-#: A first word that other launchers have as a command -> what to type. Programs that users launch
-#: (``hostname``, ``ls``, ``env``) are not here.
+#: Commands of other launchers, and what to type instead of each. Names of programs that users launch, such as
+#: ``hostname``, ``ls`` and ``env``, are not among them.
 COMMANDS = {
     word: answer
     for words, answer in (
@@ -41,17 +42,23 @@ COMMANDS = {
 
 
 class ForeignOption(Record):
-    """An option of other launchers."""
+    """An option of other launchers that users may try."""
 
-    #: Number of values after the option.
+    #: The number of values that follow the option.
     values: int
-    #: What to type; ``{}`` is the user's value, ``{written}`` the option with it.
+    #: What to type instead. In it ``{}`` stands for the user's value, ``{written}`` for the option with its
+    #: value.
     answer: str
-    #: Whether the values are a variable, which may be secret: only its name is shown.
+    #: Whether the values are a variable. It may be secret, so messages show only its name.
     secret: bool = False
 
     def fault(self, option: str, given: list[str]) -> str:
-        """The message for this option with these values."""
+        """Return the message for a user who has typed this option.
+
+        Args:
+            option: The option as it is typed.
+            given: The words after it, at most `values`.
+        """
         if self.secret:
             names = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given[:1]]
             given = names + ["..."] * len(given[1:])
@@ -59,7 +66,7 @@ class ForeignOption(Record):
         return f"{written}: {self.answer.format(*given or ['VALUE'], written=written)}"
 
 
-#: The tables of the file: the number of values after their options, and whether those are a variable.
+#: The tables of the file. For each: how many values follow its options, and whether they are a variable.
 _TABLES = {
     "no_value": (0, False),
     "one_value": (1, False),
@@ -71,7 +78,7 @@ _TABLES = {
 
 @functools.cache
 def options() -> Mapping[str, ForeignOption]:
-    """Return the options of other launchers, by name."""
+    """Read and return the options of other launchers, by name."""
     tables = read_table("cli/foreign_options.toml")
     return {
         name: ForeignOption(values, answer, secret)
@@ -82,5 +89,8 @@ def options() -> Mapping[str, ForeignOption]:
 
 
 def option(name: str) -> ForeignOption | None:
-    """Return the option of another launcher with this name; underscores count as dashes."""
+    """Return the option of another launcher with this name, or None if there is none.
+
+    Underscores in the name count as dashes.
+    """
     return options().get(name.replace("_", "-"))

@@ -1,4 +1,4 @@
-"""``launch help``: how ``launch`` or one of its commands is used."""
+"""``launch help``: print how ``launch`` or one of its commands is used, as ``--help`` does."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GROUPS = (Group("positional arguments", (TOPIC,)),)
 
 
 def run(settings: Settings) -> int:
-    """Print the help text.
+    """Print the help text of the command that the user names, or of ``launch`` itself.
 
     Raises:
-        InputError: there is no such command.
+        InputError: There is no such command.
     """
     name = settings[TOPIC] or "run"
     if name not in COMMANDS:

@@ -1,4 +1,8 @@
-"""Help texts, made from the rows of the table of settings: 80 columns, one line for each option."""
+"""Writes help texts from the rows of the table of settings: 80 columns, one line for each option.
+
+The parser prints them for ``--help`` and ``--help-all``. The man page contains the same sections. Hidden
+options, whose rows have no help, are never shown.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from launcher.cli.commands import COMMANDS, command_module, documentation, group
 from launcher.common.record import Record
 from launcher.config.settings import COMMAND_LINE, Setting
 
-#: The width of help texts, and the last column where descriptions begin.
+#: The width of help texts, in characters.
 TEXT_WIDTH = 80
+#: Descriptions start in this column at the latest, however long the names of options are.
 _MAX_DESCRIPTION_COLUMN = 25
 #: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
 _COMMON = (
@@ -21,15 +26,15 @@ _COMMON = (
 
 
 class Row(Record):
-    """One line of a help text."""
+    """One line of a help text: an option, an argument, a command or an exit code."""
 
-    #: As it is typed, with the name of its value: ``--ps N``.
+    #: What is typed, with a word for its value, such as ``--ps N``.
     name: str
     description: str
 
 
 class HelpSection(Record):
-    """Rows with a title."""
+    """A section of a help text: a title and the rows below it."""
 
     title: str
     rows: Sequence[Row]
@@ -54,14 +59,17 @@ EXIT_CODES = HelpSection(
         Row("2", "bad input: nothing was started"),
         Row("124", "--timeout was over, or --stall stopped a task that hangs"),
         Row("125", "launch itself or a host failed"),
-        Row("126, 127", "the program can't be run, or was not found"),
+        Row("126, 127", "the program cannot be run, or was not found"),
         Row("130, 143", "Ctrl-C, or SIGTERM to launch"),
     ],
 )
 
 
 def sections_of(name: str) -> Iterator[HelpSection]:
-    """Yield the options and arguments of a command by group, as its help shows them."""
+    """Yield the sections with the options and arguments of a command, in the order of its help.
+
+    Options that belong to no special group come last.
+    """
     general = [HELP]
     for group in groups_of(name):
         rows = list(map(_row, _shown(group.rows)))
@@ -76,12 +84,14 @@ def sections_of(name: str) -> Iterator[HelpSection]:
 
 
 def help_text(name: str, usage: str, *, common: bool = False) -> str:
-    """Return the help text of a command.
+    """Return the whole help text of a command: usage, summary, options and examples.
+
+    That of ``launch`` itself also lists the commands and the exit codes.
 
     Args:
         name: The command.
-        usage: How it is used, as argparse writes it.
-        common: Whether only the most common options are shown.
+        usage: The usage of the command, as argparse writes it.
+        common: Whether to show only the most common options.
     """
     module = command_module(name)
     summary = f"{module.SUMMARY[:1].upper()}{module.SUMMARY[1:]}."
@@ -97,7 +107,10 @@ def help_text(name: str, usage: str, *, common: bool = False) -> str:
 
 
 def section_text(section: HelpSection) -> str:
-    """Return a title and its rows; a description that is too long goes on below itself."""
+    """Return a section as text, with descriptions in a column of their own.
+
+    A long description is continued below itself.
+    """
     import textwrap  # noqa: PLC0415 - 3 ms, for the help only
 
     lines = [f"{section.title}:"]
@@ -114,11 +127,12 @@ def _common_options() -> HelpSection:
 
 
 def _shown(rows: Collection[Setting[Any]]) -> list[Setting[Any]]:
-    """Return the rows that the command line has and that are not hidden."""
+    """Return the settings that can be given on the command line and are not hidden."""
     return [row for row in rows if row.help and COMMAND_LINE in row.given_in]
 
 
 def _row(row: Setting[Any]) -> Row:
+    """Return the line of a setting in a help text, such as ``-n, --lines N`` with its description."""
     value = f"[{row.metavar}]" if row.value_optional and row.takes_next_word else row.metavar
     if row.positional is not None:
         return Row(row.metavar, row.help)

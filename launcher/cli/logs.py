@@ -1,4 +1,7 @@
-"""``launch logs``: print the output of the tasks of a run, in bounded memory."""
+"""``launch logs``: print the output of the tasks of a run, in bounded memory.
+
+``launch attach`` uses `follow`, too. The logs belong to the run: this module only reads them.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,9 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 
 Exit code: 0; with --follow that of the job."""
 
-#: Seconds between two looks at logs that grow. An unfinished line may come so many after the last event.
+#: Seconds between two checks whether logs have grown.
 _POLL_SECONDS = 0.1
+#: How long after an event the logs are still read, because an unfinished line may follow the event.
 _SETTLE_SECONDS = 2.0
 
 
@@ -54,11 +58,14 @@ GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (FOLLOW, 
 
 
 def run(settings: Settings) -> int:
-    """Print the logs; with ``--follow`` return the exit code of the job.
+    """Print the logs of the tasks that the user names, or of all tasks of a run.
+
+    Returns:
+        0, or with ``--follow`` the exit code of the job.
 
     Raises:
-        InputError: no such run, or no such task in it.
-        LaunchError: a log can't be read. With ``--follow``: the run has no report.
+        InputError: There is no such run, or it contains no such task.
+        LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
     found, names = _run_and_tasks(settings[SELECTED])
     last = settings[LINES]
@@ -91,63 +98,65 @@ def run(settings: Settings) -> int:
 def follow(
     run: Run, open_logs: Callable[[], list[GrowingLog]], messages: GrowingLog | None = None
 ) -> Iterator[None]:
-    """Write what is new in logs to stdout until the run has ended and all is written.
+    """Write what is new in logs to stdout until the run has ended and everything is written.
 
     Args:
-        run: the run.
-        open_logs: gives the logs; called when the plan is written: at the start, and when tasks have moved.
-        messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
-            came before them; those that are there at the start come first.
+        run: The run.
+        open_logs: Returns the logs to follow. It is called whenever the plan was written: at the start, and
+            after tasks have moved to other hosts.
+        messages: The messages of the launcher, see `RunPaths.messages`. They are written after the output
+            that came before them. Those that exist at the start come first. None: no messages are shown.
 
     Yields:
-        After each look at the logs, so that the caller can handle signals.
+        Nothing, but after each check of the logs, so that the caller can handle signals.
 
     Raises:
-        LaunchError: a log can't be read, or the run's record can't be trusted.
+        LaunchError: A log cannot be read, or the run's record cannot be trusted.
     """
     run.check_trusted()
     out, logs = sys.stdout.buffer, list[GrowingLog]()
     follower = RunFollower(run, output=True)
-    waiting, seen, planned, look_until = io.BytesIO(), 0, 0, 0.0
+    unwritten_messages, shown_plan, plan, read_until = io.BytesIO(), 0, 0, 0.0
     while True:
-        # The launcher completes the logs, then writes the report, then the table into its own log: what is
-        # asked first here holds for what is read after it.
-        over = follower.is_over()
-        complete = over or (not follower.is_live and os.path.exists(run.paths.report))
-        new = messages is not None and messages.write(waiting)
-        if not logs and not complete:  # what the launcher has said so far is the beginning
-            out.write(waiting.getvalue())
-            waiting = io.BytesIO()
-        with suppress(OSError):  # there is none yet
-            planned = os.stat(run.paths.plan).st_mtime_ns
-        if planned != seen:
-            seen, anew = planned, open_logs()
-            logs = logs or anew
-            for log, other in zip(logs, anew, strict=False):
+        # The launcher first completes the logs, then writes the report, then the table into its messages. So
+        # this asks in the opposite order: whatever is known to be complete here is read afterwards.
+        is_over = follower.is_over()
+        is_complete = is_over or (not follower.is_live and os.path.exists(run.paths.report))
+        has_new_messages = messages is not None and messages.write(unwritten_messages)
+        if not logs and not is_complete:
+            # The launcher has said this before any task was started.
+            out.write(unwritten_messages.getvalue())
+            unwritten_messages = io.BytesIO()
+        with suppress(OSError):  # The plan is not written yet.
+            plan = os.stat(run.paths.plan).st_mtime_ns
+        if plan != shown_plan:
+            shown_plan, reopened = plan, open_logs()
+            logs = logs or reopened
+            for log, other in zip(logs, reopened, strict=False):
                 log.take_label(other)
-        grown = sum(log.write(out) for log in logs)
-        if not grown:
-            for log in logs if complete else ():
+        grown_logs = sum(log.write(out) for log in logs)
+        if not grown_logs:
+            for log in logs if is_complete else ():
                 log.write_line(out)
-            out.write(waiting.getvalue())
-            waiting = io.BytesIO()
+            out.write(unwritten_messages.getvalue())
+            unwritten_messages = io.BytesIO()
         out.flush()
-        if over and not (grown or new):
+        if is_over and not (grown_logs or has_new_messages):
             return
         yield
-        while not grown:
+        while not grown_logs:
             if follower.wait(_POLL_SECONDS):
-                look_until = time.monotonic() + _SETTLE_SECONDS
-            if not follower.is_live or time.monotonic() < look_until:
+                read_until = time.monotonic() + _SETTLE_SECONDS
+            if not follower.is_live or time.monotonic() < read_until:
                 break
             yield
 
 
 def report_of(run: Run) -> Report:
-    """The report of a run that has ended.
+    """Return the report of a run that has ended.
 
     Raises:
-        LaunchError: there is none, or it is damaged.
+        LaunchError: There is no report, or it is damaged. The error says why, such as a launcher that died.
     """
     try:
         return report_from_json(run.report())
@@ -158,7 +167,16 @@ def report_of(run: Run) -> Report:
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
-    """The run, and the names of tasks; the first argument may be a run or a task."""
+    """Return the run and the names of tasks in the arguments of ``launch logs``.
+
+    The first argument may name a run. If it names a task or a role instead, the newest run is meant.
+
+    Args:
+        selected: The arguments as the user typed them.
+
+    Raises:
+        InputError: The first argument names neither a run, nor a task of the newest run.
+    """
     if not selected:
         return find(None), ()
     try:
@@ -180,19 +198,23 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
 def logs_of(
     run: Run, names: Sequence[str] = (), lines: int | None = None, labelled: bool = False
 ) -> list[GrowingLog]:
-    """The logs of tasks of a run, in the order of the plan; empty before the plan is written.
+    """Open the logs of tasks of a run, in the order of the plan.
 
     Args:
-        run: the run.
-        names: of tasks and roles; empty: all.
-        lines: the number of last lines to start with; ``None``: all.
-        labelled: whether the lines of a single task have its name, too.
+        run: The run.
+        names: The names of tasks and roles. Empty: all tasks.
+        lines: The number of last lines to start with. None: all lines.
+        labelled: Whether each line starts with the name of its task even if there is only one task.
+
+    Returns:
+        The logs. Empty before the plan is written.
 
     Raises:
-        InputError: a name is not that of a task.
+        InputError: A name matches no task.
+        LaunchError: The folder of the logs is a link, which launch never makes.
     """
     if os.path.islink(run.paths.logs):
-        raise LaunchError(f"can't read {run.paths.logs!r}: it is a link")
+        raise LaunchError(f"cannot read {run.paths.logs!r}: it is a link")
     hosts = tasks(run)
     chosen = selected(hosts, names) if hosts else []
     shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}

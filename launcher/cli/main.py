@@ -1,4 +1,7 @@
-"""``launch``: selects the command, parses its arguments, prints errors, returns the exit code."""
+"""The entry of ``launch``: selects the command, parses its arguments, prints errors, returns the exit code.
+
+It is the only place that prints errors of the command line. No `LaunchError` leaves it.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,16 @@ usage: {SYNOPSIS}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command line.
+    """Run a command line, and print its errors on stderr.
 
     Args:
-        argv: without the program's own name.
+        argv: The words after ``launch``.
 
     Returns:
-        The exit code, after errors were printed.
+        The exit code.
     """
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+    # A shell that asks for completions sets this variable.
+    if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete  # noqa: PLC0415 - of this command only
 
         complete()
@@ -48,7 +52,8 @@ def main(argv: Sequence[str]) -> int:
         return int(module.run(words, found) if name == "run" else module.run(parse_command(name, words)))
     except LaunchError as error:
         descriptor = getattr(found, EVENTS_FD.name, None)
-        if descriptor is not None:  # the program at its other end raises the error
+        if descriptor is not None:
+            # The program at the other end of the descriptor raises the error, so it is not printed here.
             import pickle  # noqa: PLC0415 - only for the Python API
 
             line = b'{"event": "Failed", "error": "%s"}\n'
@@ -60,19 +65,32 @@ def main(argv: Sequence[str]) -> int:
 
 
 def print_error(error: LaunchError, hint: str = "") -> None:
-    """Print each fault on a line of its own, with escapes for control characters."""
+    """Print each fault of an error on a line of its own, with escapes for control characters.
+
+    Args:
+        error: The error.
+        hint: A text that follows each fault.
+    """
     faults: Sequence[object] = (error,)
     if isinstance(error, (InputError, HostsError)):
         faults = error.faults
     elif isinstance(error, (ProgramError, NotRunnableError)):
-        faults = str(error).split("\n")  # a line for each program
+        # The text contains a line for each program.
+        faults = str(error).split("\n")
     for fault in faults:
         text = "\n".join(map(escape_controls, str(fault).split("\n")))
         print(f"launch: {text}{hint}", file=sys.stderr)
 
 
 def _suggested_command(found: argparse.Namespace) -> str:
-    """For a program that does not exist: a hint to the command of ``launch`` with a similar name."""
+    """Return a hint for a user who misspelt a command, so that launch took it for a program.
+
+    Args:
+        found: What the parser has found in the command line.
+
+    Returns:
+        Empty if no command has a similar name.
+    """
     arguments = [argument for argument in found.program if argument != "--"]
     if found.module is not None or found.code is not None or not arguments or "/" in arguments[0]:
         return ""

@@ -1,4 +1,7 @@
-"""Writes the man page of ``launch``: ``python -m launcher.cli.manpage > launch.1``."""
+"""Writes the man page of ``launch``: ``python -m launcher.cli.manpage > launch.1``.
+
+The build calls it. The page has the same content as the help texts, in the format of roff.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from launcher.cli.help_text import EXIT_CODES, Row, sections_of
 
 
 def man_page() -> str:
-    """The man page, launch(1), as roff: the content of ``launch --help-all`` and of each command's help."""
+    """Return the man page launch(1) as roff: the texts of ``launch --help-all`` and of each command."""
     run = command_module("run")
     lines = [f'.TH LAUNCH 1 "" "launch {__version__}" "User Commands"']
     lines += [".SH NAME", f"launch \\- {_text(run.SUMMARY)}"]
@@ -28,6 +31,7 @@ def man_page() -> str:
 
 
 def _command(name: str) -> list[str]:
+    """Return the lines of roff about a command: summary, usage, options and examples."""
     command, usage = command_module(name), command_parser(name).format_usage().removeprefix("usage: ").split()
     summary = f"{command.SUMMARY[:1].upper()}{command.SUMMARY[1:]}."
     lines = [f'.SS "launch {name}"', _text(summary), ".PP", _text(" ".join(usage))]
@@ -37,17 +41,17 @@ def _command(name: str) -> list[str]:
 
 
 def _rows(rows: Iterable[Row]) -> list[str]:
-    """A paragraph for each row, its name in bold."""
+    """Return the lines of roff for options: a paragraph for each, with its name in bold."""
     return [line for row in rows for line in (".TP", f"\\fB{_text(row.name)}\\fR", _text(row.description))]
 
 
 def _verbatim(lines: Iterable[str]) -> list[str]:
-    """Lines that are not filled."""
+    """Return lines of roff that a reader shows line by line, as they are."""
     return [".nf", *map(_text, lines), ".fi"]
 
 
 def _text(text: str) -> str:
-    """Text with escapes for what roff interprets; an apostrophe and a hyphen stay as they are typed."""
+    """Return a text with escapes for what roff interprets; quotes and hyphens stay as they are typed."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return f"\\&{escaped}" if escaped.startswith(".") else escaped
 

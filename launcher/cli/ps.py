@@ -1,4 +1,8 @@
-"""``launch ps``: the runs of this machine, or the tasks of a run."""
+"""``launch ps``: list the runs of this machine, or the tasks of a run.
+
+The command asks the launchers of runs and reads their files. It changes nothing, except that it kills
+processes whose launcher, agent and watchdog have all died.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +42,26 @@ launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
 launch ps -w        the tasks of the newest run, and again at each change"""
 
-#: CPU and memory are those of this machine.
+#: The columns of the table of runs. CPU and memory are those of processes on this machine.
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
-#: The state of a run in a queue.
+#: The state that is shown for a run in a queue of a cluster, by the state of its job there.
 _STATES_BY_QUEUE_STATE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.DIED.value}
-#: States of a task that has processes.
+#: States in which a task may have processes.
 _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
-#: Seconds for the hosts to measure memory; between two looks at whether they have.
+#: The time limit for the hosts to measure the memory of tasks.
 _MEASURE_TIMEOUT_SECONDS = 2.0
+#: Seconds between two questions whether the hosts have measured it.
 _POLL_SECONDS = 0.05
-#: Seconds between two tables of ``--watch``, at least; and so many times what a table took.
+#: The shortest pause between two tables of ``--watch``.
 _MIN_PAUSE_SECONDS = 0.5
+#: The pause is at least this many times as long as a table takes, so that watching uses little of a CPU.
 _PAUSE_FACTOR = 4.0
-#: Clears a terminal.
+#: The escape sequence that clears a terminal.
 _CLEAR = "\x1b[H\x1b[J"
-#: Bytes of each log in which its last line is looked for.
+#: The number of bytes at the end of each log in which its last line is looked for.
 _TAIL_BYTES = 8 * 1024
-#: The most hosts that are named; of more hosts their number is shown.
+#: The largest number of hosts that are named. If there are more, only their number is shown.
 _MAX_NAMED_HOSTS = 2
 
 
@@ -70,11 +76,11 @@ GROUPS = (Group("positional arguments", (RUN,)), Group("options", (ALL, WATCH, J
 
 
 def run(settings: Settings) -> int:
-    """Print the runs, the newest first; or the tasks of one.
+    """Print the tasks of the run that the user names; without a name print all runs, the newest first.
 
     Raises:
-        InputError: the name matches no run, or several.
-        LaunchError: the launcher of the run can't be asked.
+        InputError: The name matches no run, or several.
+        LaunchError: The launcher of the run cannot be asked.
     """
     if settings[WATCH] or settings[RUN]:
         found = find_or_newest(settings[RUN])
@@ -90,8 +96,9 @@ def run(settings: Settings) -> int:
         say(swept.text)
     runs.reverse()
     queued = states([run for run in runs if run.state is not RunState.ENDED])
-    looked = [(run, run.state, queued.get(run.name)) for run in runs]
-    records = [_record(*each) for each in looked if settings[ALL] or _goes_on(*each[1:])]
+    # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
+    with_states = [(run, run.state, queued.get(run.name)) for run in runs]
+    records = [_record(*each) for each in with_states if settings[ALL] or _is_unfinished(*each[1:])]
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
@@ -107,15 +114,21 @@ def _columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
-def _goes_on(state: RunState, queued: BatchJobStatus | None) -> bool:
-    """Whether a run is pending or runs."""
+def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
+    """Return whether a run is running, or waits in a queue of a cluster.
+
+    Args:
+        state: The state of the run.
+        queued: The state of its job in the queue. None if it is in no queue.
+    """
     return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
 
 
 def _watch(run: Run, as_json: bool) -> None:
     """Show the tasks of a run until it has ended.
 
-    On a terminal a table is renewed when a task has moved. Else there is a line for each move.
+    On a terminal the table is drawn again whenever the state of a task changes. Elsewhere a line is printed
+    for each change.
     """
     run.check_trusted()
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
@@ -132,7 +145,11 @@ def _watch(run: Run, as_json: bool) -> None:
 
 
 def _redraw(run: Run, follower: RunFollower) -> None:
-    """Draw the table, which shows what has happened until now, and wait: drawing takes time."""
+    """Draw the table of tasks on a cleared terminal, and pause so that drawing uses little of a CPU.
+
+    Nothing is drawn if the run has ended in the meantime.
+    """
+    # The table shows the state of now, so the events until now need no table of their own.
     while follower.wait(0.0):
         continue
     if not follower.is_live:
@@ -145,6 +162,7 @@ def _redraw(run: Run, follower: RunFollower) -> None:
 
 
 def _print_moves(moves: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print a line for each event of a task whose state has changed: with a time, or as JSON."""
     for moved in moves:
         at = time.strftime("%H:%M:%S", time.localtime(moved["at"]))
         line = escape_controls(f"{at} {moved['task']}: {described(moved)}")
@@ -152,24 +170,40 @@ def _print_moves(moves: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def described(moved: Mapping[str, Any]) -> str:
-    """A task as `launcher.common.events.TaskMoved` has it: ``attempt 2, running on node1, pid 4711``."""
+    """Describe the state of a task in words, such as ``attempt 2, running on node1, pid 4711``.
+
+    Args:
+        moved: The fields of an event `launcher.common.events.TaskMoved`.
+    """
     pid = "" if moved["pid"] is None else f", pid {moved['pid']}"
     detail = f" ({moved['detail']})" if moved["detail"] else ""
     again = ", starts again" if moved["restarting"] else ""
     return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{again}"
 
 
-def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> None:
-    """Print the tasks of a run, or so many of them; of one that has ended the table of its report."""
+def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
+    """Print the tasks of a run, with the memory that they use now.
+
+    For a run that has ended, the table of its report is printed.
+
+    Args:
+        run: The run.
+        as_json: Whether to print JSON instead of a table.
+        max_tasks: The number of tasks to print at most. None: all tasks.
+
+    Raises:
+        LaunchError: The launcher of the run cannot be asked.
+    """
     now = snapshot(run, measure=True)
     waiting = Waiting()
     while now.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
-        time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))  # each answer has all tasks
+        # Each answer contains all tasks, so a large job is asked less and less often.
+        time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))
         now = snapshot(run)
     if now.ended and not as_json:
         print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
         return
-    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:most]]
+    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:max_tasks]]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
@@ -181,14 +215,20 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> None:
 
 
 def _task_record(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
-    """A task, as ``--json`` prints it: the fields of the report and more."""
+    """Return a task as ``--json`` prints it: its fields in the report, its memory and its last line.
+
+    Args:
+        run: The run.
+        now: The state of the run.
+        task: The fields of the task in the report.
+    """
     last = last_of_program(last_lines(run.paths.root, task["task"], size=_TAIL_BYTES))
     memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
     return {**task, "restarting": restarting, "memory": memory, "last_line": last}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
-    """The cells of a task."""
+    """Return the cells of a task in the table, from what ``--json`` would print for it."""
     alive = TaskState(task["state"]) in _ALIVE_STATES
     return [
         task["task"],
@@ -203,7 +243,13 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
 
 
 def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[str, Any]:
-    """A run, as ``--json`` prints it."""
+    """Return a run as ``--json`` prints it.
+
+    Args:
+        run: The run.
+        state: Its state.
+        queued: The state of its job in a queue of a cluster. None if it is in no queue.
+    """
     plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)
     pid = owner.pid if owner and state is RunState.RUNNING else None
@@ -226,7 +272,12 @@ def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[st
 
 
 def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
-    """The cells of a run."""
+    """Return the cells of a run in the table, from what ``--json`` would print for it.
+
+    Args:
+        record: The run as ``--json`` prints it.
+        with_start: Whether to show when the run started.
+    """
     code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
     state = record["state"] if code is None else f"{record['state']} ({code})"
     if record["queued"]:
@@ -250,9 +301,20 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
-    """How long the run took so far or until its end; if its launcher died, until its last event."""
+    """Return how many seconds a run has taken.
+
+    Args:
+        run: The run.
+        state: Its state.
+        report: The content of its report. Empty if there is none.
+
+    Returns:
+        The seconds until now while it runs, otherwise until its end. If its launcher died, they count until
+        the last event. None if nobody knows.
+    """
     if state is RunState.RUNNING and run.owner is not None:
-        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")  # since boot, unaffected by clock changes
+        # Seconds since boot do not jump when somebody sets the clock.
+        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     started_at, ended_at = report.get("started_at"), report.get("ended_at")
     if isinstance(started_at, (int, float)) and isinstance(ended_at, (int, float)):
@@ -264,9 +326,13 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 
 
 def _usage(pid: int | None) -> dict[str, float]:
-    """The number, CPU seconds (user and system) and resident bytes of a process and its descendants.
+    """Return what a process and its descendants use, under the keys that ``--json`` has for it.
 
-    Memory that processes share is counted for each.
+    The keys are ``processes`` (their number), ``cpu_s`` (seconds of user and system time) and ``rss``
+    (resident bytes; memory that processes share is counted for each of them).
+
+    Args:
+        pid: The process. None, or one that has exited, uses nothing.
     """
     import psutil  # noqa: PLC0415 - other commands do not need psutil
 

@@ -1,4 +1,7 @@
-"""``launch restart``: stop tasks of a running job, and start them again."""
+"""``launch restart``: stop tasks of a running job, and start them again.
+
+The launcher of the run does it. The command asks the launcher by its control socket, and then waits.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from launcher.runs.run import Run, find, selected
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop tasks of a running job, and start them again"
-#: `run` demands a TASK, not argparse.
+#: argparse would write that TASK is optional, because `run` refuses a command without one.
 USAGE = "launch restart [-h] [--timeout S] RUN TASK [TASK ...]"
 
 EXAMPLES = """\
@@ -25,10 +28,10 @@ launch restart latest worker/1     one task; it does not count for --restarts
 launch restart k3f9m ps worker/0   all ps and one worker
 
 Exit code: 0 they run again; 124 not within --timeout; 2 there is no such run
-or task; 125 one can't be started, the job ends, or the launcher can't be
+or task; 125 one cannot be started, the job ends, or the launcher cannot be
 asked."""
 
-#: Seconds between two looks at the time.
+#: Seconds between two checks whether the time limit is over.
 _POLL_SECONDS = 0.1
 
 
@@ -44,14 +47,18 @@ GROUPS = (Group("positional arguments", (RUN, TASKS)), Group("options", (TIMEOUT
 
 
 def run(settings: Settings) -> int:
-    """Restart the tasks, and wait until they run.
+    """Restart the tasks that the user names, and wait until they run.
+
+    Returns:
+        0, or the exit code of a time limit if they do not run in time.
 
     Raises:
-        InputError: no task is named; or a name matches no task of the run.
-        LaunchError: the job ends; its launcher can't be asked.
+        InputError: There is no such run, no task is named, or a name matches no task of the run.
+        LaunchError: The job ends, a task cannot be started, or the launcher cannot be asked.
     """
     found, names = find(settings[RUN]), settings[TASKS]
-    if not names:  # argparse would say so before `find` says that worker/0 is no run
+    # `find` comes first: to `launch restart worker/0` it answers that worker/0 is no run.
+    if not names:
         raise InputError([Fault("", "the following arguments are required: TASK")])
     words = (found.paths.root, *names)
     if (code := relayed(found, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
@@ -67,24 +74,24 @@ def run(settings: Settings) -> int:
 
 
 def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float) -> int:
-    """Wait until later attempts of the tasks run.
+    """Wait until a later attempt of each task runs, and print a line for each that does.
 
     Args:
-        run: which.
-        events: of the run since the request.
-        left: the tasks, and their attempts before.
-        seconds: how long to wait.
+        run: The run.
+        events: The events of the run since the request to restart the tasks.
+        left: The attempt of each task before the request, by its name. Tasks are removed when they run again.
+        seconds: How long to wait at most.
 
     Returns:
-        The exit code.
+        The exit code of the command.
 
     Raises:
-        LaunchError: the job ended before, or a task could not be started.
+        LaunchError: The job ended first, or a task could not be started.
     """
     waiting = Waiting()
     while left:
-        if begun := waiting.due():
-            say(f"{begun} {join_names([*left])} to start again")
+        if message := waiting.due():
+            say(f"{message} {join_names([*left])} to start again")
         if waiting.seconds >= seconds:
             say(f"{join_names([*left])} did not start again within {seconds:g}s")
             return TIMED_OUT_EXIT_CODE

@@ -1,4 +1,7 @@
-"""``launch [run]``: run a job."""
+"""``launch [run]``: run a job, in this process or by a launcher in the background.
+
+It reads the options and then leaves the job to `launcher.launch`.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,22 @@ launch job.yaml                                a job file with all settings"""
 
 
 def groups() -> Sequence[Group]:
-    """The options of a launch."""
+    """Return the options of a launch, including those of all backends."""
     return backends.groups()
 
 
 def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
-    """Run the job.
+    """Run the job that a command line describes, or start a launcher in the background that does.
 
     Args:
-        words: The command line.
-        namespace: Gets its texts, also if an error is raised.
+        words: The words after ``launch`` or ``launch run``.
+        namespace: Receives the texts of options as they are found, even if an error is raised.
 
     Returns:
-        Its exit code.
+        The exit code of the job. If a launcher in the background runs it, 0 once that was started.
 
     Raises:
-        LaunchError: the job could not be started.
+        LaunchError: The job could not be started.
     """
     line = parse_launch(words, namespace)
     submitted = line.settings[SUBMITTED]

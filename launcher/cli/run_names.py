@@ -1,4 +1,8 @@
-"""The argument that names a run, and the names of runs and tasks that a shell completes."""
+"""The argument that names a run, and the names of runs and tasks that a shell completes.
+
+Commands such as ``launch stop`` and ``launch logs`` share it. Completion must stay fast and silent, so these
+functions only read the folders of runs.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,27 @@ from launcher.runs.run import RunState, all_runs, tasks
 
 
 def run_argument(help: str, positional: str = "?") -> Setting[str | None]:
-    """Return the row of an argument that names a run."""
+    """Return the row of the table of settings for an argument that names a run.
+
+    Args:
+        help: The description for the help.
+        positional: How many words the argument has: ``?`` if it may be left out, ``1`` if not.
+    """
     return Setting(
         "run", str, help, metavar="RUN", default=None, positional=positional, complete=unfinished_runs
     )
 
 
 def unfinished_runs() -> list[str]:
-    """The names of runs that have no report; shells complete them, and read the folders of the runs."""
+    """Return the names of runs that have not ended, for a shell to complete."""
     return [run.name for run in all_runs() if run.state is not RunState.ENDED]
 
 
 def runs_and_tasks() -> list[str]:
-    """The names of all runs, and of the tasks of the newest."""
+    """Return the names of all runs and of the tasks of the newest run, for a shell to complete."""
     return [*(run.name for run in all_runs()), *newest_tasks()]
 
 
 def newest_tasks() -> list[str]:
-    """The names of the tasks of the newest run."""
+    """Return the names of the tasks of the newest run, for a shell to complete."""
     return [task for run in all_runs()[-1:] for task in tasks(run)]

@@ -1,4 +1,8 @@
-"""``launch stop``: end a run from another terminal."""
+"""``launch stop``: stop a run from another terminal.
+
+The launcher of the run stops its tasks and then exits. The command asks it by a file in the folder of the run
+and a SIGTERM. It kills processes itself only if the launcher has died.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +43,19 @@ launch stop k3f9m             a run by the last letters of its name
 launch stop --now latest      without waiting for its --grace
 
 Exit code: 0 the run has ended, now or before; 124 it has not ended within
---timeout; 2 there is no such run; 125 it can't be stopped from here."""
+--timeout; 2 there is no such run; 125 it cannot be stopped from here."""
 
-#: Seconds between two SIGTERM, which mean "at once" to a launcher whose folder can't be written (the kernel
-#: merges equal pending signals), and between two looks at whether the launcher has handled the first one.
+#: Seconds between the two SIGTERM of ``--now``. Two of them mean "at once" to a launcher even if its folder
+#: cannot be written. The pause is needed because the kernel merges equal signals that are pending.
 _SIGTERM_PAUSE_SECONDS = 1.2
+#: Seconds between two checks whether the launcher has handled a signal, or has ended.
 _POLL_SECONDS = 0.05
-#: Seconds until a message names the tasks that it waits for.
+#: Seconds until a message names the tasks that the command waits for.
 _NOTICE_AFTER_SECONDS = 2.0
-#: Seconds for the agents of a killed launcher to end its tasks and themselves.
+#: The time limit for the agents of a killed launcher to stop its tasks and to exit.
 _AGENTS_TIMEOUT_SECONDS = 8.0
-#: Seconds that the same command on another machine may take: between its two signals.
+#: The time limit of the same command on another machine if the files of the run are here, too. It only has to
+#: send its signals there, because the command here waits for the report.
 _RELAYED_SECONDS = 1.0
 
 
@@ -62,11 +68,14 @@ GROUPS = (Group("positional arguments", (RUN,)), Group("options", (NOW, TIMEOUT)
 
 
 def run(settings: Settings) -> int:
-    """Stop the run and print how it ended.
+    """Stop the run that the user names, or the only one that is running, and print how it ended.
+
+    Returns:
+        0, or the exit code of a time limit if the run has not ended in time.
 
     Raises:
-        InputError: the name matches no run, or several.
-        LaunchError: it may run on another machine, or belongs to another user.
+        InputError: The name matches no run, or several.
+        LaunchError: The run may be running on another machine, or belongs to another user.
     """
     found = find(settings[RUN]) if settings[RUN] else _only_one()
     if text := withdrawn(found):
@@ -88,10 +97,13 @@ def run(settings: Settings) -> int:
 
 
 def launcher_of(run: Run) -> int | None:
-    """A pidfd of the launcher of a run; ``None``: it has ended.
+    """Open a pidfd of the launcher of a run, which the caller closes.
+
+    Returns:
+        None if the launcher has ended.
 
     Raises:
-        LaunchError: it may run on another machine, or belongs to another user.
+        LaunchError: The launcher may be running on another machine, or belongs to another user.
     """
     run.check_seen()
     run.check_trusted()
@@ -99,10 +111,10 @@ def launcher_of(run: Run) -> int | None:
 
 
 def _only_one() -> Run:
-    """The only run that is running.
+    """Return the run that is running, if there is exactly one.
 
     Raises:
-        InputError: none is running, or several are.
+        InputError: No run is running, or several are.
     """
     runs = going()
     if len(runs) == 1:
@@ -113,10 +125,19 @@ def _only_one() -> Run:
 
 
 def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> int:
-    """Wait for the end of a run on another machine that was asked to end, by a command that gave `code`.
+    """Wait for the end of a run on another machine, and print how it ended.
+
+    Args:
+        run: The run, whose files are on this machine, too.
+        code: The exit code of the ``launch stop`` that has asked its launcher on the other machine.
+        settings: The settings of the command.
+        seconds: How long to wait for the end.
+
+    Returns:
+        The exit code of the command.
 
     Raises:
-        LaunchError: it could not be asked.
+        LaunchError: The launcher could not be asked.
     """
     waiting, follower = Waiting(), RunFollower(run)
     while run.state is not RunState.ENDED:
@@ -133,10 +154,15 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
 
 
 def _sweep(run: Run, settings: Settings) -> int:
-    """End the processes that are left of a run whose launcher has ended, after its agents had time for it.
+    """Kill what is left of a run whose launcher has ended, and print how the run ended.
+
+    Agents that still run first have time to stop the tasks themselves, unless the user says ``--now``.
+
+    Returns:
+        The exit code of the command.
 
     Raises:
-        LaunchError: some are still there, or belong to another user.
+        LaunchError: Some processes still run, or belong to another user.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
@@ -151,9 +177,19 @@ def _sweep(run: Run, settings: Settings) -> int:
 
 
 def _stop(run: Run, pidfd: int, settings: Settings) -> int:
-    """Ask the launcher to end its run, and wait for that."""
+    """Ask the launcher of a run to stop it, wait for its end, and print how it ended.
+
+    Args:
+        run: The run.
+        pidfd: A pidfd of its launcher.
+        settings: The settings of the command.
+
+    Returns:
+        The exit code of the command.
+    """
     deadline = time.monotonic() + settings[TIMEOUT]
-    with suppress(OSError):  # a full disk: the second SIGTERM says it, too
+    # On a full disk the file cannot be written. Then the second SIGTERM asks for the same.
+    with suppress(OSError):
         fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.write(fd, STOP_NOW_MARK if settings[NOW] else b"")
@@ -161,6 +197,7 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
             os.close(fd)
     send_sigterm(pidfd)
     if settings[NOW]:
+        # A second SIGTERM counts only after the launcher has handled the first.
         wait = _SIGTERM_PAUSE_SECONDS
         while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
@@ -179,12 +216,18 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
 
 
 def _ended(pidfd: int, seconds: float, deadline: float) -> bool:
-    """Whether the process ends within these seconds, and before the deadline."""
+    """Wait for the end of a process, and return whether it has ended.
+
+    Args:
+        pidfd: A pidfd of the process.
+        seconds: How long to wait at most.
+        deadline: When the wait ends in any case, by the monotonic clock.
+    """
     left = max(0.0, min(seconds, deadline - time.monotonic()))
     return bool(select.select([pidfd], [], [], left)[0])
 
 
 def _end(run: Run, verb: str) -> str:
-    """How the run ended, according to its report."""
+    """Return how a run ended, according to its report, after a verb such as ``ended``."""
     code = exit_code_of(run.report())
     return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"

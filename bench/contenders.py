@@ -1,4 +1,8 @@
-"""What is measured: launch, its peers and the floor, with their command lines."""
+"""What the bench compares: launch, its peers and the floor, with their command lines.
+
+`bench.run` asks for all contenders, and the measurements start them. A contender that is missing stays in the
+list with the reason, so that no table leaves it out silently.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Containers: from the command to the moment all tasks run, and from their end to that of the command."""
+"""Measures containers: until all tasks run, and from their end to that of the command.
+
+`bench.run` calls `measure`. It needs a Docker engine, and removes every container that it has started.
+"""
 
 from __future__ import annotations
 

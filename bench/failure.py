@@ -1,4 +1,7 @@
-"""Failure: one of eight tasks exits 7; how long until the others, and the launcher, are gone."""
+"""Measures a failure: one of eight tasks exits with code 7; how long until all others are gone?
+
+`bench.run` calls `measure`. A process that a launcher leaves behind is a fault, and not only slow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Feeding: rows from one process to two others, through the feed, a bare socket, and a manager's queue."""
+"""Measures the feed: rows go from one process to two others, beside a bare socket and a manager's queue.
+
+`bench.run` calls `measure`. The consumers are processes that run ``programs/feed.py``.
+"""
 
 from __future__ import annotations
 

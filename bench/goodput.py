@@ -1,4 +1,7 @@
-"""Goodput: how long a training takes without kills, in parts of how long it takes with a kill every 30 s."""
+"""Measures goodput: how long a training takes without kills, as a part of its time with a kill every 30 s.
+
+`bench.run` calls `measure`. It trains with TensorFlow under launch, and with PyTorch under torchrun.
+"""
 
 from __future__ import annotations
 

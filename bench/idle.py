@@ -1,4 +1,7 @@
-"""Idle: what a launcher costs while 64 tasks sleep."""
+"""Measures what a launcher costs while 64 tasks sleep: its processes, CPU and memory.
+
+`bench.run` calls `measure`.
+"""
 
 from __future__ import annotations
 

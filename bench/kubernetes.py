@@ -1,4 +1,7 @@
-"""Pods of Kubernetes: start-up, bytes, what the client needs. The nodes are namespaces of this machine."""
+"""Measures pods of Kubernetes: start-up, bytes on the wire, and what the client needs.
+
+`bench.run` calls `measure`. The nodes are namespaces of this machine, which only root can make.
+"""
 
 from __future__ import annotations
 

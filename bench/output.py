@@ -1,4 +1,8 @@
-"""Output: four tasks print as fast as they can; every line that comes out is looked at."""
+"""Measures output: four tasks print as fast as they can.
+
+`bench.run` calls `measure`. Every line that comes out is checked: a lost, torn, doubled or misplaced one is a
+fault of launch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Gets the peers: Python ones each into an environment of its own below ``.bench/``, Open MPI from Debian.
+"""Installs the peers: each Python one into an environment of its own, Open MPI from Debian.
 
-A peer that can't be had is reported with the reason; the bench goes on without it.
+The environments are below ``.bench/``. `bench.contenders` calls it. A peer that cannot be installed is
+reported with the reason, and the bench goes on without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Preload: servers of TensorFlow, from the command to the last one that is up; then one of them is killed."""
+"""Measures ``--preload``: tasks that start servers of TensorFlow, with and without it.
+
+`bench.run` calls `measure`. It takes the time from the command until the last server is up. Then it kills one
+of the servers, and takes the time until that one is up again.
+"""
 
 from __future__ import annotations
 

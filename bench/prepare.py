@@ -1,4 +1,7 @@
-"""``launch prepare`` on eight hosts that are ready, beside a launch of ``true`` on them."""
+"""Measures ``launch prepare`` on eight hosts that are ready, beside a launch of ``true`` on them.
+
+`bench.run` calls `measure`. The hosts are network namespaces of this machine, which only root can make.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Processes: run one with a limit, see its family, see when each is gone, leave none behind.
+"""Runs measured processes: with a time limit, watching what they start, and leaving none of them behind.
 
-The bench is a child subreaper: what a contender leaves behind becomes a child of the bench. So every
-process below it is its own, and nothing else is ever touched.
+All measurements use it. The bench is a child subreaper: what a contender leaves behind becomes a child of the
+bench. So every process below the bench is its own, and it never touches another one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""How fast the output of a task passes through the client of an engine, from the first byte to the last."""
+"""Measures how fast the output of a task passes through the client of an engine.
+
+`bench.kubernetes` and `bench.slurm` use it. The rate counts from the first byte to the last, without the
+start-up.
+"""
 
 from __future__ import annotations
 

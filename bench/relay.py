@@ -1,4 +1,7 @@
-"""The way back over SSH (``--relay``): bytes a second, and time of answers, beside ``ssh -R`` and no SSH."""
+"""Measures ``--relay``, the way back over SSH: bytes a second and the time of answers.
+
+`bench.run` calls `measure`. It compares launch with ``ssh -R``, and with a Unix socket without SSH.
+"""
 
 from __future__ import annotations
 

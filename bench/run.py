@@ -1,4 +1,7 @@
-"""``python -m bench.run``: measure launch beside its peers in one run, and print tables."""
+"""Measures launch beside its peers in one run, and prints tables: ``python -m bench.run``.
+
+The exit code is 1 if launch did what it must never do, such as losing a line. Being slow is no fault.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What all measurements share."""
+"""What all measurements share: the contenders, the number of rounds, folders, and the list of faults.
+
+`bench.run` makes a `Setting`, and passes it to each measurement.
+"""
 
 from __future__ import annotations
 

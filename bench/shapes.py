@@ -1,4 +1,8 @@
-"""Output in other shapes: launch against its own bare shape (``programs/shape.py``)."""
+"""Measures output in other shapes, such as small writes and many writers, against a bare program.
+
+`bench.run` calls `measure`. The bare program, ``programs/shape.py``, moves the same bytes and does nothing
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nodes of Slurm: start-up, bytes, and what the client needs. The nodes are namespaces of this machine."""
+"""Measures jobs of Slurm: start-up, bytes on the wire, and what the client needs.
+
+`bench.run` calls `measure`. The nodes are namespaces of this machine, which only root can make.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Many hosts over SSH: start-up, output, failure. The hosts are namespaces of this machine."""
+"""Measures many hosts over SSH: start-up, output and failure.
+
+`bench.run` calls `measure_start` and `measure`. The hosts are network namespaces of this machine, which only
+root can make.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs that run a command on many hosts over SSH, and their command lines."""
+"""Programs that run a command on many hosts over SSH, and their command lines.
+
+`bench.ssh` compares launch with them. A program that is not installed stays in the list with the reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Start-up: tasks that exit at once, from the start of the launcher to its end."""
+"""Measures start-up: tasks that exit at once, from the start of the launcher to its end.
+
+`bench.run` calls `measure`.
+"""
 
 from __future__ import annotations
 

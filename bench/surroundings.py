@@ -1,4 +1,7 @@
-"""Where a bench runs: the machine, the commit, a folder in memory, an environment without settings."""
+"""Where a bench runs: the machine, the commit, a folder in memory, an environment without settings.
+
+`bench.run` uses it, so that no setting of the user and no disk changes what is measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plain tables, and numbers as people read them."""
+"""Prints plain tables, and numbers as people read them.
+
+All measurements use it. It remembers each table, so that `bench.run` can write them all as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A consumer of rows: takes batches until there are no more, and says how many rows and memory that was.
+"""A consumer of rows: takes batches until there are no more, then prints their rows and its memory.
 
     feed.py WAY ADDRESS BATCH PAUSE
 
-``WAY`` is how the rows come: ``feed`` (the DataFeed), ``bare`` (pickled chunks over a socket), ``queue`` (a
-multiprocessing manager's, row by row). ``PAUSE`` is how many seconds each batch takes.
+`bench.feed` starts it. ``WAY`` is how the rows come: ``feed`` (the DataFeed), ``bare`` (pickled chunks over a
+socket) or ``queue`` (a multiprocessing manager's queue, row by row). ``PAUSE`` is how many seconds the
+consumer sleeps for each batch.
 """
 
 from __future__ import annotations

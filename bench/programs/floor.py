@@ -1,6 +1,7 @@
 """The floor, the least a Python program can do: ``floor.py spawn N ARGV...``, ``floor.py copy N ARGV...``.
 
-Pipes have 1 MiB, where the system allows that, and no byte is copied more often than prefixes need.
+The measurements start it as one of the contenders. Its pipes hold 1 MiB where the system allows that, and it
+copies no byte more often than prefixes need.
 """
 
 from __future__ import annotations

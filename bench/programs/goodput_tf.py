@@ -1,6 +1,8 @@
-"""``goodput_tf.py FOLDER STEPS``: workers in step by TensorFlow's `MultiWorkerMirroredStrategy`.
+"""A training whose workers keep in step by TensorFlow's `MultiWorkerMirroredStrategy`.
 
-Steps, their length and the checkpoints are those of ``goodput_torch.py``.
+    goodput_tf.py FOLDER STEPS
+
+`bench.goodput` starts it. Its steps, their length and the checkpoints must be those of ``goodput_torch.py``.
 """
 
 import os

@@ -1,6 +1,8 @@
-"""``goodput_torch.py FOLDER STEPS``: workers in step by PyTorch's `DistributedDataParallel`.
+"""A training whose workers keep in step by PyTorch's `DistributedDataParallel`.
 
-Steps, their length and the checkpoints are those of ``goodput_tf.py``.
+    goodput_torch.py FOLDER STEPS
+
+`bench.goodput` starts it. Its steps, their length and the checkpoints must be those of ``goodput_tf.py``.
 """
 
 import datetime

@@ -1,6 +1,7 @@
 """The least that paramiko can do: ``paramiko_loop.py (loop|threads) HOST,HOST... COMMAND``.
 
-One host after the other, or a thread for each; a connection, a command, its exit status.
+`bench.ssh_peers` starts it. It connects to one host after the other, or to each in a thread of its own, runs
+the command and waits for its exit status.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
 """Both ends of a way through a relay, and what carries it.
 
-Usage: relay.py carry HOST SOCKET                   launch's: a port of HOST that leads to SOCKET here; says
-                                                    which, and ends with its standard input
-       relay.py talk DIRECTION WHERE STREAMS SIZE   on a host: so many ways at once, so many bytes on each;
-                                                    says how many seconds that took
+    relay.py carry HOST SOCKET
 
-WHERE is a port of the loopback, or the path of a socket. `serve` listens at the socket. Every byte is
-looked at, at the end that it comes to: what travels is one block over and over.
+forwards a port of HOST to SOCKET here by launch's relay, prints the port, and exits at the end of its
+standard input.
+
+    relay.py talk DIRECTION WHERE STREAMS SIZE
+
+runs on a host: it sends SIZE bytes on each of STREAMS ways at once, and prints how many seconds that took.
+WHERE is a port of the loopback, or the path of a socket.
+
+`bench.relay` starts both, and calls `serve` for the end that listens at the socket. Each end checks every
+byte that it receives. What travels is one block over and over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A task of TensorFlow: ``server.py FOLDER``. It starts its server, notes its pid and the time, and waits."""
+"""A task of TensorFlow: ``server.py FOLDER``.
+
+`bench.preload` lets launch start it. It starts its server, notes its pid and the time in the folder, and
+waits.
+"""
 
 import json
 import os

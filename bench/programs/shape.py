@@ -1,6 +1,7 @@
 """The bare shape of launch's output, in plain Python: ``shape.py N LOGS ARGV...``.
 
-Task pipes, a forked agent, frames, log files and a console; nothing else. What launch is measured against.
+`bench.shapes` measures launch against it. It contains the pipes of tasks, a forked agent, frames, log files
+and a console, and nothing else.
 """
 
 import os

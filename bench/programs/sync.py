@@ -1,7 +1,9 @@
-"""The part of ``launch --sync`` before a job: list the folder, connect, start the agents, copy.
+"""The parts of ``launch --sync`` before and after a job: list the folder, connect, start the agents, copy.
 
-Usage: sync.py bring JOB FOLDER[:REMOTE] HOST...
-       sync.py finish JOB HOST...       the part after the job
+    sync.py bring JOB FOLDER[:REMOTE] HOST...    the part before the job
+    sync.py finish JOB HOST...                   the part after the job
+
+`bench.sync` starts it, because a whole launch would also measure the job.
 """
 
 from __future__ import annotations

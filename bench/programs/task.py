@@ -1,7 +1,11 @@
-"""What the measured tasks run: ``task.py print FOLDER N``, ``task.py flood SIZE BLOCK LINE`` or
-``task.py wait FOLDER [CHILDREN]``.
+"""What the measured tasks run.
 
-It starts in 10 ms (``python -I -S``) and gets the number of its task from the program that started it.
+    task.py print FOLDER N
+    task.py flood SIZE BLOCK LINE
+    task.py wait FOLDER [CHILDREN]
+
+The contenders start it. It must start fast (10 ms with ``python -I -S``), so it imports little. The program
+that starts it passes the number of the task.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""``python -m bench.scale``: the real launcher from its command line to its report, with simulated hosts."""
+"""Measures the real launcher with simulated hosts: ``python -m bench.scale``.
+
+It measures from the command line of the launcher to its report.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """A simulator: one process that plays the agents of many hosts: ``agents.py SOCKET LATENCY``.
 
-It speaks the protocol of `launcher.common.protocol` and obeys every command of the launcher; its tasks are
-numbers. What it receives it handles after LATENCY seconds. Its standard input has orders, a line each; the
-end of it ends the simulator:
+`bench.scale.simulation` starts it. It speaks the protocol of `launcher.common.protocol` and obeys every
+command of the launcher, but its tasks are only numbers. It handles what it receives after LATENCY seconds.
+Each line of its standard input is an order; at the end of its input it exits:
 
     print LINES TOTAL SINGLE
-                        each task prints so many lines a second, so many in all; SINGLE 1: it writes each by
-                        itself, 0: twice a second
+                        each task prints LINES lines a second, and TOTAL lines in all. With SINGLE 1 it writes
+                        each line by itself, with 0 it writes twice a second
     fail TASK           the task exits with `CODE`
-    fail                all tasks do
+    fail                all tasks exit with `CODE`
     end                 all tasks exit with 0
     look                answer with a line of JSON, see `Simulator.look`
 """

@@ -1,4 +1,7 @@
-"""The cases: each is a launch of its own, with simulators of its own."""
+"""The cases of the bench: each is a launch of its own, with simulators of its own.
+
+``python -m bench.scale`` runs them one after the other.
+"""
 
 from __future__ import annotations
 

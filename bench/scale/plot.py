@@ -1,7 +1,8 @@
-"""``python -m bench.scale.plot FILE.svg RESULT.json...``: the start of launch in results of ``bench.scale``.
+"""Draws how launch starts: ``python -m bench.scale.plot FILE.svg RESULT.json...``.
 
-Draws bars for each size, of seconds and of CPU seconds, and prints the table of all values in Markdown.
-Of two results the first is the one before.
+The results are those of ``bench.scale``. The picture has bars for each size, of seconds and of CPU seconds.
+The program also prints the table of all values in Markdown. If there are two results, the first is that of
+the earlier version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """``launch`` with one more backend, whose hosts are simulated: ``simulated.py --simulated FOLDER ARGV...``.
 
-A program on a host is a connection to a socket in the folder: a line with the host, the entry and the
-arguments, then what `bench.scale.agents` and the launcher send each other.
+`bench.scale.simulation` starts it in place of ``launch``. A program on a host is a connection to a socket in
+the
+folder: first a line with the host, the entry and the arguments, then what `bench.scale.agents` and the
+launcher send each other.
 """
 
 from __future__ import annotations

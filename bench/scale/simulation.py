@@ -1,4 +1,7 @@
-"""One launch with simulated hosts: its launcher, and the processes that play the agents."""
+"""One launch with simulated hosts: its launcher, and the processes that play the agents.
+
+``python -m bench.scale`` makes one for each case. It leaves no process behind, even if the launch fails.
+"""
 
 from __future__ import annotations
 

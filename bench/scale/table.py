@@ -1,4 +1,7 @@
-"""The table of a result, as text and in Markdown."""
+"""The table of a result of ``bench.scale``, as text and in Markdown.
+
+``python -m bench.scale`` prints it, and `bench.scale.plot` prints it in Markdown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``launch check``: check hosts, and the network between them, before a long job."""
+"""``launch check``: check hosts and the network between them, before a long job.
+
+A program of ours runs on each host and answers questions. `launcher.findings` judges the answers. The command
+changes nothing on the hosts.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +51,13 @@ _COLUMNS = (
     "not checked",
 )  # fmt: skip
 _ENTRY = "launcher.agent.checks:main"
-#: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
+#: The time limit for one connection between two hosts.
 _CONNECT_TIMEOUT_SECONDS = 5.0
+#: How long an answer may take beyond the time limit of the host itself.
 _ANSWER_MARGIN_SECONDS = 5.0
-#: Parts of an answer about a host, each with its own time limit.
+#: The number of parts in an answer about a host. Each has a time limit of its own.
 _ANSWER_PARTS = 3
-#: To this number of hosts each host connects: itself and the next ones in the list.
+#: Each host connects to at most this number of hosts: to itself and to the next ones in the list.
 _MAX_PEERS = 32
 
 
@@ -76,7 +81,7 @@ TIMEOUT = Setting(
 
 
 def groups() -> tuple[Group, ...]:
-    """The options of ``launch check``."""
+    """Return the options of ``launch check``, including those of backends that reach or provide hosts."""
     options = (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT)
     return (
         Group("positional arguments", (LIST,)),
@@ -87,11 +92,14 @@ def groups() -> tuple[Group, ...]:
 
 
 def run(settings: Settings) -> int:
-    """Check the hosts and print the findings.
+    """Check the hosts that the user names, and print what was found.
+
+    Returns:
+        0, 1 if there are problems, or the exit code of an error if a host could not be checked.
 
     Raises:
-        HostfileError: all faults of the list of hosts.
-        TransportError: no allocation is active, or its list of hosts is empty.
+        HostfileError: The list of hosts has faults. The error lists all of them.
+        TransportError: No hosts are available, for example because no allocation is active.
     """
     check_current_folder()
     text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
@@ -103,8 +111,8 @@ def run(settings: Settings) -> int:
         results = checks.run()
     for line in allocation.remarks:
         say(line)
-    more = allocation.findings({check.host.name: check.facts.agent for check in results.checks})
-    found = findings(results.hosts, results.checks, results.pairs, more)
+    of_backend = allocation.findings({check.host.name: check.facts.agent for check in results.checks})
+    found = findings(results.hosts, results.checks, results.pairs, of_backend)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if results.failed else int(problems)
     if settings[JSON]:
@@ -115,22 +123,24 @@ def run(settings: Settings) -> int:
 
 
 class _HostAnswer(Record):
-    """The answer about the host itself."""
+    """The answer of a host about itself."""
 
     facts: HostInspection
-    #: Where it listens; 0: nowhere, and why.
+    #: The port at which the program on the host listens. 0 if it could not listen.
     port: int
+    #: Why the program could not listen. Empty if it does.
     why: str
 
 
 class _Clock(Record):
-    """The clock of the host."""
+    """The answer of a host about its clock."""
 
+    #: The time on the host, in seconds since the epoch.
     at: float
 
 
 class _Reached(Record):
-    """The fields of a `ReachResult`."""
+    """The fields of a `ReachResult` that a host knows: whether it has reached a peer."""
 
     result: str
     why: str
@@ -138,46 +148,48 @@ class _Reached(Record):
 
 
 class _ReachedPeers(Record):
-    """The results of the connections to others."""
+    """The answer of a host about its connections to its peers, in the order in which they were asked for."""
 
     pairs: tuple[_Reached, ...]
 
 
 class CheckResults(Record):
-    """What the checks of hosts have found."""
+    """The results of the checks of all hosts."""
 
     #: The hosts, with the addresses at which the others reach them.
     hosts: Sequence[Host]
     checks: Sequence[HostCheck]
     pairs: Sequence[ReachResult]
-    #: Host -> why it could not be checked.
+    #: Why hosts could not be checked, by their names.
     failed: Mapping[str, str]
 
 
 class HostChecks:
-    """Checks hosts side by side: first each by itself, then the connections between them.
+    """The check of many hosts side by side: first each by itself, then the connections between them.
 
-    It is a context, at whose end the programs on the hosts are closed.
+    Leaving its context closes the programs on the hosts.
 
     Args:
-        allocation: The hosts.
+        allocation: The hosts to check.
         programs: Runs a program on each host.
-        settings: Those of the command.
+        settings: The settings of the command.
     """
 
     def __init__(self, allocation: Allocation, programs: ProgramRunner, settings: Settings) -> None:
         self._local, self._programs, self._settings = allocation.local, programs, settings
-        # Some addresses are known only now that the hosts are connected to.
+        # An allocation knows some addresses only after the hosts were connected.
         self._hosts = {
             host.name: replace(host, address=allocation.address(host)) for host in allocation.hosts
         }
         self._timeout = settings[TIMEOUT]
-        #: A host sends its token to each peer that connects.
+        #: A random word for each host, which it sends to every peer that connects. By it a peer knows that it
+        #: has reached this host, and not another program at its address.
         self._tokens = {name: secrets.token_hex(16) for name in self._hosts}
-        #: Where each host that was inspected listens, and the program there.
+        #: The port at which each inspected host listens.
         self._ports: dict[str, int] = {}
+        #: The program on each inspected host.
         self._clients: dict[str, JsonClient] = {}
-        #: The hosts that answered, which connect to each other.
+        #: The names of the hosts that answered. They connect to each other.
         self._peers: list[str] = []
         self._stack = ExitStack()
 
@@ -188,7 +200,7 @@ class HostChecks:
         self._stack.close()
 
     def run(self) -> CheckResults:
-        """Check all hosts."""
+        """Check all hosts, and return the results, also those about hosts that failed."""
         checks, unreached = for_each(self._hosts, self.inspect, "the check of the host")
         self._peers = list(checks)
         reached, silent = for_each(checks, self.reach_peers, "connections to others")
@@ -196,10 +208,10 @@ class HostChecks:
         return CheckResults((*self._hosts.values(),), (*checks.values(),), pairs, {**unreached, **silent})
 
     def inspect(self, host_name: str) -> HostCheck:
-        """Ask a host about itself.
+        """Start the program on a host, and ask the host about itself and its clock.
 
         Raises:
-            TransportError: It can't be reached, or does not answer.
+            TransportError: The host cannot be reached, or does not answer.
         """
         host = self._hosts[host_name]
         program = self._programs.run(host_name, _ENTRY, {})
@@ -219,20 +231,24 @@ class HostChecks:
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         self._ports[host_name] = answer.port
+        # The host has read its clock about in the middle of this question.
         asked_at = time.time()
         clock = client.ask({"do": "clock"}, self._timeout + _ANSWER_MARGIN_SECONDS, _Clock).at
         answered_at = time.time()
         return HostCheck(host, answer.facts, clock=clock - (asked_at + answered_at) / 2)
 
     def _default_python(self, host_name: str) -> str:
-        """Return the Python of tasks on a host that names none."""
+        """Return the Python that tasks use on a host for which the user names none."""
         return self._settings[PYTHON] or (sys.executable if host_name in self._local else DEFAULT_PYTHON)
 
     def reach_peers(self, host_name: str) -> list[ReachResult]:
-        """Let a host that was inspected connect to itself and to others.
+        """Let a host that was inspected connect to itself and to other hosts.
+
+        Returns:
+            A result for each of these connections.
 
         Raises:
-            TransportError: It does not answer.
+            TransportError: The host does not answer.
         """
         first = self._peers.index(host_name)
         peers = [*self._peers[first:], *self._peers[:first]][:_MAX_PEERS]
@@ -282,6 +298,13 @@ def _print(results: CheckResults, found: Sequence[Finding]) -> None:
 
 
 def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
+    """Return the cells of a host in the table.
+
+    Args:
+        host: The host.
+        check: What is known about the host. None if it could not be checked.
+        failed: Why the host could not be checked. Empty if it could.
+    """
     address = host.address or ""
     if check is None:
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
@@ -305,11 +328,19 @@ def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
 
 
 def _facts(facts: HostInspection) -> dict[str, Any]:
+    """Return what is known about a host as one flat object of JSON."""
     fields = record_as_dict(facts)
     return {**fields.pop("agent"), **fields}
 
 
 def _as_json(results: CheckResults, found: Sequence[Finding], code: int) -> dict[str, Any]:
+    """Return what ``launch check --json`` prints.
+
+    Args:
+        results: The results of the checks.
+        found: The findings about them.
+        code: The exit code of the command.
+    """
     checks = {check.host.name: check for check in results.checks}
     rows = [(host, checks.get(host.name)) for host in results.hosts]
     return {

@@ -1,4 +1,7 @@
-"""The hosts of commands without a job, and the options about reaching them."""
+"""Finds the hosts of commands without a job, and the options for reaching them.
+
+``launch hosts``, ``check``, ``prepare`` and ``clean`` use it. A launch finds its hosts by its own options.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from launcher.runs.run import new_run_name
 
 
 def check_current_folder() -> None:
-    """Refuse to work in a folder that was removed: programs of this machine can't start there.
+    """Refuse to work in a folder that was removed, because no program of this machine can start there.
 
     Raises:
-        JobError: It was removed.
+        JobError: The current folder was removed.
     """
     try:
         os.getcwd()
@@ -29,30 +32,30 @@ def check_current_folder() -> None:
 
 
 def connecting_groups() -> tuple[Group, ...]:
-    """Return the options of the default backend."""
+    """Return the options for connecting to hosts that the user names: those of the default backend."""
     group = backends.backends()[backends.default()].group
     return () if group is None else (group,)
 
 
 def allocating_groups() -> tuple[Group, ...]:
-    """Return the options that ask `allocate` for hosts."""
+    """Return the options by which `allocate` asks a backend for hosts, such as ``--slurm``."""
     able = (each for each in backends.backends().values() if each.provides_hosts)
     return tuple(each.group for each in able if each.group is not None)
 
 
 @contextmanager
 def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Allocation]:
-    """Get the hosts for a command without a job.
+    """Get the hosts for a command without a job. Leaving the context gives them back.
 
-    They are those that the user names, else those of an allocation that the command runs in or asks for, else
-    this machine.
+    They are the hosts that the user names. Without names they are those of an allocation that the command
+    runs in or asks for, or else this machine.
 
     Args:
-        settings: Those of the command, perhaps with those of `allocating_groups`.
-        named_hosts: The hosts that the user names. Empty: none.
+        settings: The settings of the command, which may contain those of `allocating_groups`.
+        named_hosts: The hosts that the user names. Empty if the user names none.
 
     Raises:
-        InputError: The options do not fit.
+        InputError: The options contradict each other.
         TransportError: No hosts are available.
     """
     request = _request(settings, named_hosts)
@@ -66,7 +69,14 @@ def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Alloca
 
 
 def named_hosts(settings: Settings, hosts: Sequence[Host]) -> AbstractContextManager[Allocation]:
-    """Return the hosts that the user names, else this machine, reached by the default backend."""
+    """Return the hosts that the user names, or else this machine, for the default backend to reach.
+
+    Unlike `allocate` this never asks a cluster for hosts.
+
+    Args:
+        settings: The settings of the command.
+        hosts: The hosts that the user names. Empty if the user names none.
+    """
     request = _request(settings, hosts)
     backend = backends.backends()[backends.default()]
     options = backend.parse(settings, request.spec, hosts_named=bool(hosts))
@@ -74,5 +84,6 @@ def named_hosts(settings: Settings, hosts: Sequence[Host]) -> AbstractContextMan
 
 
 def _request(settings: Settings, hosts: Sequence[Host]) -> LaunchRequest:
+    """Return what a backend is asked for: hosts without tasks, to be checked."""
     spec = JobSpec((), python=settings[PYTHON])
     return LaunchRequest(new_run_name(), spec, settings, tuple(hosts), Purpose.CHECK)

@@ -1,4 +1,7 @@
-"""``launch hosts``: show and check an inventory, or this machine."""
+"""``launch hosts``: show and check the hosts of a hostfile or list, or this machine.
+
+It only reads: no host is connected. Values of variables may be secret, so it shows only their names.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ GROUPS = (Group("positional arguments", (HOSTS,)), Group("options", (NO_SLURM, J
 
 
 def run(settings: Settings) -> int:
-    """Print the hosts.
+    """Print the hosts that a launch with these settings would use.
 
     Raises:
-        TransportError: the hosts of the allocation are not known.
-        HostfileError: with all faults.
+        TransportError: The hosts of the allocation are not known.
+        HostfileError: The list of hosts has faults. The error lists all of them.
     """
     with allocate(settings, read_hosts(settings[HOSTS])) as allocation:
         hosts = allocation.hosts
@@ -58,7 +61,7 @@ def run(settings: Settings) -> int:
 
 
 def _row(host: Host) -> list[str]:
-    """The cells of a host; of its environment only the names, as values may be secret."""
+    """Return the cells of a host in the table."""
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
     python = (host.python, host.venv, host.workdir, ",".join(_names(host)))
     numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))
@@ -68,7 +71,7 @@ def _row(host: Host) -> list[str]:
 
 
 def _record(host: Host) -> dict[str, object]:
-    """A host in JSON: the fields of ``Host``; of its environment only the names."""
+    """Return a host as ``--json`` prints it: the fields of `Host`, but only the names of its variables."""
     return {**as_dict(host), "env": _names(host)}
 
 

@@ -1,4 +1,8 @@
-"""``launch prepare``: the same Python environment on every host."""
+"""``launch prepare``: make the same Python environment on every host.
+
+It resolves the packages once, and lets a program of ours build the environment on each host. It never changes
+an environment that it has not made.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +37,13 @@ Without packages: requirements.txt, else the dependencies in pyproject.toml,
 else the TensorFlow that is installed here. Exit code: 0 all hosts have the
 environment; 1 some do not; 2 bad input."""
 
-#: The environment of a user who names none.
+#: The name of the environment if the user names none.
 DEFAULT_ENVIRONMENT = "default"
 _COLUMNS = ("host", "Python", "TensorFlow", "driver", "size", "state")
 _NAME = values.matching(
     r"(?![0-9a-f]{16}-py)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "expected letters, digits, dots, dashes"
 )
-#: Days without a run until --clean removes an environment.
+#: After this number of days without a run, --clean removes an environment.
 _UNUSED_DAYS = 30
 
 
@@ -69,7 +73,7 @@ CLEAN = Setting(
 
 
 def groups() -> tuple[Group, ...]:
-    """The options of ``launch prepare``."""
+    """Return the options of ``launch prepare``, including those that reach the hosts."""
     own = (REQUIREMENT, HOSTS, NAME, UPGRADE, OFFLINE, CHECK, CLEAN, CONNECT_TIMEOUT, FANOUT)
     return (
         Group("positional arguments", (PACKAGES,)),
@@ -79,10 +83,13 @@ def groups() -> tuple[Group, ...]:
 
 
 def run(settings: Settings) -> int:
-    """Prepare, compare or clean the hosts, and print a table.
+    """Prepare the hosts that the user names, or compare or clean them, and print a table.
+
+    Returns:
+        0, or 1 if any host is not as it should be.
 
     Raises:
-        InputError: all faults of the hosts or of the packages.
+        InputError: The hosts or the packages have faults. The error lists all of them.
     """
     text, cleans = settings[HOSTS], settings[CLEAN]
     named = read_hosts(text)
@@ -90,7 +97,8 @@ def run(settings: Settings) -> int:
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
 
-    for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
+    # A signal raises an exception, so that the contexts below remove what they have made.
+    for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     makes = not settings[CHECK] and not cleans

@@ -245,7 +245,7 @@ def _pairs(
             failed[pair.source, pair.result + why].append(pair.target)
     for (source, result), targets in failed.items():
         text = join_names(["itself" if target == source else target for target in targets])
-        seen = f"can't reach {text}: {result}"
+        seen = f"cannot reach {text}: {result}"
         yield Finding(PROBLEM, "unreachable", (source,), seen=seen, advice=_ADVICE_BY_RESULT.get(result, ""))
 
 

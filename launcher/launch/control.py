@@ -13,8 +13,8 @@ launcher never waits for a client. Both are JSON::
                                                     "measuring": ["node2"]}
     {"request": "follow", "from": 12}              {"next": 12, "output": false}
 
-``{"error": TEXT}`` is the answer to a request that can't be fulfilled. With ``measure`` the launcher asks the
-hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
+``{"error": TEXT}`` is the answer to a request that cannot be fulfilled. With ``measure`` the launcher asks
+the hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
 
 After the answer to ``follow`` the connection has the events from this number on (default: those to come),
 until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``. A
@@ -241,7 +241,7 @@ class Control:
                 take all tasks, which nobody has asked for.
 
         Raises:
-            LaunchError: They can't be restarted.
+            LaunchError: They cannot be restarted.
         """
         if not names:
             raise LaunchError("the request names no task")
@@ -287,7 +287,7 @@ class EventFollowers:
             number: that it asks for; ``None``: that of the next event.
 
         Raises:
-            LaunchError: it can't follow from there.
+            LaunchError: it cannot follow from there.
         """
         first, later = self._event_buffer.first, self._event_buffer.next
         if len(self._next) >= _MAX_FOLLOWERS:

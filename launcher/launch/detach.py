@@ -81,7 +81,7 @@ def _run_in_background(options: LaunchOptions) -> int:
     try:
         pid = os.fork()
     except OSError as error:
-        raise LaunchError(f"the job can't be started: {why_not_started(error)}") from error
+        raise LaunchError(f"the job cannot be started: {why_not_started(error)}") from error
     if pid == 0:
         os.close(reading)
         os.setsid()

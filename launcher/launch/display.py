@@ -75,7 +75,7 @@ class Display:
         """Let the renderers begin, before the job runs.
 
         Raises:
-            LaunchError: One can't.
+            LaunchError: One cannot.
         """
         for renderer in self.renderers:
             renderer.begin(run_info)
@@ -117,7 +117,7 @@ class Display:
         self.writer.finish()
         error = self.writer.broken(_STDOUT)
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
-            text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
+            text = f"the output cannot be written: {error.strerror}; it is complete in {self._paths.logs}"
             line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
             self.writer.write(_STDERR, line, is_urgent=True)
             self.unwritten = True

@@ -102,7 +102,7 @@ class HostConnection:
         elif self.link.same_clock:
             result = "and SIGKILL did not stop it"
         else:
-            result = "and it can't be reached: it stops its tasks when its lease expires"
+            result = "and it cannot be reached: it stops its tasks when its lease expires"
         return f"the agent of {self.host} did not exit, {result}"
 
 

@@ -1,4 +1,4 @@
-"""Hints about hosts: what agents find there, which have no task, and which can't be what the user meant."""
+"""Hints about hosts: what agents find there, which have no task, and which cannot be what the user meant."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
 
 
 def host_file_hint(error: HostsError, text: str) -> str:
-    """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it can't be one.
+    """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it cannot be one.
 
     Args:
-        error: Why the hosts can't be used.
+        error: Why the hosts cannot be used.
         text: What ``--hosts`` says.
     """
     is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")

@@ -135,7 +135,7 @@ def variables_of(
             variables[name] = value if equals else environ[name]
             copied = copied - {name} if equals else copied | {name}
         except ValueError as error:
-            found.append(Fault(f"-x {name}", f"{name!r} can't be set", str(error)))
+            found.append(Fault(f"-x {name}", f"{name!r} cannot be set", str(error)))
         except KeyError:
             expected = "expected NAME=VALUE, or the name of a variable that is set"
             found.append(Fault(f"-x {name}", f"{name} is not set here", expected))
@@ -229,7 +229,7 @@ def with_end(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | N
             times[name] = seconds
         else:
             expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
-            problem = f"{name!r} can't run on after the job is done"
+            problem = f"{name!r} cannot run on after the job is done"
             found.append(Fault(f"--drain {name}=", problem, expected))
     if "" in times:
         times = {**dict.fromkeys(may_end - of_files, times[""]), **times}

@@ -47,7 +47,7 @@ def need_faults(settings: Settings, met: Sequence[Need]) -> Iterator[Fault]:
 
 
 def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) -> Iterator[Fault]:
-    """Yield the faults of settings that tasks in containers can't have."""
+    """Yield the faults of settings that tasks in containers cannot have."""
     if settings.is_given(table.COLLECT) and not other_machines:
         problem = "the option is about other machines, and none is named"
         yield Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs")

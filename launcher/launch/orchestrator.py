@@ -52,7 +52,7 @@ class Orchestrator:
         fleet: Gives the link to the agent of a host.
         display: Shows the job.
         interrupts: The signals, which must be queued while the job runs.
-        recovery: How lost hosts are recovered. None if their tasks can't start again.
+        recovery: How lost hosts are recovered. None if their tasks cannot start again.
         hints: Gives hints about other machines, which then try to connect to each other before the tasks
             start. None if there are none, or the user wants no checks.
         board: None if the job has no TensorBoard.
@@ -306,7 +306,7 @@ class Orchestrator:
             write_json(self._run_info.paths.plan, fields)
         except OSError as error:
             self.plan_unwritten = True
-            text = f"can't write {self._run_info.paths.plan}: {error.strerror}"
+            text = f"cannot write {self._run_info.paths.plan}: {error.strerror}"
             self._show(events.Tell(text, urgent=True))
 
     def _move_tasks(self, command: commands.MoveTasks) -> None:

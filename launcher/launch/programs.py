@@ -20,7 +20,7 @@ _THIS_MACHINE = "localhost"
 
 
 class _Missing(Record):
-    """The reason why a task can't be started."""
+    """The reason why a task cannot be started."""
 
     #: ``file:line`` or the option that names the program; empty: the command line.
     where: str
@@ -48,7 +48,7 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
 
     Raises:
         JobError: working folders do not exist; it names all of them.
-        ProgramError, NotRunnableError: programs do not exist, or can't be run; it names all of them, and has
+        ProgramError, NotRunnableError: programs do not exist, or cannot be run; it names all of them, and has
             the class of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
@@ -84,7 +84,7 @@ def _folder_fault(folder: str) -> str:
     if not os.path.isdir(folder):
         return f"there is no working folder {folder!r}"
     if not os.access(folder, os.X_OK):
-        return f"the working folder {folder!r} can't be entered: permission denied"
+        return f"the working folder {folder!r} cannot be entered: permission denied"
     return ""
 
 
@@ -98,7 +98,7 @@ def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
 
 
 def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
-    """The faults of a task: its environment, Python or program does not exist, or can't be run.
+    """The faults of a task: its environment, Python or program does not exist, or cannot be run.
 
     Args:
         options: of the launch.

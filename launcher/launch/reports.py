@@ -50,7 +50,7 @@ def write_report_for_user(report: Report, path: str) -> bool:
     try:
         write_json_for_user(path, record_as_dict(report))
     except OSError as error:
-        say(f"can't write the report to {path!r}: {error.strerror}")
+        say(f"cannot write the report to {path!r}: {error.strerror}")
         return False
     return True
 

@@ -32,7 +32,7 @@ class RequestedFiles:
         placement: The tasks, each with its host.
 
     Raises:
-        JobError: A file or folder is not there, or can't be read.
+        JobError: A file or folder is not there, or cannot be read.
     """
 
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:

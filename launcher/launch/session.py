@@ -342,7 +342,7 @@ class Session:
         return f"job {self.run_name}: {tasks} on {where}"
 
     def recovery(self) -> Recovery | None:
-        """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
+        """Return how lost hosts are recovered. None if the tasks of a lost host cannot start again."""
         if not self.allocation.spec.policy.restarts:
             return None
         seconds = self.fleet.seconds_until_tasks_ended

@@ -35,7 +35,7 @@ class SocketRelay:
         return {RELAY_VARIABLE: f"127.0.0.1:{self._ports[host]}"} if host in self._ports else {}
 
     def hosts_without(self, allocation: Allocation) -> tuple[str, ...]:
-        """Return the names of other machines from which tasks can't reach the socket."""
+        """Return the names of other machines from which tasks cannot reach the socket."""
         if not self._is_needed:
             return ()
         reached = {*self._ports, *allocation.local}

@@ -118,7 +118,7 @@ class StagedFiles:
         """Make a folder (``OUTPUT_DIR``) in the run's folder for every task that has none on its host.
 
         Raises:
-            LaunchError: it can't be made.
+            LaunchError: it cannot be made.
         """
         folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
         try:
@@ -126,7 +126,7 @@ class StagedFiles:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
                 os.chmod(folder, 0o777 if self._requested.runs_as_other_user else 0o700)
         except OSError as error:
-            raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
+            raise LaunchError(f"cannot make the folder {error.filename!r}: {error.strerror}") from error
         there = {placed.task for placed in placement.tasks if OUTPUT_DIR_VARIABLE in dict(placed.env)}
         return with_output_dirs(placement, {t: path for t, path in folders.items() if t not in there})
 

@@ -34,7 +34,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
 
     Raises:
         InputError: the options are wrong.
-        LaunchError: the queue does not take it; its folder can't be made.
+        LaunchError: the queue does not take it; its folder cannot be made.
     """
     if options.backend.shares_files:
         check_all_programs_here(options)

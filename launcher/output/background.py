@@ -34,7 +34,7 @@ class Background(Renderer):
         try:
             fd = os.open(paths.messages, flags, 0o600)
         except OSError as error:
-            raise LaunchError(f"can't write {paths.messages!r}: {error.strerror}") from error
+            raise LaunchError(f"cannot write {paths.messages!r}: {error.strerror}") from error
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)

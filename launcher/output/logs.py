@@ -129,7 +129,7 @@ class GrowingLog:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
+            raise LaunchError(f"cannot read {self._path!r}: {error.strerror}") from error
         self._lines = None
         return data
 

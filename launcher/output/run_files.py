@@ -109,7 +109,7 @@ class Files(Renderer):
         self._attempts: dict[TaskId, int] = {}
         #: Events for ``events.jsonl`` since the last tick, and when they came.
         self._events: list[tuple[DisplayEvent, float]] = []
-        #: Files that can't be written to.
+        #: Files that cannot be written to.
         self._broken: list[str] = []
         self.event_buffer = EventBuffer()
         #: A file of the run is missing or not complete.
@@ -169,7 +169,7 @@ class Files(Renderer):
             write_json(path, record_as_dict(report))
         except OSError as error:
             self.unwritten = True
-            say(f"{self._paths.report} can't be written: {error.strerror}")
+            say(f"{self._paths.report} cannot be written: {error.strerror}")
 
     def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
         """Append to a file. Without O_CREAT in the flags a log that was deleted is not created again."""
@@ -189,7 +189,7 @@ class Files(Renderer):
             self._broken.append(path)
             self._close(path)
             if len(self._broken) == 1:
-                say(f"{path} can't be written: {error.strerror}; log truncated; job continues")
+                say(f"{path} cannot be written: {error.strerror}; log truncated; job continues")
 
     def _close(self, path: str) -> None:
         if path in self._fds:

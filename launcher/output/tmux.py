@@ -1,7 +1,7 @@
 """``--tmux``: a tmux session with a pane for each task.
 
 A pane shows the task's log (``tail -F``); tmux has no effect on the task. Closing the session ends the job.
-The tmux server belongs to the run (its socket has the name of the job) and can't outlive it: every pane ends
+The tmux server belongs to the run (its socket has the name of the job) and cannot outlive it: every pane ends
 with the launcher (``tail --pid``), and a server without panes ends.
 """
 
@@ -107,7 +107,7 @@ class Tmux(Renderer):
             try:
                 self._client = subprocess.Popen([*self._command, "attach"])
             except OSError as error:
-                raise LaunchError(f"tmux can't be started: {why_not_started(error)}") from error
+                raise LaunchError(f"tmux cannot be started: {why_not_started(error)}") from error
 
     def on(self, event: DisplayEvent) -> None:
         """Show the state of a task in the title of its pane."""
@@ -191,7 +191,7 @@ class Tmux(Renderer):
             return ""
         except OSError as error:
             if must:
-                raise LaunchError(f"tmux can't be started: {why_not_started(error)}") from error
+                raise LaunchError(f"tmux cannot be started: {why_not_started(error)}") from error
             return ""
         if done.returncode and must:
             raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")

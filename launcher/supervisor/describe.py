@@ -141,7 +141,7 @@ def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
     if event.signal is not None:
         return _SIGNAL_HINTS.get(event.signal, "")
     if event.code in (126, 127):
-        return "126 and 127 are what a shell returns when a program can't be run or found: see its last lines"
+        return "126 and 127 are what a shell returns when it cannot run or find a program: see its last lines"
     number = (event.code or 0) - 128
     if number in KNOWN_SIGNALS:
         return f"{event.code} is what a shell returns when its program was killed by {signal_name(number)}"
@@ -206,8 +206,8 @@ def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
 def host_loss(host: HostRecord) -> str:
     """Return how a host is lost that is about to get the state LOST: ``is lost``."""
     if host.state is HostState.RETURNING:
-        return "can't be made again"
-    return "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
+        return "cannot be made again"
+    return "cannot be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
 
 
 def host_lost(state: JobState, host: HostRecord, why: str) -> str:
@@ -218,7 +218,7 @@ def host_lost(state: JobState, host: HostRecord, why: str) -> str:
 
 def unreachable(host_name: str, address: str, why: str) -> str:
     """Return that a host cannot connect to another one."""
-    return f"{host_name} can't reach {address}: {why} ({ADDRESS_ADVICE})"
+    return f"{host_name} cannot reach {address}: {why} ({ADDRESS_ADVICE})"
 
 
 def missing_environments(state: JobState) -> tuple[str, str]:
@@ -292,7 +292,7 @@ def no_room(state: JobState, restart: Restart) -> Failure:
 
 def cannot_restart(record: TaskRecord, at: float) -> Failure:
     """Return the failure of a job with a task whose last attempt could not be killed."""
-    text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
+    text = f"{record.task} cannot start again: SIGKILL did not stop its last attempt"
     return Failure(reason=Reason.LAUNCHER, task=None, host=record.host, at=at, text=text)
 
 

@@ -108,7 +108,7 @@ class RestartPolicy:
         if not self.limit or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM_EXIT_CODES:
-            return "not started again: its program is missing or can't be run"
+            return "not started again: its program is missing or cannot be run"
         if not self.has_restarts_left:
             return f"no restart is left of {self.limit}"
         code = f"exit code {status.shell}"

@@ -176,7 +176,7 @@ def test_a_working_folder_that_can_not_be_entered(launch: Launch, tmp_path: Path
     command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
     ended = launch.start("--workdir", tmp_path / "closed", "true", command=command).wait(20)
     assert ended.code == 2
-    assert f"the working folder '{tmp_path}/closed' can't be entered: permission denied" in ended.err
+    assert f"the working folder '{tmp_path}/closed' cannot be entered: permission denied" in ended.err
 
 
 @pytest.mark.promise("job files by their endings; one of another name is told so")

@@ -165,7 +165,7 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
     ended = launch.start(*words, "--", "sh", "-c", script, command=_mounted("size=1m", disk)).wait()
     assert ended.code == (code or 125), "a job without its report is no success"
     assert ended.out.count("z" * 99 + "\n") == 2 * 3 * 10486, "the console is complete"
-    assert ended.err.count("report.json can't be written: No space left on device") == 1
+    assert ended.err.count("report.json cannot be written: No space left on device") == 1
     lines = ended.err.splitlines()
     warnings = [line for line in lines if "No space left" in line and "job continues" in line]
     assert len(warnings) == 1
@@ -180,7 +180,7 @@ def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: lis
     command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)
     ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait()
     assert ended.code == (code or 125)
-    assert "the output can't be written: No space left on device" in ended.err
+    assert "the output cannot be written: No space left on device" in ended.err
     assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
 
 
@@ -205,6 +205,6 @@ def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
     script = f"cd {folder}; until {made}; do sleep 0.05; done; cd /; rm -rf {folder}; echo still here"
     ended = launch("--run-dir", str(folder), "--", "sh", "-c", script)
     assert ended.code == 125
-    assert "report.json can't be written" in ended.err
+    assert "report.json cannot be written" in ended.err
     assert "worker/0 | still here" in ended.out
     assert "Traceback" not in ended.err

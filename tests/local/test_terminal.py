@@ -80,7 +80,7 @@ def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     lines = [line for line in it.screen if line]
     starts = (
         "launch: collected 1 file",
-        "launch: can't write the report",
+        "launch: cannot write the report",
         "HOST ",
         "localhost",
         "logs: ",

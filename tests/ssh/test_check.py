@@ -74,8 +74,8 @@ def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
     assert reached.pop(("node3", "node2")) == "timed out"
     assert set(reached.values()) == {"ok"}
     assert problems(record) == [
-        ("unreachable", ["node2"], "can't reach node3: no route"),
-        ("unreachable", ["node3"], "can't reach node2: timed out"),
+        ("unreachable", ["node2"], "cannot reach node3: no route"),
+        ("unreachable", ["node3"], "cannot reach node2: timed out"),
     ]
 
 

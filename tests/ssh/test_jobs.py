@@ -149,7 +149,7 @@ def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch
     try:
         ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", "--", "echo", "started", cwd="/")
         assert ended.code == 125
-        assert re.search(r"node1 can't reach node2:\d+", ended.err), ended.err
+        assert re.search(r"node1 cannot reach node2:\d+", ended.err), ended.err
         assert "started" not in ended.out
         words = ["--no-check", "--workers", "2", "--", "echo", "started"]
         ended = ssh_launch("--hosts", "node1,node2", *words, cwd="/")
@@ -308,7 +308,7 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     print(f" [{time.monotonic() - since:.1f} s]", end="")
     assert time.monotonic() - since < 12, "its lease would have been over later"
     assert f"host node2 is lost: its agent did not answer in {limit}s" in ended.err
-    assert "it can't be reached: it stops its tasks when its lease expires" in ended.err
+    assert "it cannot be reached: it stops its tasks when its lease expires" in ended.err
     assert re.search(r"^node1 .* stopped ", ended.out, re.MULTILINE)
     hosts[1].restore()
     assert soon(lambda: quiet(hosts), 40)

@@ -81,7 +81,7 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
     assert not _asleep(hosts[1])
     ended = started.wait(60)
     assert ended.code == 0, ended.err
-    assert "host node3 can't be used: " in ended.err
+    assert "host node3 cannot be used: " in ended.err
     for shown in (ended.out, attached.wait().out):
         assert re.search(r"^node4 worker/1 \| up 2$", shown, re.MULTILINE), shown
 

@@ -141,7 +141,7 @@ def test_the_values_of_a_tensor_in_an_exception_are_cut(logged: Logged):
         "    " + rows[0],
     ]
     assert lines[7:10] == ["    ... 40 lines of values ...", *(f"    {line}" for line in end.splitlines())]
-    assert lines[-1].startswith("  hint: `model.fit` of Keras 3 can't do that: write the loop yourself")
+    assert lines[-1].startswith("  hint: `model.fit` of Keras 3 cannot do that: write the loop yourself")
     printed = "".join(f"[{step}, 0.5]\n" for step in range(9))
     assert "lines of values" not in logged.text(ended, printed.encode())
 

@@ -89,7 +89,7 @@ def test_other_files_in_the_place_of_a_log_are_not_written(paths, told, tmp_path
     assert precious.read_text() == "precious"
     assert content(paths.log(W1)) == b"y"
     assert [line.partition(";")[0] for line in told.lines] == [
-        f"{paths.log(W0)} can't be written: File exists"
+        f"{paths.log(W0)} cannot be written: File exists"
     ]
     files.close(report())
 
@@ -135,5 +135,5 @@ def test_a_log_that_was_swapped_is_not_written(paths, told, tmp_path, monkeypatc
     os.symlink(precious, paths.log(W0)) if kind == "link" else os.mkfifo(paths.log(W0))
     files.on(printed(W0, b"x"))
     assert precious.read_text() == "precious"
-    assert len(told.lines) == 1 and "worker-0.log can't be written" in told.lines[0]
+    assert len(told.lines) == 1 and "worker-0.log cannot be written" in told.lines[0]
     files.close(report())

@@ -1,9 +1,12 @@
-"""Supervises one job. Pure: events in, commands out; no clock, no thread, no process.
+"""The supervisor of one job: a state machine that turns events into commands.
 
-`machine` is the place to start: it says which function handles which event. The handlers change one
-`state.JobState`, whose `records` say all that is known about each task and each host, and emit `commands`.
-`restart_policy` decides what starts again, and `restarting` does it. `ending` stops the job, `silence` finds
-tasks that hang, and `describe` has the words for the user.
+It is pure: it knows no clock, no thread and no process, so a test can replay any history of a job.
+`launcher.launch.orchestrator` calls it, passes it the events, and executes the commands.
+
+`machine` is the place to start: its tables say which function handles which event. The handlers change one
+`state.JobState`, whose `records` contain all that is known about each task and each host, and emit
+`commands`. `restart_policy` decides what starts again, and `restarting` does it. `ending` stops the job,
+`silence` finds tasks that hang, and `describe` contains the words for the user.
 """
 
 from launcher.supervisor.commands import Timer, TimerKind

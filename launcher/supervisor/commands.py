@@ -1,7 +1,7 @@
-"""What the state machine of a job commands the launcher to do.
+"""The commands of the state machine: what it asks the launcher to do.
 
 Commands to agents, and those that renderers show, are in `launcher.common.events`. The others are here,
-because hosts have no use for them. `launcher.launch.orchestrator` carries all of them out.
+because hosts have no use for them. `launcher.launch.orchestrator` executes all of them.
 """
 
 from __future__ import annotations
@@ -17,76 +17,86 @@ from launcher.job import Placement
 
 
 class TimerKind(enum.Enum):
-    """What a timer is for. The values are public: `Timer` has them in its text."""
+    """What a timer is for. The values are public, because the text of a `Timer` contains them."""
 
-    NOTICE = "notice"  #: the user is told what the job waits for
-    READY = "ready"  #: agents start and hold ports for their tasks
-    OTHER_HOSTS = "rest"  #: a host has failed before the first start, and the others may still answer
-    CHECK = "check"  #: hosts try to connect to each other
-    START = "start"  #: tasks are started
-    SILENCE = "silence"  #: the next look for tasks that print nothing
-    JOB = "job"  #: the job's own time limit
-    RESTART = "restart"  #: a step of one restart; the key is its number
-    PLACE = "place"  #: more hosts may be lost by the same cause
-    HOST_RETURN = "return of"  #: a lost host may be usable again; the key is its name
-    DRAIN = "drain"  #: the job is done, and tasks have time to finish
-    ANSWER = "answer"  #: hosts answer that they stop their tasks
-    END = "end"  #: agents stop their tasks
-    CLOSE = "close"  #: agents close
+    NOTICE = "notice"  #: When it fires, the user is told what the job waits for.
+    READY = "ready"  #: Limits how long agents may take to start and to hold ports for their tasks.
+    #: Limits how long the other hosts may take to answer after one host failed before the first start.
+    OTHER_HOSTS = "rest"
+    CHECK = "check"  #: Limits how long hosts may try to connect to each other.
+    START = "start"  #: Limits how long agents may take to start tasks.
+    SILENCE = "silence"  #: The next tick, at which tasks that print nothing are looked for.
+    JOB = "job"  #: The time limit of the job itself.
+    RESTART = "restart"  #: The next step of one restart, whose number is the key.
+    PLACE = "place"  #: The time within which more hosts may be lost by the same cause.
+    HOST_RETURN = "return of"  #: The next attempt to use a lost host again, whose name is the key.
+    DRAIN = "drain"  #: The time that tasks have to finish after the job is done.
+    ANSWER = "answer"  #: Limits how long hosts may take to answer that they stop their tasks.
+    END = "end"  #: Limits how long agents may take to stop their tasks.
+    CLOSE = "close"  #: Limits how long agents may take to close.
 
 
 class Timer(Record):
-    """A timer of the state machine. Its text is public: `launcher.common.events.TimeUp` has it."""
+    """A timer of the state machine.
+
+    Its text is public, because `launcher.common.events.TimeUp` contains it.
+    """
 
     kind: TimerKind
-    #: Tells timers of one kind apart: the number of a restart, the name of a host.
+    #: Tells timers of one kind apart: the number of a restart, or the name of a host. Otherwise empty.
     key: str = ""
 
     def __str__(self) -> str:
-        """Return the text, ``end`` or ``return of node1``."""
+        """Return the public text of the timer, as in ``end`` or ``return of node1``."""
         return f"{self.kind.value} {self.key}".rstrip()
 
 
 class SetTimer(Record):
-    """Call `Machine.time_up` with this timer after these seconds; a second command replaces the first."""
+    """The command to call `Machine.time_up` with a timer later.
+
+    It replaces an earlier one for the same timer.
+    """
 
     timer: Timer
     seconds: float
 
 
 class CancelTimer(Record):
-    """Remove a timer, if it is set."""
+    """The command to remove a timer, if it is set."""
 
     timer: Timer
 
 
 class CheckNetwork(Record):
-    """Let hosts try to connect to the ports that others hold (`launcher.common.events.TryPeers`)."""
+    """The command to let hosts try to connect to each other's ports (`launcher.common.events.TryPeers`)."""
 
-    #: For each host the tasks whose ports it tries, with the ports.
+    #: The ports that each host tries, by the name of the host and the task that the port belongs to.
     peers: Mapping[str, Mapping[TaskId, int]]
 
 
 class MakePlan(Record):
-    """Make the plan, because every port is held, and call `Machine.handle_plan`."""
+    """The command to make the plan of the job and to call `Machine.handle_plan`. Every port is known now."""
 
     ports: Mapping[TaskId, int]
 
 
 class MoveTasks(Record):
-    """From their next start on, run the tasks on the hosts of this placement."""
+    """The command to run the tasks on the hosts of this placement from their next start on."""
 
     placement: Placement
 
 
 class StartAgent(Record):
-    """Start a new agent on a lost host. `AgentReady` or `AgentLost` is the answer."""
+    """The command to start a new agent on a lost host.
+
+    The event `AgentReady` or `AgentLost` is the answer.
+    """
 
     host: str
 
 
 class CloseLink(Record):
-    """Close the link to the agent of a host. An agent that still runs ends its tasks then."""
+    """The command to close the link to the agent of a host. An agent that still runs then stops its tasks."""
 
     host: str
 

@@ -1,10 +1,11 @@
 """The records of tasks and hosts, the changes of state that each allows, and the tables of all of them.
 
-Everything that the supervisor knows about one task or one host is here. Whoever changes a state calls
-`StateRecord.transition_to`, which refuses a change that is not in the table.
+They contain everything that the supervisor knows about one task or one host. Whoever changes a state calls
+`StateRecord.transition_to`, which refuses a change that is not in the table of transitions.
 
-For each question that an event raises there is a set or a counter, so only an event that changes all tasks
-iterates over all of them. ``tests/histories/invariants.py`` compares these with the states after every event.
+For each question that an event raises there is a set or a counter, so that only an event that changes all
+tasks iterates over all of them. ``tests/histories/invariants.py`` compares these with the states after every
+event.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ _MAX_EARLIER_ATTEMPTS = 1000
 
 
 class InvalidTransitionError(Exception):
-    """A state was changed in an impossible way: a bug in launch. The text has the history of states."""
+    """The error that a state was changed in an impossible way, which is a bug in launch.
+
+    Its text is the history.
+    """
 
 
 class StateRecord:
-    """A record with a state, which is a member of an enumeration.
+    """A record with a state, which only changes as a table of transitions allows.
 
     Args:
-        name: What the record is about, for messages.
-        state: The first state.
+        name: What the record is about, for error messages.
+        state: The first state, a member of an enumeration.
         transitions: The states that may follow each state.
     """
 
@@ -53,7 +57,7 @@ class StateRecord:
 
         Args:
             state: The new state.
-            cause: What leads to the change. The history shows it.
+            cause: What leads to the change, for the history in error messages: an event or a text.
 
         Raises:
             InvalidTransitionError: This state may not follow the present one.
@@ -69,10 +73,11 @@ _TASK_TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     TaskState.PENDING: (TaskState.STARTING, TaskState.CANCELLED, TaskState.LOST),
     TaskState.STARTING: (TaskState.RUNNING, TaskState.FAILED, TaskState.STOPPING, TaskState.LOST),
     TaskState.RUNNING: (TaskState.STOPPING, TaskState.ENDED, TaskState.LOST),
-    # FAILED: the start failed, and the launcher learned of it late. STOPPED: SIGKILL did not end it.
+    # It changes to FAILED if the launcher learns late that the start failed, and to STOPPED if SIGKILL did
+    # not end it.
     TaskState.STOPPING: (TaskState.ENDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST),
     TaskState.ENDED: (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST),
-    # The next attempt.
+    # STARTING after one of these states is the next attempt.
     TaskState.SUCCEEDED: (TaskState.STARTING,),
     TaskState.FAILED: (TaskState.STARTING,),
     TaskState.STOPPED: (TaskState.STARTING,),
@@ -81,7 +86,7 @@ _TASK_TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 
 
 class HostState(enum.Enum):
-    """The state of a host: what the launcher waits for there.
+    """The state of a host, which says what the launcher waits for there.
 
     ::
 
@@ -91,17 +96,17 @@ class HostState(enum.Enum):
         any of them -> CLOSED                   on command
     """
 
-    STARTING = "starting"  #: its agent starts
-    HOLDING = "holding"  #: its agent, which may still start, is to hold a port for each of its tasks
-    READY = "ready"
-    TRYING = "trying"  #: it tries to connect to other hosts
-    ENDING = "ending"  #: its agent was ended from outside, and stops its tasks
-    LOST = "lost"
-    RETURNING = "returning"  #: it was lost, and a new agent starts there
-    CLOSED = "closed"
+    STARTING = "starting"  #: The agent starts, on a host that runs no task yet.
+    HOLDING = "holding"  #: The agent, which may still start, is to hold a port for each task of the host.
+    READY = "ready"  #: The agent runs and does nothing that the launcher waits for.
+    TRYING = "trying"  #: The agent tries to connect to other hosts.
+    ENDING = "ending"  #: The agent was stopped from outside, and stops its tasks.
+    LOST = "lost"  #: No agent can be reached there.
+    RETURNING = "returning"  #: The host was lost, and a new agent starts there.
+    CLOSED = "closed"  #: The agent has exited on command.
 
 
-#: States in which a host has an agent, as far as the launcher knows.
+#: States in which an agent runs or starts on the host, as far as the launcher knows.
 ACTIVE_STATES = (HostState.STARTING, HostState.HOLDING, HostState.READY, HostState.TRYING, HostState.ENDING)
 _OVER = (HostState.LOST, HostState.CLOSED)
 _HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
@@ -119,21 +124,22 @@ _HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
 
 
 class Stage(enum.Enum):
-    """How far a restart is."""
+    """How far a restart has come."""
 
-    ENDING = "ending"  #: its tasks exit by themselves
-    WAITING = "waiting"  #: its tasks are stopped, and the pause before the start is not over
-    DUE = "due"  #: its tasks start as soon as the last of them is gone
+    ENDING = "ending"  #: Its tasks still run, and are expected to exit by themselves.
+    WAITING = "waiting"  #: Its tasks are being stopped, and the pause before the next start is not over.
+    DUE = "due"  #: Its tasks start as soon as the last of them is gone.
 
 
 class Restart:
-    """Tasks that start again together.
+    """A group of tasks that are stopped and start again together.
 
     Args:
         tasks: The tasks that start again.
-        includes_succeeded: Whether those of them start again, too, that ended well or do so meanwhile.
+        includes_succeeded: Whether tasks that have succeeded, or do so meanwhile, start again, too.
         pause_seconds: How long to wait before they start.
-        number: The number of this restart among those that count; 0 if it does not count.
+        number: The number of this restart among those that count against ``--restarts``. 0 if it does not
+            count.
         stage: The first stage. The tasks are stopped at once unless it is ENDING.
     """
 
@@ -149,26 +155,28 @@ class Restart:
         self.tasks = {*tasks}
         self.includes_succeeded = includes_succeeded
         self.pause_seconds, self.number, self.stage = pause_seconds, number, stage
-        #: Its number among all restarts of the job, as a text; empty until it has begun.
+        #: Its number among all restarts of the job, as a text. Empty until it has begun.
         self.key = ""
-        #: The failure that led to it; None if the user asked for it, or a host was lost.
+        #: The failure that led to it. None if the user asked for it, or if a host was lost.
         self.cause: Failure | None = None
-        #: The message about it, until it is shown. The last output of the failed task is waited for, because
-        #: it may tell that a restart is of no use.
+        #: The message about it, until it is shown. That waits for the last output of the failed task, which
+        #: may show that a restart is useless.
         self.unshown_notice = ""
-        #: Lost hosts whose tasks start on other hosts with this restart, each with the reason of its loss.
+        #: Lost hosts whose tasks start elsewhere with this restart, each with the reason of its loss.
         self.lost_hosts: dict[str, str] = {}
+        #: When the last of these hosts was lost.
         self.lost_at = 0.0
-        #: Whether the other hosts are chosen and hold ports.
+        #: Whether the other hosts are chosen and are to hold ports.
         self.is_placing = False
-        #: Tasks whose failures may have led to the cause, until the output of the failed task tells.
+        #: Tasks whose failures may have caused this one. It is empty once the output of the failed task has
+        #: shown whether they did.
         self.suspects: set[TaskId] = set()
-        #: The names of the tasks whose failures have led to the cause.
+        #: The names of the tasks whose failures have caused this one, for the message.
         self.caused_by = ""
 
     @property
     def timer(self) -> Timer:
-        """The timer of the present stage."""
+        """The timer that ends the present stage."""
         return Timer(TimerKind.RESTART, self.key)
 
 
@@ -176,26 +184,29 @@ class Restart:
 
 
 class TaskAttempt:
-    """What the launcher knows about one attempt of a task."""
+    """What the launcher knows about one attempt of a task, from its start to its report."""
 
     def __init__(self) -> None:
-        #: The state that it gets when all its processes are gone. It is set when its own process ends.
+        #: The state that the task gets when all its processes are gone. It is set when its own process ends.
         self.outcome = TaskState.STOPPED
         self.reason: Reason | None = None
         self.status = ExitStatus()
         self.detail = ""
-        #: Whether its agent was told to stop it, and whether a signal of a stop sequence was sent to it.
-        self.was_told_to_stop = self.was_signalled = False
+        #: Whether its agent was told to stop it.
+        self.was_told_to_stop = False
+        #: Whether a signal of a stop sequence was sent to it.
+        self.was_signalled = False
         #: Whether it is stopped because it was silent.
         self.has_stalled = False
-        #: The numbers of the ticks (see `launcher.supervisor.stalls`) at its start and at its last output.
+        #: The tick (see `launcher.supervisor.stalls`) at its start.
         self.start_tick = 0
+        #: The tick at its last output. None if it has printed nothing.
         self.output_tick: int | None = None
-        #: The number of ticks between which it had printed something.
+        #: The number of ticks between which it has printed something.
         self.ticks_with_output = 0
-        #: How many pieces of output in a row said only that TensorFlow waits, and the task that its session
-        #: waits for.
+        #: How many pieces of output in a row have said only that TensorFlow waits.
         self.waiting_pieces = 0
+        #: The task that its session of TensorFlow 1 waits for, if it says so.
         self.awaited_task: TaskId | None = None
         self.pid: int | None = None
         self.started_at: float | None = None
@@ -204,20 +215,20 @@ class TaskAttempt:
         self.cpu_s: float | None = None
         self.leftovers = 0
         self.unkillable: tuple[int, ...] = ()
-        #: The end of its output.
+        #: The last bytes of its output, in which the policy looks for an exception.
         self.tail = b""
 
     def keep_tail(self, data: bytes) -> None:
-        """Keep the end of what it has printed."""
+        """Keep the end of the output, now that the task has printed this."""
         self.tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self.tail + data)[-_TAIL_BYTES:]
 
 
 class TaskRecord(StateRecord):
-    """What the launcher knows about one task.
+    """What the launcher knows about one task of the job.
 
     Args:
         placed: The task and its host.
-        number: The place of the task in the table.
+        number: The position of the task in the table.
         changed: The tasks about which an `events.TaskMoved` is due. The record adds itself.
     """
 
@@ -227,29 +238,30 @@ class TaskRecord(StateRecord):
         super().__init__(placed.task, TaskState.PENDING, _TASK_TRANSITIONS)
         self._changed = changed
         self.task, self.number = placed.task, number
-        #: The host of this attempt, and that of the next one.
+        #: The hosts of this attempt and of the next one, which differ while the task moves.
         self.host = self.next_host = placed.host.name
         self.role = placed.role
         self.runs_python = placed.role.program.runs_python
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
-        #: Seconds that it may still run after the job is done.
+        #: How many seconds it may still run after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         self.attempt = 1
-        #: What is known about this attempt, and how those before it ended.
+        #: What is known about this attempt.
         self.current = TaskAttempt()
+        #: How the attempts before it ended.
         self.earlier: tuple[Attempt, ...] = ()
         self.address = self.node = ""
         self.port: int | None = None
 
     def move_to(self, host: Host) -> None:
-        """Let the next attempt run on this host."""
+        """Let the next attempt run on this host. A port on the present host is then of no use."""
         if host.name != self.next_host:
             self.port = None
         self.next_host = host.name
 
     def mark_changed(self) -> None:
-        """Let an `events.TaskMoved` follow. `transition_to` does so, too."""
+        """Let an `events.TaskMoved` follow, as after every change of state."""
         self._changed[self.task] = self
 
     def transition_to(self, state: TaskState, cause: object) -> None:
@@ -257,7 +269,7 @@ class TaskRecord(StateRecord):
         self.mark_changed()
 
     def begin_attempt(self) -> None:
-        """Begin the next attempt. No process of the last one may be alive.
+        """Begin the next attempt. No process of the last attempt may be alive.
 
         Raises:
             InvalidTransitionError: The last attempt is not over.
@@ -270,35 +282,47 @@ class TaskRecord(StateRecord):
         self.current = TaskAttempt()
 
     def report(self) -> TaskReport:
-        """Return the task's part of the report."""
+        """Return the part of the job's report about this task."""
         return from_attributes(TaskReport, self, self.current)
 
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
-    """Return the tasks whose ends end the job, see `launcher.job.deciding_roles`."""
+    """Return the tasks whose ends decide that the job is done, see `launcher.job.deciding_roles`.
+
+    Args:
+        placement: All tasks of the job.
+        done_when: The value of ``--done-when``. Empty without that option.
+    """
     roles = {placed.role.name: placed.role for placed in placement.tasks}
     counts = deciding_roles([*roles.values()], done_when)
     return frozenset(each.task for each in placement.tasks if each.task.index < counts.get(each.role.name, 0))
 
 
 class Drain:
-    """The tasks that may finish after the job is done, each in the time that its role has.
+    """The tasks that may finish after the job is done, each within the time that its role allows
+    (``--drain``).
 
     A worker cannot end well when its ps is stopped, so services run on while another task finishes.
     """
 
     def __init__(self) -> None:
-        #: Seconds from the end of the job to the last time limit that is over, and to the next one.
-        self.elapsed_seconds = self.next_seconds = 0.0
-        #: The tasks that have time left, and the services that others of them need.
+        #: Seconds from the end of the job to the last time limit that is over.
+        self.elapsed_seconds = 0.0
+        #: Seconds from the end of the job to the next time limit.
+        self.next_seconds = 0.0
+        #: The tasks that have time left.
         self.tasks: set[TaskId] = set()
+        #: The services that these tasks need.
         self.serving: set[TaskId] = set()
 
     def update(self, records: Collection[TaskRecord]) -> float:
-        """Find the tasks that have time left.
+        """Find out which tasks still have time to finish.
+
+        Args:
+            records: All tasks of the job.
 
         Returns:
-            The seconds until the time of the first of them is over.
+            The seconds until the next time limit of a task.
         """
         running = (TaskState.STARTING, TaskState.RUNNING)
         services = {record.task for record in records if record.service and not record.sidecar}
@@ -312,39 +336,40 @@ class Drain:
 
 
 class TaskTable(dict[TaskId, TaskRecord]):
-    """All tasks of a job in the order of the table, and the sets of tasks that the job waits for.
+    """All tasks of a job by name, in the order of the table, and the sets of tasks that the job waits for.
 
     The sets are kept beside the states, so that no event of one task costs a walk over all of them.
 
     Args:
         placement: The host of each task.
-        done_when: See `launcher.job.deciding_roles`.
+        done_when: The value of ``--done-when``, see `launcher.job.deciding_roles`.
     """
 
     def __init__(self, placement: Placement, done_when: str) -> None:
         #: When the last event happened.
         self.last_event_at = 0.0
         self._changed: dict[TaskId, TaskRecord] = {}
-        #: What became of attempts that were followed by another one in the same event.
+        #: What became of attempts after which the next one began in the same event.
         self._ended_attempts: list[events.TaskMoved] = []
         tasks = enumerate(placement.tasks)
         super().__init__((placed.task, TaskRecord(placed, number, self._changed)) for number, placed in tasks)
         self.ps = [record for record in self.values() if record.task.role == "ps"]
-        #: Tasks that are not gone.
+        #: Tasks of which some process may still exist, or that are still to start.
         self.open = set(self)
         #: Tasks that have neither failed nor ended, as far as the launcher knows.
         self.alive = set(self)
         #: Tasks whose agents were told to start them, and have not answered.
         self.starting: set[TaskId] = set()
-        #: All tasks whose ends end the job, and those of them that have not ended.
+        #: All tasks whose ends decide that the job is done.
         self.all_deciding = deciding_tasks(placement, done_when)
+        #: The deciding tasks that have not ended, or are to start again.
         self.deciding = set(self.all_deciding)
         #: When the last deciding task ended.
         self.decided_at = 0.0
         self.drain = Drain()
         #: The restart of each task that is to start again.
         self.restarting: dict[TaskId, Restart] = {}
-        #: When each task that started again failed last, by a failure of its own.
+        #: When each task that started again last failed by itself, and not because of another task.
         self.failed_at: dict[TaskId, float] = {}
         #: Tasks that failed for good, while the job went on.
         self.failed: set[TaskId] = set()
@@ -354,22 +379,22 @@ class TaskTable(dict[TaskId, TaskRecord]):
         return sorted((self[task] for task in tasks), key=lambda record: record.number)
 
     def start_order(self, tasks: Iterable[TaskId]) -> list[TaskRecord]:
-        """Return the records of these tasks in the order in which they start: every ps first.
+        """Return the records of these tasks in the order in which they start, with every ps first.
 
         Shell scripts start the ps first, and some programs of TensorFlow 1 hang if a worker was first.
         """
         return sorted(self.in_order(tasks), key=lambda record: record.role.name != "ps")
 
     def names(self, tasks: Iterable[TaskId]) -> str:
-        """Return the names of these tasks in the order of the table, for a message."""
+        """Return the names of these tasks in the order of the table, as a text for a message."""
         return join_names([record.task for record in self.in_order(tasks)])
 
     def names_of(self, records: Iterable[TaskRecord]) -> str:
-        """Return the names of the tasks of these records in the order of the table."""
+        """Return the names of the tasks of these records, as `names` does."""
         return self.names(record.task for record in records)
 
     def begin_attempt(self, record: TaskRecord) -> None:
-        """Begin the next attempt of a task that was to start again."""
+        """Begin the next attempt of a task that was to start again, and note that it is alive."""
         if self._changed.pop(record.task, None):
             self._ended_attempts.append(self._as_moved(record))
         del self.restarting[record.task]
@@ -378,19 +403,24 @@ class TaskTable(dict[TaskId, TaskRecord]):
         self.alive.add(record.task)
 
     def drain_changes(self) -> list[events.TaskMoved]:
-        """Return what has become of tasks since the last call."""
+        """Return what has become of tasks since the last call, one event for each task that has changed."""
         changes = [*self._ended_attempts, *map(self._as_moved, self._changed.values())]
         self._ended_attempts.clear()
         self._changed.clear()
         return changes
 
     def _as_moved(self, record: TaskRecord) -> events.TaskMoved:
-        """Return the event that tells all that is known about a task now."""
+        """Return the event that carries everything that is known about a task now."""
         at, is_restarting = self.last_event_at, record.task in self.restarting
         return from_attributes(events.TaskMoved, record, record.current, at=at, restarting=is_restarting)
 
     def process_ended(self, task: TaskId, at: float) -> None:
-        """Note that the own process of a task has ended, for good unless the task is to start again."""
+        """Note that the own process of a task has ended. It ends for good unless the task is to start again.
+
+        Args:
+            task: The task.
+            at: When it ended, in seconds since the epoch.
+        """
         self.alive.discard(task)
         self.drain.tasks.discard(task)
         if task in self.deciding and task not in self.restarting:
@@ -398,7 +428,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
             self.decided_at = max(at, self.decided_at)
 
     def task_gone(self, task: TaskId) -> None:
-        """Note that no event about this attempt of a task follows."""
+        """Note that no process of this attempt of a task is left, so no event about it follows."""
         for tasks in (self.open, self.alive, self.starting):
             tasks.discard(task)
         if task not in self.restarting:
@@ -409,12 +439,12 @@ class TaskTable(dict[TaskId, TaskRecord]):
 
 
 class HostRecord(StateRecord):
-    """What the launcher knows about one host.
+    """What the launcher knows about one host of the job.
 
     Args:
-        host: The host as the user gave it.
-        number: The place of the host in the table.
-        counts: The number of hosts in each state. The record keeps it right.
+        host: The host as the user described it.
+        number: The position of the host in the table.
+        counts: The number of hosts in each state, which the record updates.
     """
 
     state: HostState
@@ -424,30 +454,31 @@ class HostRecord(StateRecord):
         self.host, self.name, self.number = host, host.name, number
         self._counts = counts
         counts[self.state] += 1
-        #: The tasks of this host; from the moment at which it is to hold ports for them.
+        #: The tasks of this host. Tasks that move here belong to it from the moment at which it is to hold
+        #: ports for them.
         self.tasks: list[TaskRecord] = []
         #: Whether its agent has said that it runs.
         self.has_agent = False
         #: Whether it has not answered yet that it stops its tasks.
         self.owes_answer = False
-        #: Lines for the user that its agent sent since it started a task.
+        #: The number of messages for the user that its agent has sent since it last started a task.
         self.notice_count = 0
-        #: Why its tasks cannot use their environment; empty if they can, as far as the launcher knows.
+        #: Why its tasks cannot use their environment. Empty if they can, as far as the launcher knows.
         self.environment_error = ""
 
     @property
     def is_active(self) -> bool:
-        """Whether it has an agent, as far as the launcher knows."""
+        """Whether an agent runs or starts on the host, as far as the launcher knows."""
         return self.state in ACTIVE_STATES
 
     @property
     def is_heard(self) -> bool:
-        """Whether its events matter: it is neither lost nor closed, or a new agent starts there."""
+        """Whether events of the host matter: it is neither lost nor closed, or a new agent starts there."""
         return self.is_active or self.state is HostState.RETURNING
 
     @property
     def main_tasks(self) -> list[TaskRecord]:
-        """Its tasks without the sidecars, on which the job does not depend."""
+        """The tasks of the host without the sidecars, on which the job does not depend."""
         return [task for task in self.tasks if not task.sidecar]
 
     def transition_to(self, state: HostState, cause: object) -> None:
@@ -458,18 +489,18 @@ class HostRecord(StateRecord):
             self.has_agent = self.owes_answer = False
 
     def hold_ports(self) -> events.HoldPorts:
-        """Return the command to hold a port for each of its tasks."""
+        """Return the command to the agent to hold a port for each task of the host."""
         return events.HoldPorts(self.name, tuple(record.task for record in self.tasks), self.host.venv)
 
     def stop_waiting(self) -> None:
-        """No longer wait for its answer."""
+        """No longer wait for an answer of the agent, because it is not needed."""
         self.transition_to(
             HostState.READY if self.has_agent else HostState.STARTING, "its answer is not needed"
         )
 
 
 class HostTable(dict[str, HostRecord]):
-    """All hosts of a job by name, lost ones included, in the order of the table.
+    """All hosts of a job by name, in the order of the table. Lost hosts stay in it.
 
     Args:
         placement: The hosts.
@@ -486,7 +517,11 @@ class HostTable(dict[str, HostRecord]):
                 host.transition_to(HostState.HOLDING, "the launch")
 
     def assign(self, tasks: Iterable[TaskRecord]) -> None:
-        """Note on which hosts these tasks, all of the job, run from their next start on."""
+        """Assign the tasks to the hosts on which they run from their next start on.
+
+        Args:
+            tasks: All tasks of the job.
+        """
         for host in self.values():
             host.tasks = []
         for task in tasks:
@@ -497,10 +532,10 @@ class HostTable(dict[str, HostRecord]):
         return any(self._counts[state] for state in states)
 
     def names(self, *states: HostState) -> list[str]:
-        """Return the names of the hosts in these states."""
+        """Return the names of the hosts in these states, in the order of the table."""
         return [name for name, host in self.items() if host.state in states]
 
     def names_of(self, tasks: Iterable[TaskRecord]) -> list[str]:
-        """Return the names of the hosts of these tasks, each once."""
+        """Return the names of the hosts of these tasks, each once and in the order of the table."""
         found = {self[task.next_host] for task in tasks}
         return [host.name for host in sorted(found, key=lambda host: host.number)]

@@ -1,6 +1,8 @@
 """The state of one job, which the handlers of events change.
 
-Each change that follows from an event may add commands. `JobState.drain_commands` returns them.
+The machine makes one `JobState` for a job and passes it to every handler. A handler changes it, and adds the
+commands that follow. `JobState.drain_commands` returns these. Nothing here reads a clock or touches a
+process.
 """
 
 from __future__ import annotations
@@ -20,36 +22,38 @@ from launcher.supervisor.records import HostRecord, HostState, HostTable, Restar
 from launcher.supervisor.restart_policy import RestartPolicy
 
 HOST_FAULT_EXIT_CODE = 125
-#: Why a task cannot be started, by the exit code that its agent gives. Of others the host is at fault.
+#: Why a task cannot be started, by the exit code that its agent reports. With any other code the host is at
+#: fault.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
-#: How long the timers run that always run equally long.
+#: The durations of the timers that always run equally long.
 TIMER_SECONDS = {
     TimerKind.NOTICE: 2.0,
     TimerKind.READY: 60.0,
     TimerKind.OTHER_HOSTS: 10.0,
     TimerKind.CHECK: 12.0,
     TimerKind.START: 60.0,
-    TimerKind.PLACE: 1.0,  # hosts that are lost by one cause are lost within about this time
+    # Hosts that are lost by one cause are lost within about this time.
+    TimerKind.PLACE: 1.0,
     TimerKind.CLOSE: 15.0,
 }
 NOTICE_REPEAT_SECONDS = 10.0
 
-# Numbers of signal(7) on Linux: the same on every host, whatever its Python.
+# The numbers of signal(7) on Linux, which are the same on every host.
 SIGABRT = 6
 SIGKILL = 9
 SIGTERM = 15
-#: How long a hung program may print its stacks on SIGABRT.
+#: How long a hung program may take to print its stacks after SIGABRT.
 STACKS_SECONDS = 2.0
 #: How long after SIGKILL a process counts as unkillable.
 _KILL_SECONDS = 5.0
-#: How late an agent may be before it counts as lost.
+#: How much longer than its stop sequence an agent may take before it counts as lost.
 _AGENT_MARGIN_SECONDS = 10.0
 IMMEDIATE_STOP_SEQUENCE: StopSequence = ((SIGKILL, _KILL_SECONDS),)
 
 
 class Phase(enum.Enum):
-    """The phase of the job, see `launcher.supervisor.machine`."""
+    """The phase of a job, see `launcher.supervisor.machine` for what each one means."""
 
     STARTUP = "startup"
     RUNNING = "running"
@@ -60,47 +64,66 @@ class Phase(enum.Enum):
 
 
 def orderly_stop_sequence(grace: float) -> StopSequence:
-    """Return SIGTERM; after the grace SIGABRT, so that Python shows its stacks; then SIGKILL."""
+    """Return the signals that stop a task in order: SIGTERM, then SIGABRT, then SIGKILL.
+
+    SIGABRT follows after the grace, because Python then shows the stacks of a program that hangs.
+
+    Args:
+        grace: Seconds that a task may take to exit after SIGTERM. Without any, the tasks are killed at once.
+    """
     if grace <= 0:
         return IMMEDIATE_STOP_SEQUENCE
     return ((SIGTERM, grace), (SIGABRT, min(STACKS_SECONDS, grace)), *IMMEDIATE_STOP_SEQUENCE)
 
 
 def quick_stop_sequence(grace: float, max_seconds: float) -> StopSequence:
-    """Return SIGTERM, and SIGKILL after the grace or the maximum, whichever is shorter."""
+    """Return the signals that stop a task quickly: SIGTERM, and SIGKILL after the grace or the maximum.
+
+    Args:
+        grace: Seconds that a task may take to exit after SIGTERM. Without any, the tasks are killed at once.
+        max_seconds: The longest time between the two signals.
+    """
     if grace <= 0:
         return IMMEDIATE_STOP_SEQUENCE
     return ((SIGTERM, min(grace, max_seconds)), *IMMEDIATE_STOP_SEQUENCE)
 
 
 def longest_stop(sequence: StopSequence) -> float:
-    """Return how long an agent may take to end tasks by this sequence. One that takes longer is lost."""
+    """Return the seconds that an agent may take to stop tasks by this sequence.
+
+    One that takes longer is lost.
+    """
     return sum(seconds for _, seconds in sequence) + _AGENT_MARGIN_SECONDS
 
 
 class StallState:
-    """What is known about the silence of tasks, see `launcher.supervisor.stalls`."""
+    """What is known about the silence of tasks.
+
+    `launcher.supervisor.stalls` counts it in ticks of one timer.
+    """
 
     def __init__(self) -> None:
-        #: The number of ticks so far, and the tick from which silence counts.
-        self.ticks = self.since = 0
-        #: The number of lines about silent tasks.
+        #: The number of ticks so far.
+        self.ticks = 0
+        #: The tick from which the silence of all tasks counts.
+        self.since = 0
+        #: The number of messages about silent tasks.
         self.line_count = 0
         #: Whether the advice about sessions that wait for every task was shown.
         self.has_advised_filters = False
 
 
 class JobState:
-    """The state of one job.
+    """The state of one job, which the handlers of events change and read.
 
     Args:
-        spec: The roles and the policy.
+        spec: The roles and the policy of the job.
         placement: The host of each task.
         checks_network: Whether the hosts connect to each other before the tasks start.
-        restart_policy: Decides about restarts. Tests give one without randomness.
+        restart_policy: Decides about restarts. Only tests pass one, without randomness.
         seconds_until_tasks_ended: How long after the loss of a host a task of it may still be alive. 0 if a
             new host takes the place of the lost one, None if its tasks cannot start again.
-        managed: See `StopRequests`.
+        managed: Whether Slurm or Kubernetes may signal the launcher, see `StopRequests`.
     """
 
     def __init__(
@@ -126,11 +149,12 @@ class JobState:
             record.attempt += spec.policy.attempts_before
         self.hosts = HostTable(placement, self.tasks.values())
         self.plans: dict[TaskId, TaskPlan] = {}
-        #: All restarts under way by their keys, and the one in which tasks of lost hosts start elsewhere.
+        #: All restarts under way, by their keys.
         self.restarts: dict[str, Restart] = {}
+        #: The restart in which tasks of lost hosts start elsewhere, if there is one.
         self.moving: Restart | None = None
         self.restarts_begun, self.restarts_made = 0, spec.policy.restarts_before
-        #: Whether all deciding tasks had ended, and no failure stopped the job.
+        #: Whether the job was done at some time: all deciding tasks had ended, and no failure stopped it.
         self.was_done = False
         self.stalls = StallState()
         #: The number of tasks that ignored SIGTERM.
@@ -138,50 +162,55 @@ class JobState:
         #: Whether the user has asked to end the job at once: hosts get little time to answer.
         self.is_immediate = False
         self.stop_requests = StopRequests(managed)
-        #: How long hosts have to answer that they stop their tasks; 0 if none was asked.
+        #: How long hosts may take to answer that they stop their tasks. 0 if none was asked.
         self.answer_seconds = 0.0
-        #: The last text that told what the job waits for, and the number of restarts that had begun then.
+        #: The last message about what the job waits for, and the number of restarts that had begun by then.
         self.last_wait: tuple[str, int] | None = None
         self._commands: list[Command] = []
 
     # ------------------------------------------------------------------ commands
 
     def emit(self, *commands: Command) -> None:
-        """Add commands."""
+        """Add commands for the launcher, which `drain_commands` returns."""
         self._commands += commands
 
     def tell(self, text: str, *, urgent: bool = False) -> None:
-        """Tell the user something; with ``urgent`` also a user who wants no messages."""
+        """Tell the user something.
+
+        Args:
+            text: The message.
+            urgent: Whether a user who wants no messages (``--quiet``) is told, too.
+        """
         self.emit(events.Tell(text, urgent))
 
     def set_timer(self, kind: TimerKind, seconds: float | None = None, key: str = "") -> None:
-        """Let a timer run out after these seconds. It replaces one of the same kind and key.
+        """Set a timer. It replaces an earlier timer of the same kind and key.
 
         Args:
             kind: What the timer is for.
-            seconds: None if `TIMER_SECONDS` has the seconds.
+            seconds: When it fires, in seconds from now. None if `TIMER_SECONDS` contains that.
             key: Tells timers of one kind apart.
         """
         self.emit(SetTimer(Timer(kind, key), TIMER_SECONDS[kind] if seconds is None else seconds))
 
     def cancel_timers(self, *kinds: TimerKind) -> None:
-        """Cancel the timers of these kinds, which have no keys."""
+        """Cancel the timers of these kinds, of which each job sets only one."""
         self.emit(*(CancelTimer(Timer(kind)) for kind in kinds))
 
     def start(self, record: TaskRecord) -> None:
-        """Start a task whose state is STARTING."""
+        """Tell the agent of its host to start a task, whose state is STARTING already."""
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
         attempt, steps = record.attempt, self.stop_sequence
         self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))
 
     def start_agent(self, host: HostRecord) -> None:
-        """Start a new agent on a lost host."""
+        """Let the launcher start a new agent on a lost host."""
         host.transition_to(HostState.RETURNING, "a new agent")
         self.emit(StartAgent(host.name))
 
     def drain_commands(self) -> list[Command]:
-        """Return the commands since the last call. What has become of tasks is first."""
+        """Return the commands since the last call. What has become of tasks comes first."""
         commands, self._commands = [*self.tasks.drain_changes(), *self._commands], []
         return commands
 
@@ -189,33 +218,43 @@ class JobState:
 
     @property
     def replaces_hosts(self) -> bool:
-        """Whether a new host (a container) takes the place of a lost one."""
+        """Whether a new host takes the place of a lost one: containers are made again."""
         return self.seconds_until_tasks_ended == 0
 
     @property
     def moves_tasks(self) -> bool:
-        """Whether tasks of a lost host move to other hosts."""
+        """Whether the tasks of a lost host move to other hosts, after they have certainly ended there."""
         return bool(self.seconds_until_tasks_ended)
 
     @property
     def is_placing(self) -> bool:
-        """Whether tasks move, and their new hosts are to hold ports."""
+        """Whether tasks of lost hosts move, and their new hosts have been chosen and are to hold ports."""
         return self.moving is not None and self.moving.is_placing
 
     def can_plan(self) -> bool:
-        """Return whether tasks start, the first time or on other hosts, when all hosts hold their ports."""
+        """Return whether the plan can be made as soon as all hosts hold their ports.
+
+        That is so before the first start, unless something has failed, and when tasks start on other hosts.
+        """
         return self.is_placing or (self.phase is Phase.STARTUP and self.failure is None)
 
     def was_done_before(self, at: float) -> bool:
-        """Return whether the job was done at this time: a task that ends later does not fail the job."""
+        """Return whether the job was done at this time, so that a task that ends later does not fail it.
+
+        Args:
+            at: The time in seconds since the epoch.
+        """
         return self.was_done and at >= self.tasks.decided_at
 
     def must_stop(self) -> bool:
-        """Return whether a failure stops the other tasks: ``--on-failure`` is ``stop``."""
+        """Return whether a failure stops the other tasks, which ``--on-failure stop`` asks for."""
         return self.failure is not None and self.policy.on_failure is OnFailure.STOP
 
     def is_done(self) -> bool:
-        """Return whether all deciding tasks have ended: the others are then stopped, which is a success."""
+        """Return whether all deciding tasks have ended.
+
+        The other tasks are then stopped, and the job succeeds.
+        """
         return not self.must_stop() and not self.tasks.deciding
 
     # ------------------------------------------------------------------ changes
@@ -223,8 +262,13 @@ class JobState:
     def fail(self, failure: Failure, exit_code: int) -> bool:
         """Record a failure of the job, unless an earlier one is known.
 
-        Events of several hosts arrive in any order. The end of a task has the time when it happened, every
-        other failure the time when it was noticed, now: so only the failure of a task can replace another.
+        Events of several hosts arrive in any order. The end of a task carries the time at which it happened,
+        every other failure the time at which it was noticed, which is now. So only the failure of a task can
+        replace another failure.
+
+        Args:
+            failure: The failure.
+            exit_code: The exit code of the job if this is its first failure.
 
         Returns:
             Whether it is the first failure by time.
@@ -261,7 +305,7 @@ class JobState:
         self.emit(CancelTimer(restart.timer))
 
     def stop_placing(self) -> None:
-        """No longer wait for the new hosts of tasks that move."""
+        """No longer wait for the new hosts of tasks that move: these are chosen again or not needed."""
         if self.moving is not None and self.moving.is_placing:
             self.moving.is_placing = False
             self.cancel_timers(TimerKind.READY, TimerKind.CHECK)

@@ -1,7 +1,7 @@
-"""How a job ends: it goes on, drains, stops and closes.
+"""The end of a job: it goes on, drains, stops or closes after the end of a task.
 
-Whatever ends a task or a host calls `continue_or_stop`, which decides whether the job goes on without it.
-This module knows neither requests of the user nor silent tasks: both use it.
+Whatever ends a task or a host calls `continue_or_stop`, which decides whether the job goes on without it. The
+other handlers use this module: it must know neither requests of the user nor silent tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.supervisor.commands import Timer, TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, TaskRecord
 from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, JobState, Phase, longest_stop
 
-#: Timers that have no use once the job is stopped.
+#: Timers that are useless once the job is stopped.
 _TIMERS_BEFORE_STOP = (
     TimerKind.JOB,
     TimerKind.READY,
@@ -29,16 +29,19 @@ _TIMERS_BEFORE_STOP = (
     TimerKind.SILENCE,
     TimerKind.PLACE,
 )
-#: Timers that have no use once every task is gone.
+#: Timers that are useless once every task is gone.
 _TIMERS_BEFORE_CLOSE = (TimerKind.END, TimerKind.ANSWER)
-#: A worker that printed between this number of ticks of `launcher.supervisor.stalls` does more than to serve
-#: a chief.
+#: A worker that only serves a chief prints a few lines at its start. One that printed before this many ticks
+#: of `launcher.supervisor.stalls` works by itself.
 _MIN_TICKS_AT_WORK = 5
 _ACTIVE_PHASES = (Phase.RUNNING, Phase.DRAINING)
 
 
 def continue_or_stop(state: JobState) -> None:
-    """After the end of a task let the job go on, or let it drain or stop."""
+    """Decide what the end of a task means for the job: it goes on, drains or stops.
+
+    Call it after every event that may have ended a task, when the state already shows that.
+    """
     if state.phase not in _ACTIVE_PHASES:
         _close_if_empty(state)
     elif _continues(state):
@@ -50,13 +53,13 @@ def continue_or_stop(state: JobState) -> None:
 
 
 def _continues(state: JobState) -> bool:
-    """Return whether there are tasks to wait for, and no failure stops them."""
+    """Return whether there are still tasks to wait for, and no failure stops them."""
     waited_for = state.tasks.drain.tasks if state.phase is Phase.DRAINING else state.tasks.deciding
     return bool(waited_for) and not state.must_stop()
 
 
 def _end_successfully(state: JobState) -> None:
-    """Stop the job that is done, or let tasks finish that have time for that."""
+    """Stop a job that is done, or let the tasks finish that have time for that (``--drain``)."""
     if not state.was_done:
         _tell_of_workers_at_work(state)
     state.was_done = True
@@ -73,7 +76,8 @@ def _end_successfully(state: JobState) -> None:
 def _tell_of_workers_at_work(state: JobState) -> None:
     """Tell the user that the end of the chief stops workers that were at work until then.
 
-    Under ParameterServerStrategy that is right, and workers print nothing but a few lines at their start.
+    Under ParameterServerStrategy this is right, and nobody is told: its workers only print a few lines at
+    their start.
     """
     at_work = [record for record in state.tasks.values() if _is_worker_at_work(state, record)]
     chief_decides = {task.role for task in state.tasks.all_deciding}.issubset(CHIEF_ROLES)
@@ -92,7 +96,7 @@ def _is_worker_at_work(state: JobState, record: TaskRecord) -> bool:
 
 
 def handle_drain_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Stop the tasks that did not finish in their time."""
+    """Stop the tasks that did not finish in the time that their role allows, while the job drains."""
     drain, before = state.tasks.drain, state.tasks.drain.tasks
     drain.elapsed_seconds = drain.next_seconds
     seconds = drain.update(state.tasks.values())
@@ -105,20 +109,20 @@ def handle_drain_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def may_finish(state: JobState, record: TaskRecord) -> bool:
-    """Return whether a task may still end by itself, because the job drains."""
+    """Return whether a task may still exit by itself, because the job is done and drains."""
     drain = state.tasks.drain
     is_kept = record.sidecar or record.task in drain.tasks or record.task in drain.serving
     return is_kept and state.phase is Phase.DRAINING
 
 
 def _drain(state: JobState, seconds: float) -> None:
-    """Let tasks finish for these seconds. Stop those that neither finish nor serve others."""
+    """Let tasks finish for these seconds, and stop those that neither finish nor serve others."""
     state.set_timer(TimerKind.DRAIN, seconds)
     stop_tasks(state, [record for record in state.tasks.values() if not may_finish(state, record)])
 
 
 def _stop_unneeded_services(state: JobState) -> None:
-    """Stop the services of a job that drains when all the tasks that finish are services themselves."""
+    """Stop the services that no task needs: while the job drains, only services are still to finish."""
     drain = state.tasks.drain
     if drain.serving and all(state.tasks[task].service for task in drain.tasks):
         stop_tasks(state, state.tasks.in_order(drain.serving))
@@ -129,15 +133,20 @@ def _stop_unneeded_services(state: JobState) -> None:
 
 
 def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
-    """Record the failure of a task, and tell the user of it unless it follows from the stop of the job.
+    """Record the failure of a task, and tell the user about it unless it follows from the stop of the job.
 
-    The task must be out of `TaskTable.alive`. `continue_or_stop` comes next.
+    The caller has removed the task from `TaskTable.alive`, and calls `continue_or_stop` next.
+
+    Args:
+        state: The state of the job.
+        failure: The failure of the task.
+        exit_code: The exit code of the job if this is its first failure.
     """
     is_first = state.fail(failure, exit_code)
     if state.phase not in _ACTIVE_PHASES:
         if is_first:
             state.tell(f"{failure.text}; this is the first failure")
-    elif state.tasks.alive:  # else the failure report follows
+    elif state.tasks.alive:  # Without any, the failure report follows at once and says the same.
         goes_on = _continues(state) or _will_drain(state)
         state.tell(describe.failure_beside_others(state, failure.text, goes_on=goes_on))
 
@@ -150,7 +159,7 @@ def _will_drain(state: JobState) -> bool:
 
 
 def stop(state: JobState) -> None:
-    """Stop every task that runs, and cancel those that were not started."""
+    """Stop every task that runs, cancel those that were not started, and close the agents if none is left."""
     state.phase = Phase.STOPPING
     state.cancel_restarts(state.tasks)
     state.cancel_timers(*_TIMERS_BEFORE_STOP)
@@ -172,13 +181,14 @@ def stop_tasks(
     sequence: StopSequence = (),
     cause: str = "the job is over",
 ) -> None:
-    """Stop tasks whose own process has not ended. A task that is being stopped gets no second command.
+    """Stop tasks whose own process has not ended. A task that is already being stopped gets no second
+    command.
 
     Args:
         state: The state of the job.
         records: The tasks.
-        sequence: The stop sequence. That of the job if it is empty.
-        cause: Why they are stopped, for the history of the states.
+        sequence: The stop sequence. If it is empty, the stop sequence of the job is used.
+        cause: Why they are stopped, for the history of their states.
     """
     stopped = []
     for record in records:
@@ -193,7 +203,13 @@ def stop_tasks(
 
 
 def send_stops(state: JobState, records: Iterable[TaskRecord], sequence: StopSequence) -> None:
-    """Tell the agents of these tasks to stop them, by one command for each host."""
+    """Tell the agents of these tasks to stop them, by one command for each host.
+
+    Args:
+        state: The state of the job.
+        records: The tasks.
+        sequence: The signals that the agents send, each with the seconds until the next one.
+    """
     tasks: dict[str, list[TaskId]] = {}
     for record in records:
         tasks.setdefault(record.host, []).append(record.task)
@@ -201,7 +217,7 @@ def send_stops(state: JobState, records: Iterable[TaskRecord], sequence: StopSeq
 
 
 def _close_if_empty(state: JobState) -> None:
-    """Close the agents of a job that is being stopped when every task is gone."""
+    """Close the agents of a job that is being stopped, once every task is gone."""
     if state.tasks.open or state.phase is not Phase.STOPPING:
         return
     state.phase = Phase.CLOSING
@@ -214,7 +230,7 @@ def _close_if_empty(state: JobState) -> None:
 
 
 def finish_if_closed(state: JobState) -> None:
-    """Finish the job when every agent is closed or lost."""
+    """Let the job be over once every agent is closed or lost."""
     if not state.hosts.has_any(*ACTIVE_STATES):
         state.phase = Phase.OVER
 
@@ -223,7 +239,7 @@ def finish_if_closed(state: JobState) -> None:
 
 
 def handle_notice_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Tell the user once what the job waits for."""
+    """Tell the user what the job waits for, unless the last message said the same."""
     text = describe.wait(state)
     if not text:
         return

@@ -1,10 +1,13 @@
-"""Which tasks are silent.
+"""Finds the tasks that are silent. `launcher.supervisor.stalls` calls it at each tick and decides what
+follows.
 
-A task is silent when it has printed nothing for the limit, and neither has any other task, or one of its role
-prints. Services and sidecars do not count: a ps prints nothing in ``server.join()``. Beside a chief and a ps,
-workers are servers, too, and are silent only when the chief is.
+A task is silent when it has printed nothing for the limit, and neither has any other task; or, beside others
+that print, when one of them belongs to its role. Services and sidecars do not count: a ps prints nothing in
+``server.join()``. Beside a chief and a ps, workers are servers, too, and count as silent only when the chief
+is.
 
-Silence is counted in ticks of one timer, so the time in which the launcher is suspended counts as one tick.
+Silence is counted in ticks of one timer and not in seconds: the time in which the launcher is suspended then
+counts as one tick.
 """
 
 from __future__ import annotations
@@ -17,25 +20,28 @@ from launcher.supervisor.state import JobState
 
 TICKS_IN_LIMIT = 10
 _MIN_TICK_SECONDS = 0.1
-#: The limit without ``--stall``, after which a line tells of silent tasks.
+#: Without ``--stall``, a message names the tasks that are silent for this long.
 _DEFAULT_LIMIT_SECONDS = 60.0
 
 
 def tick_seconds(state: JobState) -> float:
-    """Return the time between two ticks."""
+    """Return the seconds between two ticks: a tenth of ``--stall``, or of the default limit without it."""
     return max(_MIN_TICK_SECONDS, (state.policy.stall or _DEFAULT_LIMIT_SECONDS) / TICKS_IN_LIMIT)
 
 
 def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[TaskRecord]:
-    """Return the silent tasks in the order of the table.
+    """Return the silent tasks in the order of the table. The module says when a task is silent.
 
     Args:
         state: The state of the job.
-        limit: The limit in ticks.
-        limit_beside_others: The limit for tasks beside others that print.
+        limit: How many ticks a task may print nothing when no other task prints.
+        limit_beside_others: How many ticks it may print nothing when another task of its role prints.
+
+    Returns:
+        The records of the tasks, empty if no task is silent.
     """
     if state.stalls.ticks - state.stalls.since <= limit:
-        return []  # the silence of all tasks counts from then on, or from later
+        return []  # No task can be silent for longer, because silence counts only from this tick on.
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in state.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(state, record, limit)]
@@ -60,10 +66,10 @@ def _is_silent(state: JobState, record: TaskRecord, limit: int) -> bool:
 
 
 def last_tick(state: JobState, record: TaskRecord) -> int:
-    """Return the tick from which the silence of a task counts."""
+    """Return the tick from which the silence of a task counts: its start, its last output, or the job's."""
     return max(record.current.start_tick, record.current.output_tick or 0, state.stalls.since)
 
 
 def has_ended(state: JobState, task: TaskId) -> bool:
-    """Return whether a task is gone for good."""
+    """Return whether a task has ended and will not start again."""
     return task not in state.tasks.open and task not in state.tasks.restarting

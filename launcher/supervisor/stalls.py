@@ -1,7 +1,8 @@
-"""What follows from silence: `--stall` stops silent tasks; without it, a line names them.
+"""Handles silence: ``--stall`` stops silent tasks, and without it a message names them.
 
-`launcher.supervisor.silence` decides which tasks are silent. Lines in which TensorFlow says that it waits are
-silence, too. Nothing counts while output is delayed on its way, and while tasks are to start again.
+The machine calls `handle_tick` at each tick of a timer, and `observe_output` for each piece of output;
+`launcher.supervisor.silence` decides which tasks are silent. Lines in which TensorFlow says that it waits
+count as silence, too. Silence does not count while output is delayed on its way or tasks start again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, silent_tasks, tick_seconds
 from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, SIGABRT, STACKS_SECONDS, JobState, Phase
 
-#: Without ``--stall``: how much longer the limit is for tasks beside others that print.
+#: How much longer the limit is for tasks beside others that print, without ``--stall``.
 _BESIDE_OTHERS_FACTOR = 5
-#: Without ``--stall`` each line about silence doubles the limit, at most this often.
+#: Without ``--stall`` each message about silence doubles the limit, at most this often.
 _MAX_DOUBLINGS = 10
 _STACKS_STOP_SEQUENCE: StopSequence = ((SIGABRT, STACKS_SECONDS), *IMMEDIATE_STOP_SEQUENCE)
 #: Lines in which TensorFlow says that it waits.
@@ -31,22 +32,22 @@ _WAIT_PATTERN = (
     rb"(?m)^.*(?:CreateSession still waiting for response from worker: |Waiting for \d+/\d+ tasks to connect"
     rb"|Waiting for model to be ready\.|Example stragglers:).*\n?|^/job:\w+/replica:0/task:\d+\n?"
 )
-#: Each such line has one of these. They are found faster than the pattern.
+#: Each such line contains one of these words, which are found faster than the pattern.
 _WAIT_WORDS = (b"aiting for ", b"stragglers:")
 #: The line in which a session of TensorFlow 1 says for which task it waits.
 _SESSION_PATTERN = rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)"
 _MAX_WAIT_BYTES = 4000
-#: How many pieces of output in a row must say that a session waits, until the user is told.
+#: The user is told that a session waits when this many pieces of output in a row say so.
 _MIN_WAITING_PIECES = 3
 
 
 def set_tick_timer(state: JobState) -> None:
-    """Set the timer of the next tick."""
+    """Set the timer for the next tick, at which silent tasks are looked for."""
     state.set_timer(TimerKind.SILENCE, tick_seconds(state))
 
 
 def handle_output_delayed(state: JobState, event: events.OutputDelayed) -> None:
-    """Let silence count only from now on: output may be on its way."""
+    """Let the silence of all tasks count only from now on, because their output may be delayed on its way."""
     state.stalls.since = state.stalls.ticks
 
 
@@ -54,7 +55,13 @@ def handle_output_delayed(state: JobState, event: events.OutputDelayed) -> None:
 
 
 def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
-    """Note that a task has printed something, and whether that says only that TensorFlow waits."""
+    """Note that a task has printed something, and whether it says only that TensorFlow waits.
+
+    Args:
+        state: The state of the job.
+        record: The task.
+        data: The piece of output.
+    """
     attempt = record.current
     if _only_waits(data):
         attempt.waiting_pieces += 1
@@ -66,13 +73,20 @@ def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
 
 
 def _only_waits(data: bytes) -> bool:
-    """Return whether all lines of this output say that TensorFlow waits."""
+    """Return whether every line of this output says that TensorFlow waits for something."""
     may_wait = len(data) <= _MAX_WAIT_BYTES and any(word in data for word in _WAIT_WORDS)
     return may_wait and not re.sub(_WAIT_PATTERN, b"", data).strip()
 
 
 def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> None:
-    """Note for which task a session of TensorFlow 1 waits, and tell the user of the first one that does."""
+    """Note for which task a session of TensorFlow 1 waits, and tell the user the first time that one waits
+    long.
+
+    Args:
+        state: The state of the job.
+        record: The task that printed.
+        data: A piece of its output in which TensorFlow says that it waits.
+    """
     found = re.search(_SESSION_PATTERN, data)
     awaited = TaskId(b"/".join(found.groups()).decode()) if found else None
     if awaited is None or awaited not in state.tasks:
@@ -88,12 +102,15 @@ def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> N
 
 
 def handle_tick(state: JobState, timer: Timer, at: float) -> None:
-    """Look for silent tasks, and stop or name them."""
+    """Look for silent tasks. With ``--stall`` stop them, without it tell the user about them.
+
+    Without ``--stall`` every message doubles the limit, so that a long job is not full of messages.
+    """
     if state.phase is not Phase.RUNNING:
         return
     set_tick_timer(state)
     state.stalls.ticks += 1
-    if state.tasks.restarting:  # silence counts only when they have started
+    if state.tasks.restarting:  # Silence counts again when they have started.
         state.stalls.since = state.stalls.ticks
     if state.policy.stall:
         if silent := silent_tasks(state, TICKS_IN_LIMIT, TICKS_IN_LIMIT):
@@ -106,7 +123,7 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _stop_silent(state: JobState, silent: Sequence[TaskRecord], at: float) -> None:
-    """Stop silent tasks, which are one failure together, and start them again or let the job fail."""
+    """Stop the silent tasks, then start them again or let the job fail. Together they are one failure."""
     for record in silent:
         record.current.has_stalled = True
         state.tasks.alive.discard(record.task)

@@ -1,8 +1,8 @@
-"""What the user reads about tasks, hosts, restarts and the end of the job.
+"""The messages about tasks, hosts, restarts and the end of the job.
 
-Each function puts into words what another module has decided, and changes nothing. It returns a text, or the
-`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks. A text of one
-line is where the user is told it.
+Each function puts into words what another module of the supervisor has decided, and changes nothing. It
+returns a text, or the `Failure` that contains it. `launcher.supervisor.describe_stalls` does the same for
+silent tasks. A text that needs no function is written where the user is told it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from launcher.supervisor.commands import TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, HostRecord, HostState, Restart, TaskRecord
 from launcher.supervisor.state import TIMER_SECONDS, JobState, Phase
 
-#: How long, at most, TensorFlow's collectives take to fail after a peer has ended.
+#: How long TensorFlow's collectives take at most to fail after a peer has ended.
 _COLLECTIVE_FAILURE_SECONDS = 60.0
-#: A pause before a restart that is shorter is not worth a number.
+#: A shorter pause before a restart is called "at once".
 _MIN_SHOWN_PAUSE_SECONDS = 0.1
 _MAX_NAMED_PIDS = 10
 STOPPED_OUTSIDE = "its agent was stopped from outside; it stops its tasks"
@@ -39,19 +39,33 @@ _SIGNAL_HINTS = {
 
 
 def time_limit(seconds: float, written: str = "") -> str:
-    """Return a time limit as the user wrote it, ``2h``, or in seconds if that had no unit, ``0.5s``."""
+    """Return a time limit as the user wrote it, or in seconds if the user wrote no unit.
+
+    Args:
+        seconds: The limit.
+        written: What the user wrote, as in ``2h``. Empty if that is not known.
+
+    Returns:
+        A text like ``2h`` or ``0.5s``.
+    """
     return written if written[-1:].isalpha() else f"{seconds:.10g}s"
 
 
 def on_host(state: JobState, host_name: str) -> str:
-    """Return `` on node1``; nothing for this machine, and for a container that is named after its task."""
+    """Return `` on node1`` to append to the name of a task, or an empty text if the host is obvious.
+
+    It is obvious if it is this machine, or a container that is named after its task.
+    """
     tasks = state.hosts[host_name].tasks
     is_obvious = is_loopback(host_name) or any(record.task.is_own_host(host_name) for record in tasks)
     return "" if is_obvious else f" on {host_name}"
 
 
 def host_with_node(state: JobState, host_name: str) -> str:
-    """Return the name of a host, and of a pod or a container also where it runs: ``worker-0 on n2``."""
+    """Return the name of a host.
+
+    A pod or a container also gets the name of its machine: ``worker-0 on n2``.
+    """
     nodes = {record.node for record in state.hosts[host_name].tasks if record.node}
     return " on ".join([host_name, *sorted(nodes)])
 
@@ -60,7 +74,11 @@ def host_with_node(state: JobState, host_name: str) -> str:
 
 
 def wait(state: JobState) -> str:
-    """Return what the job waits for, ``waiting for worker/0 to end``; nothing if that is not worth a line."""
+    """Return what the job waits for, as in ``waiting for worker/0 to end``.
+
+    Returns:
+        The message. Empty if the wait is not worth one.
+    """
     if state.phase is Phase.STARTUP:
         holding = join_names(state.hosts.names(HostState.HOLDING))
         return f"waiting for {f'the agent on {holding}' if holding else 'the hosts to connect to each other'}"
@@ -95,7 +113,12 @@ def _wait_for_tasks(state: JobState, tasks: Collection[TaskId], to_do: str) -> s
 
 
 def late_host(state: JobState, kind: TimerKind) -> str:
-    """Return why a host is lost that did not answer before this timer ran out."""
+    """Return why a host is lost that did not answer before a timer fired.
+
+    Args:
+        state: The state of the job.
+        kind: What the timer was for.
+    """
     limit = time_limit(TIMER_SECONDS.get(kind, state.answer_seconds))
     reasons = {
         TimerKind.READY: f"no answer from its agent in {limit}",
@@ -113,13 +136,25 @@ def late_host(state: JobState, kind: TimerKind) -> str:
 
 
 def start_failure(state: JobState, record: TaskRecord, event: events.TaskNotStarted) -> Failure:
-    """Return the failure of a task that could not be started."""
+    """Return the failure of a task that could not be started.
+
+    Args:
+        state: The state of the job.
+        record: The task.
+        event: What its agent said about it.
+    """
     text = f"{record.task} could not be started{on_host(state, event.host)}: {event.why}"
     return _task_failure(record, event.at, text)
 
 
 def exit_failure(state: JobState, record: TaskRecord, event: events.TaskExited) -> Failure:
-    """Return the failure of a task that has exited."""
+    """Return the failure of a task whose process has exited.
+
+    Args:
+        state: The state of the job.
+        record: The task, whose attempt contains the exit already.
+        event: The exit.
+    """
     started_at = record.current.started_at
     after = "" if started_at is None else f" after {duration(event.at - started_at)}"
     attempt = f" (attempt {record.attempt})" if record.attempt > 1 else ""
@@ -149,7 +184,17 @@ def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
 
 
 def peers_hint(state: JobState, failure: Failure) -> str:
-    """Return advice for a Python program whose peers had succeeded shortly before it failed, or nothing."""
+    """Return advice for a Python program that failed shortly after its peers had succeeded.
+
+    Tasks that communicate collectively must finish together: the first that exits makes the others fail.
+
+    Args:
+        state: The state of the job.
+        failure: The failure of the job.
+
+    Returns:
+        The advice. Empty if it does not apply to this failure.
+    """
     record = state.tasks.get(failure.task or TaskId(""))
     failed_by_itself = failure.reason in (Reason.EXIT, Reason.SIGNAL)
     if record is None or record.service or not record.runs_python or not failed_by_itself:
@@ -169,12 +214,12 @@ def peers_hint(state: JobState, failure: Failure) -> str:
 
 
 def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) -> str:
-    """Return that a task did not end on SIGTERM, and what follows.
+    """Return that a task did not exit on SIGTERM, and which signals follow.
 
     Args:
         state: The state of the job.
         record: The task.
-        names_task: Whether the line is about this task, and not about all further ones.
+        names_task: Whether the message is about this task, and not about all further ones.
     """
     subject = str(record.task) if names_task else "more tasks"
     if record.current.status.known:
@@ -187,13 +232,19 @@ def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) ->
 
 
 def unkillable_processes(state: JobState, event: events.TaskGone) -> str:
-    """Return that SIGKILL did not end processes of a task."""
+    """Return that SIGKILL did not stop some processes of a task."""
     pids = join_names([str(pid) for pid in event.unkillable], most=_MAX_NAMED_PIDS)
     return f"{event.task}: SIGKILL did not stop pid {pids}{on_host(state, event.host)}"
 
 
 def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
-    """Return that a task failed, and what that means for the others."""
+    """Return that a task failed, and what that means for the tasks that are still alive.
+
+    Args:
+        state: The state of the job.
+        text: What happened to the task.
+        goes_on: Whether the other tasks run on.
+    """
     others = len(state.tasks.alive)
     if goes_on:
         return f"{text}; {plural(others, 'task')} left"
@@ -204,20 +255,20 @@ def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
 
 
 def host_loss(host: HostRecord) -> str:
-    """Return how a host is lost that is about to get the state LOST: ``is lost``."""
+    """Return how a host is lost, as in ``is lost``. Call it before the host gets the state LOST."""
     if host.state is HostState.RETURNING:
         return "cannot be made again"
     return "cannot be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
 
 
 def host_lost(state: JobState, host: HostRecord, why: str) -> str:
-    """Return that a host is lost that is about to get the state LOST."""
+    """Return that a host is lost, and why. Call it before the host gets the state LOST."""
     name = host.name if host.state is HostState.RETURNING else host_with_node(state, host.name)
     return f"host {name} {host_loss(host)}: {why}"
 
 
 def unreachable(host_name: str, address: str, why: str) -> str:
-    """Return that a host cannot connect to another one."""
+    """Return that a host cannot connect to the address of another host, and what to do."""
     return f"{host_name} cannot reach {address}: {why} ({ADDRESS_ADVICE})"
 
 
@@ -241,7 +292,14 @@ def missing_environments(state: JobState) -> tuple[str, str]:
 
 
 def restart(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
-    """Return why and when tasks start again."""
+    """Return that a task has failed, and which tasks start again because of that, and when.
+
+    Args:
+        state: The state of the job.
+        restart: The restart.
+        record: The task that failed.
+        failure: Its failure.
+    """
     pause = restart.pause_seconds
     when = f"in {duration(pause)}" if pause >= _MIN_SHOWN_PAUSE_SECONDS else "at once"
     number = _restart_number(state, restart)
@@ -251,7 +309,7 @@ def restart(state: JobState, restart: Restart, record: TaskRecord, failure: Fail
 
 
 def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterable[str] | None) -> str:
-    """Return that the tasks of a lost host start elsewhere.
+    """Return that the tasks of a lost host start again elsewhere.
 
     Args:
         state: The state of the job.
@@ -276,12 +334,12 @@ def _restart_number(state: JobState, restart: Restart) -> str:
 
 
 def no_room_for(state: JobState, tasks: Iterable[TaskRecord]) -> str:
-    """Return that the tasks of a lost host cannot move."""
+    """Return that no other host has room for these tasks, whose host is lost."""
     return f"no other host has room for {state.tasks.names_of(tasks)}"
 
 
 def no_room(state: JobState, restart: Restart) -> Failure:
-    """Return the failure of a job whose tasks have no host any longer."""
+    """Return the failure of a job whose tasks cannot move, because no host has room for them."""
     lost = [*restart.lost_hosts]
     stranded = [task for host in lost for task in state.hosts[host].main_tasks]
     hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {join_names(lost)} are"
@@ -291,7 +349,7 @@ def no_room(state: JobState, restart: Restart) -> Failure:
 
 
 def cannot_restart(record: TaskRecord, at: float) -> Failure:
-    """Return the failure of a job with a task whose last attempt could not be killed."""
+    """Return the failure of a job with a task that cannot start again, as SIGKILL did not stop it."""
     text = f"{record.task} cannot start again: SIGKILL did not stop its last attempt"
     return Failure(reason=Reason.LAUNCHER, task=None, host=record.host, at=at, text=text)
 
@@ -300,7 +358,7 @@ def cannot_restart(record: TaskRecord, at: float) -> Failure:
 
 
 def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
-    """Return that the end of the chief stops workers that were at work."""
+    """Return that the end of the chief stops workers that still printed, and which options prevent that."""
     return (
         f"the chief is done, and {state.tasks.names_of(at_work)} still printed: stopped;"
         " `--done-when workers` waits for workers, `--drain 60s` gives them time to finish"
@@ -308,13 +366,13 @@ def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
 
 
 def drain_over(state: JobState, late: Iterable[TaskId]) -> str:
-    """Return that tasks did not finish in the time that they had."""
+    """Return that tasks did not finish within the time that they had after the end of the job."""
     limit = time_limit(state.tasks.drain.elapsed_seconds)
     return f"{state.tasks.names(late)} did not finish within {limit} of the job's end: stopped"
 
 
 def stop(state: JobState) -> str:
-    """Return what a stop of the job means for its tasks."""
+    """Return what a stop of the job means for its tasks, as in ``stopping 3 tasks``."""
     if state.phase is Phase.STARTUP:
         return "no task was started yet"
     running = state.tasks.alive or state.tasks.open
@@ -338,7 +396,7 @@ def _how_to_kill(state: JobState, event: events.StopAsked) -> str:
 
 
 def stop_continues(state: JobState, event: events.StopAsked) -> str:
-    """Return what a job waits for that was already about to end when a request came."""
+    """Return what a job that already stops waits for, as an answer to one more request to stop it."""
     if state.phase is Phase.CLOSING:
         return f"{event.who}: {wait(state)}; {event.who} again ends the wait"
     tasks = plural(len(state.tasks.open), "task")
@@ -346,12 +404,18 @@ def stop_continues(state: JobState, event: events.StopAsked) -> str:
 
 
 def job_time_limit(state: JobState) -> str:
-    """Return the time limit of the job as the user wrote it."""
+    """Return the time limit of the job (``--timeout``) as the user wrote it."""
     return time_limit(state.policy.timeout or 0.0, state.policy.timeout_text)
 
 
 def timeout(state: JobState, at: float, hint: str) -> Failure:
-    """Return the failure of a job that took longer than its time limit."""
+    """Return the failure of a job that took longer than its time limit.
+
+    Args:
+        state: The state of the job.
+        at: When the limit was over, in seconds since the epoch.
+        hint: What the user may do about it. Empty if nothing is known.
+    """
     limit = job_time_limit(state)
     ended = [
         f"{record.task} ended after {duration(record.current.ended_at - record.current.started_at)}"

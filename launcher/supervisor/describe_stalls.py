@@ -1,4 +1,8 @@
-"""What the user reads about silent tasks: the likely cause of the silence, and what to do."""
+"""The messages about silent tasks: the likely cause of the silence, and what to do.
+
+`launcher.supervisor.stalls` and `launcher.supervisor.requests` call it. Like `launcher.supervisor.describe`
+it changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _NO_CHIEF_ADVICE = (
     " starts one; else: "
 )
 _COLLECTIVE_ADVICE = "tasks that communicate collectively must finish together"
-# Python prints no stacks on SIGTERM, with which the time limit stops tasks, by itself.
+# The time limit stops tasks by SIGTERM, on which Python prints no stacks unless the program asks for it.
 _FAULTHANDLER_ADVICE = (
     "let the program call faulthandler.register(signal.SIGTERM, chain=True) (after it made its tf.distribute"
     " strategy, which may handle SIGTERM itself): its log then has its stacks"
@@ -35,7 +39,10 @@ _FAULTHANDLER_ADVICE = (
 
 
 def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> Failure:
-    """Return the one failure of tasks that were silent for ``--stall``."""
+    """Return the failure of tasks that were silent for longer than ``--stall``.
+
+    They are one failure together.
+    """
     limit = time_limit(state.policy.stall or 0.0, state.policy.stall_text)
     return Failure(
         reason=Reason.STALLED,
@@ -49,21 +56,31 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
 
 
 def silent_line(state: JobState, silent: Sequence[TaskRecord]) -> str:
-    """Return a line about silent tasks of a job without ``--stall``."""
+    """Return the message about silent tasks of a job without ``--stall``."""
     since = max(last_tick(state, record) for record in silent)
     limit = duration((state.stalls.ticks - since - 1) * tick_seconds(state))
     return f"{_silence(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
 
 
 def waits_for_task(state: JobState, record: TaskRecord, awaited: TaskId) -> str:
-    """Return that the session of a task waits for another task, and what to do."""
+    """Return that the session of a task of TensorFlow 1 waits for another task, and what to do.
+
+    Args:
+        state: The state of the job.
+        record: The task that waits.
+        awaited: The task that it waits for.
+    """
     ended = [awaited] if has_ended(state, awaited) else []
     advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended)
     return f"{record.task} waits for {awaited}{', which has ended' if ended else ''}: {advice}"
 
 
 def hint_at_timeout(state: JobState) -> str:
-    """Return how to find out why tasks are silent when the time limit ends the job, or nothing."""
+    """Return how to find out why tasks were silent when the time limit stopped the job.
+
+    Returns:
+        The hint. Empty if no task of a Python program was silent.
+    """
     ticks = min(TICKS_IN_LIMIT, state.stalls.ticks // 2)
     silent = [record for record in silent_tasks(state, ticks, ticks) if record.runs_python]
     if not silent:
@@ -81,7 +98,13 @@ def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
 
 
 def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) -> str:
-    """Return the likely cause of a silence and what to do; ``otherwise`` if no cause is known."""
+    """Return the likely cause of a silence and what to do.
+
+    Args:
+        state: The state of the job.
+        silent: The silent tasks.
+        otherwise: What to return if no cause is known.
+    """
     if not any(record.runs_python or record.current.awaited_task for record in silent):
         return otherwise
     cause = _awaited(state, silent) or _ended_before(state) or _started_again_alone(state, silent)
@@ -91,7 +114,10 @@ def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) ->
 
 
 def _awaited(state: JobState, silent: Sequence[TaskRecord]) -> str:
-    """Return for which tasks sessions of TensorFlow 1 wait, and what to do, or nothing."""
+    """Return for which tasks the sessions of silent tasks wait, and what to do. Empty if they wait for none.
+
+    Only sessions of TensorFlow 1 say for which task they wait.
+    """
     awaited = {record.current.awaited_task for record in silent if record.current.awaited_task}
     if not awaited:
         return ""
@@ -101,7 +127,7 @@ def _awaited(state: JobState, silent: Sequence[TaskRecord]) -> str:
 
 
 def _ended_before(state: JobState) -> str:
-    """Return which peers of the silent tasks have ended, and what to do, or nothing."""
+    """Return which peers of the silent tasks have ended, and what to do. Empty if none has ended."""
     ended = [task.task for task in state.tasks.values() if not task.service and has_ended(state, task.task)]
     if not ended:
         return ""
@@ -111,7 +137,7 @@ def _ended_before(state: JobState) -> str:
 
 
 def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
-    """Return which tasks started again before the others became silent, and what to do, or nothing."""
+    """Return which tasks started again before the others became silent, and what to do. Empty if none did."""
     again = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
     others = [record for record in silent if not record.earlier]
     if not again or not others:
@@ -124,7 +150,10 @@ def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
 
 
 def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
-    """Return whether all workers are silent since their start, beside a ps and without a chief."""
+    """Return whether all workers have been silent since their start, beside a ps and without a chief.
+
+    Workers of ParameterServerStrategy wait for a chief, and print nothing without one.
+    """
     roles = {task.role for task in state.tasks}
     workers = [record for record in state.tasks.values() if record.role.name == "worker"]
     attempts = [record.current for record in silent]
@@ -134,5 +163,8 @@ def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
 
 
 def _done_when_chief(state: JobState, ended: Sequence[TaskId]) -> str:
-    """Return advice for a job that waits for workers though worker 0, its chief, has ended, or nothing."""
+    """Return the advice to use ``--done-when chief``. Empty if it does not fit.
+
+    It fits a job that waits for all workers although worker 0, which acts as its chief, has ended.
+    """
     return _DONE_WHEN_CHIEF_ADVICE if TaskId("worker/0") in ended and not state.policy.done_when else ""

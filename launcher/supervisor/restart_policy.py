@@ -1,6 +1,9 @@
-"""The policy of restarts: whether a failed task starts again, which tasks with it, and after how long.
+"""The policy of restarts: whether a failed task starts again, which tasks with it, and after which pause.
 
-``--restart auto`` knows what TensorFlow's strategies can take back:
+`launcher.supervisor.restarting` asks it after each failure, and does what it says. The policy itself starts
+and stops nothing.
+
+``--restart auto`` knows what TensorFlow's strategies can recover from:
 
 =====================  ====================================================================================
 ps, no chief           (classic) every task alone
@@ -32,18 +35,18 @@ from launcher.supervisor.records import Restart, Stage, TaskRecord
 PREEMPTED_EXIT_CODE = 42
 #: An exit with that code after fewer seconds counts as a failure.
 _MIN_PREEMPTION_SECONDS = 10.0
-#: When a task has run for so long, its earlier restarts no longer count.
+#: When a task has run for this long, its earlier restarts no longer count.
 _FORGIVEN_AFTER_SECONDS = 600.0
-#: The pause between two starts of a task that fails for the first time. Each later one is twice as long.
+#: The pause between the first two starts of a task. Each later pause is twice as long.
 FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 #: The part of a pause that is added at random, so that tasks do not start at the same moment.
 _PAUSE_JITTER = 0.25
 #: Exit codes of a program that cannot be run, or is not found.
 _NO_PROGRAM_EXIT_CODES = (126, 127)
-#: After so many failures with one cause, and no progress between them, a task does not start again.
+#: After this many failures with one cause, and no progress between them, a task does not start again.
 MAX_ALIKE_FAILURES = 3
-#: Signals that others send: the cause is not in the program, nor in what it waits for.
+#: Signals that come from outside: the cause is neither in the program nor in what it waits for.
 OUTSIDE_SIGNALS = (1, 2, 9, 15)
 _STEP_WORDS = (b"step", b"epoch", b"round", b"iteration", b"batch")
 #: How many bytes at the end of a piece of output are searched for the number of a step.
@@ -64,12 +67,12 @@ def _random() -> float:
 
 
 class RestartPolicy:
-    """The policy of one job, and what it has used of its restarts.
+    """The policy of restarts of one job, and the restarts that it has used up.
 
     Args:
-        spec: The roles and the policy.
+        spec: The roles and the policy of the job.
         placement: The tasks of the job.
-        jitter: Returns random numbers from 0 to 1.
+        jitter: Returns random numbers from 0 to 1, which spread the starts of tasks.
     """
 
     def __init__(self, spec: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
@@ -78,33 +81,44 @@ class RestartPolicy:
         self.limit = spec.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
-        #: How often each task failed and was started again: restarts that count, and all.
+        #: How often each task was started again by a restart that counts.
         self._counted: dict[TaskId, int] = {}
+        #: How often each task was started again at all.
         self._restarted: dict[TaskId, int] = {}
-        #: The cause of each task's last failure, and how many in a row had it since the last progress.
+        #: The cause of each task's last failure, and how many failures in a row since the last progress had
+        #: this cause.
         self._alike: dict[TaskId, tuple[str, int]] = {}
-        #: The numbers of steps, epochs and the like that each task printed last before the last failure
-        #: that counts, and those since then.
+        #: The numbers of steps, epochs and the like that each task had printed last at the last failure that
+        #: counts.
         self._steps_before: dict[tuple[TaskId, bytes], int] = {}
+        #: The numbers that each task has printed since then.
         self._steps: dict[tuple[TaskId, bytes], int] = {}
 
     @property
     def has_restarts_left(self) -> bool:
-        """Whether one more failure may lead to a restart."""
+        """Whether one more failure may lead to a restart that counts."""
         return self._made < self.limit
 
     @property
     def _made(self) -> int:
-        """The number of restarts that count."""
+        """The number of restarts that count against ``--restarts``."""
         return self._policy.restarts_before + sum(self._counted.values())
 
     def allows_restart(self, tasks: Iterable[TaskId]) -> bool:
-        """Return whether the user wants restarts, and does not exclude one of these tasks from them."""
+        """Return whether the user wants restarts, and excludes none of these tasks from them."""
         roles = [self._roles[task] for task in tasks]
         return self.limit > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
 
     def refusal(self, task: TaskId, status: ExitStatus) -> str:
-        """Return why `after` returned None, for the user; empty if the user asked for no restart."""
+        """Return why a task does not start again, for the user. Call it when `after` has returned None.
+
+        Args:
+            task: The task.
+            status: How it ended.
+
+        Returns:
+            The reason. Empty if the user asked for no restart, so that there is nothing to explain.
+        """
         if not self.limit or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM_EXIT_CODES:
@@ -115,19 +129,19 @@ class RestartPolicy:
         return f"not started again: {code} is not retryable" if self.is_permanent(task, status) else ""
 
     def is_permanent(self, task: TaskId, status: ExitStatus) -> bool:
-        """Return whether the task has a role with ``retryable:``, and this exit code is not in it."""
+        """Return whether the role of a task has ``retryable:``, and this exit code is not among its codes."""
         codes = self._roles[task].retryable
         return codes is not None and not any(status.shell in some for some in codes)
 
     def observe_output(self, task: TaskId, data: bytes) -> None:
-        """Note the number of a step in the output of a task."""
+        """Note the numbers of steps, epochs and the like at the end of a piece of output of a task."""
         end = data[-_SEARCHED_BYTES:].lower()
         for word, pattern in _STEP_PATTERNS.items():
             if word in end and (numbers := re.findall(pattern, end)):
                 self._steps[task, word] = int(numbers[-1])
 
     def _note_progress(self) -> None:
-        """Forget the causes of failures if the job has made progress since the last call."""
+        """Forget the causes of earlier failures if the job has made progress since the last call."""
         before = self._steps_before
         if any(number > before.get(key, -1) for key, number in self._steps.items()):
             self._alike.clear()
@@ -135,13 +149,16 @@ class RestartPolicy:
         self._steps.clear()
 
     def futility(self, record: TaskRecord, *, counts: bool) -> str:
-        """Return why another attempt of a task that failed is of no use, or nothing.
+        """Return why another attempt of a task that failed is useless.
 
-        Call it once for each failure, when all output of the task is here.
+        Call it once for each failure, when all output of the task has arrived.
 
         Args:
             record: The task.
-            counts: Whether the restart counts.
+            counts: Whether the restart counts against ``--restarts``.
+
+        Returns:
+            The reason. Empty if another attempt may help.
         """
         attempt = record.current
         ended_by_itself = not attempt.has_stalled and attempt.status.signal is None
@@ -167,14 +184,18 @@ class RestartPolicy:
         *,
         counted: bool = True,
     ) -> Restart | None:
-        """Return what starts again after the failure of a task; None if nothing does.
+        """Decide what starts again after the failure of a task, and count the restart.
 
         Args:
             task: The task that failed.
             status: How it ended.
-            ran: How long it ran, in seconds; 0 if it never started.
+            ran: How many seconds it ran. 0 if it never started.
             others: Tasks that have failed together with it.
-            counted: Whether the failure is one of its own, and not that of another task or a preemption.
+            counted: Whether the failure is one of its own, and not a consequence of another failure or a
+                preemption.
+
+        Returns:
+            The restart. None if nothing starts again, so that the job fails.
         """
         failed = {task, *others}
         if not self.allows_restart(failed) or status.code in _NO_PROGRAM_EXIT_CODES:
@@ -201,7 +222,7 @@ class RestartPolicy:
         )
 
     def count(self, task: TaskId) -> int:
-        """Count a restart of a task. Call it for one that `after` did not count.
+        """Count a restart of a task. Call it for a restart that `after` did not count.
 
         Returns:
             The number of restarts of the job that count.
@@ -210,16 +231,30 @@ class RestartPolicy:
         return self._made
 
     def restarts_alone(self, task: TaskId) -> bool:
-        """Return whether the task starts again alone after a failure."""
+        """Return whether the task starts again alone after a failure, without other tasks."""
         return not self._group(self._roles[task], is_preempted=False)[0]
 
     def _pause(self, restart: int, ran: float) -> float:
-        """Return how long to wait before this restart of a task, which ran so long before it failed."""
+        """Return how many seconds to wait before a restart of a task.
+
+        Args:
+            restart: The number of this restart of the task. The pause doubles with each one.
+            ran: How many seconds the task ran before it failed, which are part of the pause.
+        """
         pause: float = FIRST_PAUSE_SECONDS * 2 ** min(restart - 1, 10) * (1 + _PAUSE_JITTER * self._jitter())
         return max(0.0, min(_MAX_PAUSE_SECONDS, pause) - ran)
 
     def _group(self, role: Role, *, is_preempted: bool) -> tuple[frozenset[TaskId], bool]:
-        """Return the tasks that start again with one of this role, and whether succeeded ones do so, too."""
+        """Return the tasks that start again when a task of this role fails.
+
+        Args:
+            role: The role of the failed task.
+            is_preempted: Whether the task has saved its state and exited, because the job is preempted.
+
+        Returns:
+            The tasks, empty if only the failed task starts again. Whether tasks of this group that have
+            succeeded start again, too.
+        """
         rule = role.restart or self._policy.restart
         if is_preempted or rule == "job":
             return self._of(lambda other: not other.sidecar), True
@@ -235,7 +270,10 @@ class RestartPolicy:
 
 
 def _failure_cause(record: TaskRecord) -> str:
-    """Return what is alike in failures with one cause: reason, status, and exception without its numbers."""
+    """Return a text that is equal for failures with one cause.
+
+    It contains the reason, the status, and the last exception without its numbers, which vary.
+    """
     attempt = record.current
     found = re.findall(_EXCEPTION, attempt.tail)
     exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""

@@ -1,8 +1,9 @@
-"""Restarts under way: tasks are stopped, and start again when they are gone and a pause is over.
+"""Executes restarts: tasks are stopped, and start again when they are gone and a pause is over.
 
-`launcher.supervisor.restart_policy` decides which tasks start again. Tasks of a lost host start on other
-hosts, or on a new host in its place. Lost hosts may come back: a new agent is started there, and later
-restarts may use the host. No two attempts of a task may ever be alive at the same time.
+The handlers of events call it after a failure, the loss of a host or a request of the user, and
+`launcher.supervisor.restart_policy` decides which tasks start again. The tasks of a lost host start on other
+hosts, or on a new host in its place. Lost hosts may return: a new agent is started there, and later restarts
+may use the host. No two attempts of a task may ever be alive at the same time.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, JobState, Phase, lon
 
 #: How long all tasks of a preempted job may take to save a checkpoint and to exit.
 _SAVE_TIMEOUT_SECONDS = 30.0
-#: How long after the failure of a task, at most, others fail that need it.
+#: How long after the failure of a task others that need it fail at most.
 _DEPENDENT_FAILURE_SECONDS = 60.0
-#: What TensorFlow writes in an exception before the task that the error came from.
+#: How an exception of TensorFlow names the task that the error came from.
 _ERROR_FROM_PATTERN = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
+#: The pause between two attempts to use a lost host again.
 _RECOVERY_PAUSE_SECONDS = 30.0
 
 
@@ -43,15 +45,15 @@ def restart_after_failure(
     Args:
         state: The state of the job.
         record: The task.
-        failure: Its failure.
+        failure: The failure of the task.
         others: Tasks that have failed together with it.
 
     Returns:
-        Whether it starts again. The failure is then not that of the job.
+        Whether it starts again. If so, its failure is not a failure of the job.
     """
     if state.phase is not Phase.RUNNING:
         return False
-    if record.task in state.tasks.restarting:  # it follows from the failure of another task
+    if record.task in state.tasks.restarting:  # This failure follows from the failure of another task.
         return True
     lost_ps = _lost_ps(state, record, failure.at)
     suspects = set() if lost_ps else _suspects(state, record, failure.at)
@@ -75,7 +77,10 @@ def restart_after_failure(
 
 
 def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> float:
-    """Return how long a task ran before its failure, without the silence for which it was stopped."""
+    """Return how many seconds a task ran before its failure.
+
+    The silence for which a task was stopped does not count.
+    """
     attempt = record.current
     if attempt.started_at is None:
         return 0.0
@@ -84,6 +89,11 @@ def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> f
 
 
 def _can_take_part(state: JobState, restart: Restart, task: TaskId) -> bool:
+    """Return whether a task starts again with this restart.
+
+    A task whose host is lost or that has failed for good does not, nor one that has succeeded unless the
+    restart includes such tasks.
+    """
     if task in state.tasks.failed or not _has_host(state, task):
         return False
     return restart.includes_succeeded or state.tasks[task].current.outcome is not TaskState.SUCCEEDED
@@ -94,7 +104,13 @@ def _has_host(state: JobState, task: TaskId) -> bool:
 
 
 def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
-    """Return the ps that failed so shortly before that a task failed because of it, or nothing."""
+    """Return the name of the ps whose failure, shortly before, made this task fail. Empty if there is none.
+
+    Args:
+        state: The state of the job.
+        record: The task that failed.
+        failed_at: When it failed, in seconds since the epoch.
+    """
     attempt = record.current
     if record.task.role == "ps" or attempt.has_stalled or attempt.status.signal in OUTSIDE_SIGNALS:
         return ""
@@ -108,10 +124,19 @@ def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
 
 
 def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[TaskId]:
-    """Return the tasks whose failures may have led to that of another task, which starts again alone.
+    """Return the tasks whose failures, shortly before, may have made this task fail.
 
-    Its output tells, all of which is here only when the task is gone. Only failures that count are causes, so
-    two tasks that fail because of each other do not start again for ever.
+    Only the output of the task shows whether they did, and all of it has arrived only when the task is gone.
+    Only failures that count are causes, so two tasks that fail because of each other do not start again for
+    ever.
+
+    Args:
+        state: The state of the job.
+        record: The task that failed.
+        failed_at: When it failed, in seconds since the epoch.
+
+    Returns:
+        The tasks. Empty if the failure has a cause of its own, or if other tasks start again with this one.
     """
     attempt = record.current
     is_external = attempt.status.signal in OUTSIDE_SIGNALS or attempt.status.code == PREEMPTED_EXIT_CODE
@@ -125,10 +150,16 @@ def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[Task
 
 
 def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
-    """Find out whether a failure follows from that of another task, now that all output of the task is here.
+    """Find out whether a failure follows from the failure of another task, now that all output has arrived.
+
+    Args:
+        state: The state of the job.
+        restart: The restart of the failed task, which counts if the failure has a cause of its own.
+        record: The failed task.
+        failure: Its failure.
 
     Returns:
-        Why the task does not start again, because the failure is one of its own; empty if it does.
+        Why the task does not start again after all. Empty if it starts again.
     """
     suspects, restart.suspects = restart.suspects, set()
     found = re.findall(_ERROR_FROM_PATTERN, record.current.tail)
@@ -145,7 +176,7 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
 
 
 def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
-    """Start tasks again because the user asks for it."""
+    """Start tasks again because the user asks for it (``launch restart``)."""
     if state.moving is not None:
         state.tell("all tasks start again anyway, because a host is lost")
         return
@@ -161,7 +192,7 @@ def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
 
 
 def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
-    """Begin a restart. It includes the restarts under way of the same tasks.
+    """Begin a restart. Restarts of the same tasks that are under way become part of it.
 
     Args:
         state: The state of the job.
@@ -185,7 +216,7 @@ def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> N
 
 
 def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
-    """Let these tasks start again with a restart."""
+    """Let these tasks start again with a restart, and tell the user so."""
     state.restarts[restart.key] = restart
     restart.tasks |= tasks
     state.tasks.restarting.update(dict.fromkeys(tasks, restart))
@@ -198,9 +229,9 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
 
 
 def _stop_tasks(state: JobState, restart: Restart) -> None:
-    """Stop those tasks of a restart that run, and begin the pause.
+    """Stop the tasks of a restart that still run, and begin the pause before their next start.
 
-    After a failure they have the pause to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
+    After a failure they have the pause to exit, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
     hang without the task that failed.
     """
     sequence = state.stop_sequence
@@ -217,7 +248,10 @@ def _begin_pause(state: JobState, restart: Restart) -> None:
 
 
 def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
-    """Take a task that ended well out of its restart, unless that includes such tasks."""
+    """Handle that a task succeeded while it was to start again: it no longer needs to.
+
+    A restart that includes tasks that succeed is not changed.
+    """
     restart = state.tasks.restarting.get(record.task)
     if restart is not None and not restart.includes_succeeded:
         state.cancel_restarts([record.task])
@@ -226,7 +260,16 @@ def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
 
 
 def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
-    """Go on with the restart of a task that is gone, or give it up now that all of its output is here."""
+    """Continue the restart of a task that is gone, or give it up.
+
+    Only now has all output of the task arrived, which may show that another attempt is useless. A task with
+    processes that SIGKILL did not stop does not start again either.
+
+    Args:
+        state: The state of the job.
+        record: The task.
+        at: When it was gone, in seconds since the epoch.
+    """
     restart = state.tasks.restarting.get(record.task)
     if restart is None:
         return
@@ -249,7 +292,7 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
 
 
 def _late_refusal(state: JobState, restart: Restart, record: TaskRecord, cause: Failure) -> str:
-    """Return why a task does not start again after all, by its last output, or nothing."""
+    """Return why a task does not start again after all, according to its last output. Empty if it does."""
     refusal = _resolve_suspects(state, restart, record, cause) if restart.suspects else ""
     if refusal:
         return refusal
@@ -258,23 +301,27 @@ def _late_refusal(state: JobState, restart: Restart, record: TaskRecord, cause: 
 
 
 def _give_up(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
-    """Do not start the tasks again: the job fails."""
+    """Give up a restart: its tasks do not start again, and the job fails."""
     state.cancel_restarts(restart.tasks)
     fail_task(state, failure, exit_code)
 
 
 def _show_notice(state: JobState, restart: Restart) -> None:
-    """Tell the user once why and when tasks start again."""
+    """Tell the user why and when the tasks of a restart start again, unless that was said before."""
     if restart.unshown_notice:
         state.tell(restart.unshown_notice, urgent=True)
     restart.unshown_notice = ""
 
 
 def advance(state: JobState, key: str) -> list[str]:
-    """Take the next step of a restart, whose timer has run out.
+    """Take the next step of a restart, whose timer has fired.
+
+    Args:
+        state: The state of the job.
+        key: The key of the restart.
 
     Returns:
-        The hosts that did not stop its tasks in time.
+        The names of the hosts that did not stop its tasks in time, and are lost.
     """
     restart = state.restarts.get(key)
     if restart is None:
@@ -298,7 +345,7 @@ def advance(state: JobState, key: str) -> list[str]:
 def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its pause is over and the last of them is gone.
 
-    If tasks move, their new hosts hold ports first, and new hosts in place of lost ones are waited for.
+    If tasks move, their new hosts hold ports first. If hosts are replaced, the new ones are waited for.
     """
     if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(state.tasks.open):
         return
@@ -329,17 +376,18 @@ def restart_after_loss(
     which kills its tasks.
 
     Args:
-        state: The state of the job, in which the host and its tasks are lost.
+        state: The state of the job, in which the host and its tasks are lost already.
         host: The lost host.
-        moving: The restart in which tasks of other hosts moved when it was lost. The loss belongs to it.
+        moving: The restart that moved tasks of other hosts when this host was lost, if there was one. The
+            loss then becomes part of it.
         event: The loss.
-        why: The reason, for the user.
+        why: The reason of the loss, for the user.
 
     Returns:
-        Whether they start again, so that the job has not failed. What happens to them, for the user; empty
-        if there is nothing to add to the loss itself.
+        Whether the tasks start again, so that the job has not failed. What happens to them, for the user,
+        which is empty if the loss says it all.
     """
-    if moving is not None and not host.main_tasks:  # tasks may have been about to move there
+    if moving is not None and not host.main_tasks:  # Tasks may have been about to move there.
         state.set_timer(TimerKind.PLACE)
     if not _can_restart_after_loss(state, host):
         return False, ""
@@ -362,6 +410,7 @@ def restart_after_loss(
 
 
 def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
+    """Return whether the tasks of a lost host may start again: the job runs, and the policy allows it."""
     if state.phase is not Phase.RUNNING or state.failure is not None or not host.main_tasks:
         return False
     can_recover = state.seconds_until_tasks_ended is not None
@@ -369,7 +418,7 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
 
 
 def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
-    """Let the tasks of a further lost host move with those of others. The pause begins again."""
+    """Let the tasks of one more lost host move with the tasks of others. The pause begins again."""
     state.stop_placing()
     _add_tasks(state, moving, {record.task for record in host.tasks if _takes_part_in_move(record)})
     _begin_pause(state, moving)
@@ -379,7 +428,17 @@ def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
 def _restart_of_all(
     state: JobState, lost_tasks: Sequence[TaskRecord], event: events.AgentLost
 ) -> Restart | None:
-    """Return the restart of all tasks after the loss of the host of these; None if no restart is left."""
+    """Return a restart of all tasks after the loss of a host.
+
+    Args:
+        state: The state of the job.
+        lost_tasks: The tasks of the lost host.
+        event: The loss.
+
+    Returns:
+        The restart, which waits until tasks of the lost host have certainly ended. None if no restart is
+        left.
+    """
     first, *others = lost_tasks
     was_running = first.current.ended_at == event.at
     ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
@@ -395,12 +454,12 @@ def _restart_of_all(
 
 
 def _takes_part_in_move(record: TaskRecord) -> bool:
-    """Return whether a task starts again with all others: a sidecar does so only if its host is lost."""
+    """Return whether a task starts again when all do. A sidecar does so only if its own host is lost."""
     return not record.sidecar or record.state is TaskState.LOST
 
 
 def _placement_without_lost(state: JobState) -> Placement | None:
-    """Return where the tasks run without the lost hosts, or None if there is no room for them."""
+    """Return where the tasks run without the lost hosts. None if there is no room for them."""
     if state.replaces_hosts:
         return state.placement
     return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
@@ -412,14 +471,17 @@ def _hosts_of(placement: Placement, records: Sequence[TaskRecord]) -> Iterable[s
 
 
 def handle_place_timer(state: JobState, timer: Timer, at: float) -> None:
-    """End the job now if there is no room for the tasks of all hosts that were lost by one cause."""
+    """Let the job fail now if there is no room for the tasks of all hosts that were lost by one cause."""
     moving = state.moving
     if moving is not None and not moving.is_placing and _placement_without_lost(state) is None:
         _fail_without_room(state, moving)
 
 
 def _place_tasks(state: JobState, restart: Restart) -> None:
-    """Let all hosts hold ports for the tasks that they have from now on. The plan follows."""
+    """Choose hosts for the tasks of lost hosts, and let all hosts hold ports for their tasks.
+
+    The plan follows.
+    """
     placement = _placement_without_lost(state)
     if placement is None:
         _fail_without_room(state, restart)
@@ -431,7 +493,7 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
     state.emit(MoveTasks(placement))
     state.set_timer(TimerKind.READY)
     for host in state.hosts.values():
-        if host.is_active and host.tasks:  # one without an agent is that of a lost sidecar
+        if host.is_active and host.tasks:  # A host without an agent ran only a sidecar, which is lost.
             host.transition_to(HostState.HOLDING, "tasks move")
             if host.has_agent:
                 state.emit(host.hold_ports())
@@ -449,14 +511,17 @@ def _fail_without_room(state: JobState, restart: Restart) -> None:
 
 
 def expect_return(state: JobState, host_name: str) -> None:
-    """Try to use a lost host again later, when its tasks have ended for certain."""
+    """Plan to use a lost host again later, when its tasks have certainly ended."""
     if state.moves_tasks and state.restart_policy.limit and _wants_hosts(state):
         seconds = max(state.seconds_until_tasks_ended or 0.0, _RECOVERY_PAUSE_SECONDS)
         state.set_timer(TimerKind.HOST_RETURN, seconds, host_name)
 
 
 def handle_return_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Start an agent on a lost host, but not before its tasks have moved, and not without a restart."""
+    """Start a new agent on a lost host, or wait longer.
+
+    The agent must not start before the host's tasks have moved, and is useless when no restart is left.
+    """
     if state.moving is not None or not state.restart_policy.has_restarts_left:
         state.emit(SetTimer(timer, _RECOVERY_PAUSE_SECONDS))
     elif _wants_hosts(state):
@@ -464,8 +529,8 @@ def handle_return_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
-    """Use a lost host again, on which a new agent runs."""
-    if not _wants_hosts(state):  # the link is closed with the others
+    """Use a lost host again, because a new agent runs on it. Without a task it becomes a standby host."""
+    if not _wants_hosts(state):  # The link is closed with the others at the end.
         host.transition_to(HostState.LOST, event)
         return
     host.transition_to(HostState.READY, event)

@@ -1,7 +1,7 @@
-"""What follows from the events of hosts: an agent is ready, holds ports, tries other hosts, is lost, closes.
+"""Handles the events of hosts: an agent is ready, holds ports, tries other hosts, is lost or closes.
 
-Before the first task starts, a host that fails ends the launch, but only when the other hosts have answered:
-the user sees all faults at once.
+The machine calls a handler for each event. Before the first task starts, a host that fails ends the launch,
+but only after the other hosts have answered, so that the user sees all faults at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.records import ACTIVE_STATES, HostRecord, HostState, Restart, TaskRecord
 from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, START_REASONS, JobState, Phase
 
-#: Each host connects to the next one and the one after it in the list.
+#: Each host tries to connect to the hosts this far behind it in the list.
 _PEER_DISTANCES = (1, 2)
 
 
@@ -27,7 +27,10 @@ _PEER_DISTANCES = (1, 2)
 
 
 def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
-    """Note that the agent of a host runs, and let it hold ports."""
+    """Note that the agent of a host runs, and let it hold ports for the tasks of the host.
+
+    If the host was lost before, it can be used again.
+    """
     host = state.hosts[event.host]
     if host.state is HostState.RETURNING:
         restarting.use_again(state, host, event)
@@ -37,20 +40,20 @@ def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     host.has_agent = True
     if host.state is HostState.STARTING:
         host.transition_to(HostState.READY, event)
-    if state.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
+    if state.phase is Phase.CLOSING:  # The agent started after the others had got CloseAgent.
         state.emit(events.CloseAgent(event.host))
     elif host.state is HostState.HOLDING:
         state.emit(host.hold_ports())
 
 
 def handle_notice(state: JobState, event: events.HostNotice) -> None:
-    """Show a line of an agent to the user."""
+    """Show a message of an agent to the user, with the name of its host."""
     state.hosts[event.host].notice_count += 1
     state.tell(f"{event.host}: {event.text}")
 
 
 def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
-    """Note the ports of a host. With the last of them the plan can be made."""
+    """Note the ports that an agent holds. Once all hosts hold theirs, the plan can be made."""
     host = state.hosts[event.host]
     if host.state is not HostState.HOLDING:
         return
@@ -65,7 +68,7 @@ def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
 def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
     """Let the launch fail, because a host has too few ports or lacks the environment of its tasks.
 
-    When tasks move, such a host counts as lost, so that they can move on.
+    While tasks move to new hosts, a new host that refuses counts as lost, so that they can move on.
     """
     reason = START_REASONS.get(event.code)
     if state.is_placing:
@@ -87,7 +90,7 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
 
 
 def _check_network_or_plan(state: JobState) -> None:
-    """When all hosts hold their ports, let them connect to each other, or make the plan.
+    """Once all hosts hold their ports, let them connect to each other, or make the plan.
 
     Each host tries the next two in the list, so two others try each host.
     """
@@ -104,14 +107,14 @@ def _check_network_or_plan(state: JobState) -> None:
 
 
 def _ports_to_try(hosts: Sequence[HostRecord], index: int) -> dict[TaskId, int]:
-    """Return one port of each host that the host at this index tries to connect to."""
+    """Return one port of each host that the host at this index of the list tries to connect to."""
     others = [hosts[(index + distance) % len(hosts)] for distance in _PEER_DISTANCES]
     first_tasks = [other.tasks[0] for other in others if other is not hosts[index]]
     return {record.task: record.port for record in first_tasks if record.port is not None}
 
 
 def handle_peers_tried(state: JobState, event: events.PeersTried) -> None:
-    """Note which others a host can connect to. When all have tried, the plan can be made."""
+    """Note which other hosts a host cannot connect to. Once all have tried, the plan can be made."""
     host = state.hosts[event.host]
     if host.state is not HostState.TRYING:
         return
@@ -125,7 +128,7 @@ def handle_peers_tried(state: JobState, event: events.PeersTried) -> None:
 
 
 def handle_check_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Start without the whole check of the network, which takes too long, unless something has failed."""
+    """Start without the rest of the network check, which takes too long, unless something has failed."""
     late = state.hosts.names(HostState.TRYING)
     for host in late:
         state.hosts[host].stop_waiting()
@@ -141,7 +144,15 @@ def _make_plan(state: JobState) -> None:
 
 
 def _refuse(state: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
-    """Let the launch fail because of what a host says; the job, if it was about to move tasks there."""
+    """Let the launch fail because of what a host says.
+
+    Later, when tasks were about to move to the host, the job fails. At any other time nothing happens.
+
+    Args:
+        state: The state of the job.
+        event: What the host says.
+        text: The message for the user.
+    """
     host = state.hosts[event.host]
     if state.phase is Phase.STARTUP or state.is_placing:
         state.tell(text, urgent=True)
@@ -152,14 +163,17 @@ def _refuse(state: JobState, event: events.PortsRefused | events.PeersTried, tex
 
 
 def _fail_host(state: JobState, host: HostRecord, reason: Reason, at: float, text: str) -> None:
-    """Record the fault of a host as the job's failure. At startup the other hosts may still answer."""
+    """Record the fault of a host as the job's failure.
+
+    Before the first start the other hosts may still answer.
+    """
     failure = Failure(reason=reason, task=None, host=host.name, at=at, text=text)
     if state.fail(failure, HOST_FAULT_EXIT_CODE) and state.phase is Phase.STARTUP:
         state.set_timer(TimerKind.OTHER_HOSTS)
 
 
 def _stop_if_failed(state: JobState) -> None:
-    """Before the first task starts: stop after a failure, when every host has answered."""
+    """Stop a job that failed before its first task started, once every host has answered."""
     is_waiting = state.hosts.has_any(HostState.HOLDING, HostState.TRYING)
     if state.phase is Phase.STARTUP and state.failure is not None and not is_waiting:
         _name_missing_environments(state, state.failure)
@@ -167,7 +181,10 @@ def _stop_if_failed(state: JobState) -> None:
 
 
 def _name_missing_environments(state: JobState, failure: Failure) -> None:
-    """Name all hosts whose tasks cannot use their environment, in the failure or in a line of its own."""
+    """Tell the user about all hosts whose tasks cannot use their environment.
+
+    If that is the failure of the job, its text names them all. Otherwise they get a message of their own.
+    """
     text, hint = describe.missing_environments(state)
     if failure.reason in START_REASONS.values():
         state.failure = replace(failure, text=text, hint=hint)
@@ -179,7 +196,10 @@ def _name_missing_environments(state: JobState, failure: Failure) -> None:
 
 
 def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
-    """Lose a host: no event of its tasks follows. They start elsewhere, or the job fails."""
+    """Handle the loss of a host: its tasks start again elsewhere, or the job fails.
+
+    No event of them follows.
+    """
     host, moving = state.hosts[event.host], state.moving
     was_returning = host.state is HostState.RETURNING
     if was_returning and (state.moves_tasks or state.phase is not Phase.RUNNING):
@@ -193,7 +213,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
         starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
     text += f"; {explanation}" if explanation else ""
     state.tell(text, urgent=True)
-    if state.phase is Phase.CLOSING:  # no task of the job ran there any more
+    if state.phase is Phase.CLOSING:  # No task of the job ran there.
         finish_if_closed(state)
         return
     if starts_again:
@@ -206,26 +226,31 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
         _stop_if_failed(state)
     else:
         continue_or_stop(state)
-    if state.is_placing:  # it may have been the last that held no ports
+    if state.is_placing:  # It may have been the last host that held no ports.
         _check_network_or_plan(state)
     for restart in dict.fromkeys(cancelled.values()):
         restarting.start_if_due(state, restart)
 
 
 def _job_needs(state: JobState, host: HostRecord) -> bool:
-    """Return whether the job fails without a host. It needs no sidecar once the tasks run."""
+    """Return whether the job fails without this host. Once the tasks run, it does not need the sidecars."""
     return bool(host.tasks if state.phase is Phase.STARTUP else host.main_tasks)
 
 
 def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[TaskId, Restart]:
-    """Lose a host with its tasks.
+    """Change the state of a host and of its tasks to LOST.
+
+    Args:
+        state: The state of the job.
+        host: The host.
+        event: The loss.
 
     Returns:
-        Its tasks that were to start again, with their restarts.
+        The tasks of the host that were to start again, with their restarts.
     """
     loss, was_returning = describe.host_loss(host), host.state is HostState.RETURNING
     host.transition_to(HostState.LOST, event)
-    if not was_returning:  # else its new agent was never reached: there is no link to close
+    if not was_returning:  # The new agent of such a host was never reached, so there is no link to close.
         state.emit(CloseLink(event.host))
     restarting.expect_return(state, event.host)
     cancelled = state.cancel_restarts(record.task for record in host.tasks)
@@ -237,7 +262,7 @@ def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[Ta
 
 def _lose_task(state: JobState, record: TaskRecord, event: events.AgentLost, detail: str) -> None:
     attempt = record.current
-    if record.state is TaskState.ENDED:  # its exit is known: only its leftover processes are lost
+    if record.state is TaskState.ENDED:  # Its exit is known, and only its leftover processes are lost.
         record.transition_to(attempt.outcome, event)
     else:
         record.transition_to(TaskState.LOST, event)
@@ -248,7 +273,7 @@ def _lose_task(state: JobState, record: TaskRecord, event: events.AgentLost, det
 
 
 def handle_agent_closed(state: JobState, event: events.AgentClosed) -> None:
-    """Note that an agent closed on command; one that was ended from outside is lost."""
+    """Note that an agent has closed on command. A host whose agent closed without a command is lost."""
     if state.phase is Phase.CLOSING:
         state.hosts[event.host].transition_to(HostState.CLOSED, event)
         finish_if_closed(state)
@@ -257,7 +282,12 @@ def handle_agent_closed(state: JobState, event: events.AgentClosed) -> None:
 
 
 def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> None:
-    """Handle the stop of a task without a command: its agent or the watchdog was ended from outside."""
+    """Handle that a task is being stopped without a command: its agent or the watchdog was stopped from
+    outside.
+
+    The host is lost. If its tasks can start again elsewhere, that happens at once. Otherwise the agent may
+    finish its stop sequence first.
+    """
     host = state.hosts[event.host]
     state.tasks[event.task].transition_to(TaskState.STOPPING, event)
     if host.state is HostState.ENDING:
@@ -281,7 +311,7 @@ def _lose_stopped_outside(state: JobState, event: events.AgentClosed | events.Ta
 
 
 def handle_late_hosts(state: JobState, timer: Timer, at: float) -> None:
-    """Lose the hosts that have not answered before this timer ran out."""
+    """Lose the hosts that have not answered before a timer fired."""
     _lose_hosts(state, _late_hosts(state, timer.kind), describe.late_host(state, timer.kind), at)
 
 
@@ -299,7 +329,7 @@ def _late_hosts(state: JobState, kind: TimerKind) -> list[str]:
 
 
 def handle_restart_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Take the next step of a restart, or lose the hosts that did not stop its tasks."""
+    """Take the next step of a restart, or lose the hosts that did not stop its tasks in time."""
     late = restarting.advance(state, timer.key)
     _lose_hosts(state, late, describe.late_host(state, timer.kind), at)
 

@@ -1,4 +1,4 @@
-"""The state machine of a job: takes the events of tasks and agents, and returns commands.
+"""The state machine of a job: receives the events of tasks and agents, and returns commands.
 
 ::
 
@@ -8,12 +8,12 @@
 
 STARTUP: agents start and hold ports. RUNNING: tasks run, until the policy, the user or a timer ends the job.
 A task that is to start again (`launcher.supervisor.restarting`) changes no phase: the job is RUNNING.
-DRAINING: the job is done, and some tasks have time left to finish. STOPPING: until every task is
-gone. CLOSING: until every agent is closed. OVER: no process of the job runs, and nothing follows.
+DRAINING: the job is done, and some tasks have time left to finish. STOPPING: until every task is gone.
+CLOSING: until every agent is closed. OVER: no process of the job runs, and nothing follows.
 
-`launcher.launch.orchestrator` passes each event to `Machine`, and carries out the commands. Before that, an
+`launcher.launch.orchestrator` passes each event to `Machine`, and executes the commands. Before that, an
 event of a host passes two gates: `Machine.verify` refuses what no agent may say now, and its host is lost;
-`Machine.handle` drops what a host that is lost already had sent before. The tables at the end say which
+`Machine.handle` drops what a host that is already lost had sent before. The tables at the end say which
 function handles which event and which timer.
 """
 
@@ -34,13 +34,13 @@ from launcher.supervisor.commands import Command, Timer, TimerKind
 from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.state import JobState, Phase
 
-#: How many lines for the user an agent may send between the starts of two tasks.
+#: How many messages for the user an agent may send between the starts of two tasks.
 _MAX_NOTICES = 100
 _PROCESS_STATES = (TaskState.RUNNING, TaskState.STOPPING)
 
 
 class Machine:
-    """Supervises one job: takes events, returns commands.
+    """The state machine of one job: receives events, and returns commands.
 
     Args:
         run_name: The name of the run, for the report.
@@ -55,16 +55,19 @@ class Machine:
 
     @property
     def phase(self) -> Phase:
-        """The phase of the job."""
+        """The phase of the job, which the module explains."""
         return self.state.phase
 
     def stranded(self, tasks: Iterable[TaskId]) -> list[TaskId]:
-        """Return those of these tasks that cannot start again: their hosts are lost, and they do not move."""
+        """Return the tasks among these that cannot start again, because their hosts are lost.
+
+        Tasks that move from a lost host to another one are not among them.
+        """
         left = [task for task in tasks if task not in self.state.tasks.restarting]
         return [task for task in left if not self.state.hosts[self.state.tasks[task].host].is_active]
 
     def busy_hosts(self) -> list[str]:
-        """Return the names of the hosts with tasks that are not over."""
+        """Return the names of the hosts with tasks that have not ended."""
         return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.open)
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
@@ -72,8 +75,8 @@ class Machine:
 
         Args:
             started_at: When the job started, in seconds since the epoch.
-            ended_at: When it ended, or now.
-            run_dir: The run's folder.
+            ended_at: When it ended, or the time now.
+            run_dir: The folder of the run.
         """
         state, failure = self.state, self.state.failure
         if failure is not None and not failure.hint:
@@ -92,7 +95,11 @@ class Machine:
     # ------------------------------------------------------------------ events
 
     def begin(self) -> list[Command]:
-        """Return the first commands. The launcher starts the agents meanwhile."""
+        """Begin the job. The launcher starts the agents at the same time.
+
+        Returns:
+            The first commands, which set timers.
+        """
         state = self.state
         if state.hosts:
             state.set_timer(TimerKind.NOTICE)
@@ -103,7 +110,7 @@ class Machine:
         return state.drain_commands()
 
     def verify(self, event: events.AgentEvent) -> None:
-        """Check that a host may send this event now.
+        """Check that a host may send this event now. `handle` must not be called if it may not.
 
         Raises:
             ProtocolError: The event contradicts what the host has said before. That is a fault of the host.
@@ -127,11 +134,14 @@ class Machine:
     def handle(self, event: events.Event) -> list[Command]:
         """Return the commands that follow from an event. An event of a host must have passed `verify`.
 
+        Events of lost hosts, and events after the end of the job, have no effect.
+
         Raises:
-            InvalidTransitionError: A bug in launch.
+            InvalidTransitionError: The event led to an impossible state, which is a bug in launch.
         """
         host = self.state.hosts.get(getattr(event, "host", ""))
-        if host is not None and not isinstance(event, events.TaskOutput):  # it may print and not have obeyed
+        # Output is no answer: a task may print before its agent obeys.
+        if host is not None and not isinstance(event, events.TaskOutput):
             host.owes_answer = False
         handler = _EVENT_HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER or (host is not None and not host.is_heard):
@@ -141,7 +151,7 @@ class Machine:
         return self.state.drain_commands()
 
     def time_up(self, timer: Timer, at: float) -> list[Command]:
-        """Return the commands that follow when a timer has run out.
+        """Return the commands that follow when a timer has fired.
 
         Args:
             timer: The timer, which must have been set.
@@ -154,7 +164,11 @@ class Machine:
         return self.state.drain_commands()
 
     def handle_plan(self, plan: Plan) -> list[Command]:
-        """Return the commands that follow when the plan is made: all tasks start, or a move goes on."""
+        """Return the commands that follow when the plan is made: all tasks start, or a move goes on.
+
+        Args:
+            plan: The plan, with the address and the port of each task.
+        """
         state = self.state
         if state.phase is not Phase.STARTUP and not state.is_placing:
             return []
@@ -181,7 +195,12 @@ def _start_tasks(state: JobState) -> None:
 
 
 def _can_happen_to(record: TaskRecord, event: events.AgentEvent) -> bool:
-    """Return whether a task is in a state in which this event can happen to it."""
+    """Return whether this event can happen to a task in its present state.
+
+    Args:
+        record: The task.
+        event: The event, which may be about an earlier attempt or come from another host.
+    """
     if record.host != event.host or getattr(event, "attempt", record.attempt) != record.attempt:
         return False
     if isinstance(event, (events.TaskStarted, events.TaskNotStarted)):

@@ -1,4 +1,8 @@
-"""The end of a job that the user asks for: by a signal, by ``launch stop``, or by a time limit."""
+"""Handles requests to stop the job: by a signal, by ``launch stop``, or by a time limit.
+
+The machine calls it with `events.StopAsked`, and with the timer of ``--timeout``. The first request stops the
+job in order; a second one of the same kind kills what is left.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,15 @@ from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, JobState, Phase, 
 
 #: How long an agent may take to answer that it kills its tasks.
 _KILL_ANSWER_SECONDS = 1.0
-#: How long after the grace an agent may take to answer that it stops its tasks.
+#: How much longer than the grace an agent may take to answer that it stops its tasks.
 _STOP_ANSWER_MARGIN_SECONDS = 3.0
 
 
 def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
     """Stop the job, because the user or what runs this launch asks for it.
 
-    The job is stopped in order once, whatever asks for it. A person who sends the same signal again kills the
-    tasks, see `StopRequests`.
+    The first request stops the job in order, whoever sends it. When a person sends the same signal again, the
+    tasks are killed, see `StopRequests`.
     """
     request = state.stop_requests.add(event.signal, event.at)
     if request is StopRequest.SAME and not event.at_once:
@@ -48,7 +52,14 @@ def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
 
 
 def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repeated: bool) -> None:
-    """Handle a request to stop a job that is about to end already."""
+    """Handle one more request to stop a job that stops already: kill its tasks, or only say what it waits
+    for.
+
+    Args:
+        state: The state of the job.
+        event: The request.
+        is_repeated: Whether a person has sent the same signal again, and wants the job to end at once.
+    """
     if event.signal in LIMIT_NOTICES:
         return
     if event.at_once or is_repeated:
@@ -65,7 +76,7 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
 
 
 def handle_job_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Stop the job, which has reached its time limit."""
+    """Stop the job, because its time limit (``--timeout``) is over."""
     if state.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):
         return
     state.tell(f"the time limit of {describe.job_time_limit(state)} is over: {describe.stop(state)}")
@@ -86,7 +97,10 @@ def _expect_answers_to_stop(state: JobState) -> None:
 
 
 def _expect_answers(state: JobState, seconds: float) -> None:
-    """Set a limit for each host to answer, so that nothing waits for the lease of a silent host."""
+    """Limit how long each host with tasks may take to answer.
+
+    Without the limit the job would wait for the lease of a host that is silent.
+    """
     for task in state.tasks.open:
         state.hosts[state.tasks[task].host].owes_answer = True
     state.answer_seconds = seconds
@@ -94,7 +108,12 @@ def _expect_answers(state: JobState, seconds: float) -> None:
 
 
 def _kill(state: JobState, who: str) -> None:
-    """Kill the tasks that are left. A further request only names them."""
+    """Kill the tasks that are left. If they are being killed already, only say what the job waits for.
+
+    Args:
+        state: The state of the job.
+        who: Who asks for it, for the message.
+    """
     if state.is_immediate:
         state.tell(f"{who}: the tasks were killed; {describe.wait(state)}")
         return
@@ -107,7 +126,7 @@ def _kill(state: JobState, who: str) -> None:
 
 
 def _abandon_agents(state: JobState, event: events.StopAsked, who: str) -> None:
-    """No longer wait for agents that close."""
+    """End the job without the agents that have not closed yet. No task is left on their hosts."""
     state.is_immediate = True
     agents = state.hosts.names(*ACTIVE_STATES)
     state.tell(f"{who}: not waiting for the agent on {join_names(agents)} to close")

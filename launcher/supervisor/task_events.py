@@ -1,4 +1,8 @@
-"""What follows from the events of tasks: started or not, printed, signalled, exited, gone."""
+"""Handles the events of tasks: started or not, printed, signalled, exited, gone.
+
+The machine calls a handler for each event. A handler decides what the event means for the task; what it means
+for the job is decided by `launcher.supervisor.restarting` and `launcher.supervisor.ending`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ from launcher.supervisor.host_events import handle_stop_from_outside
 from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.state import SIGABRT, SIGKILL, SIGTERM, START_REASONS, JobState, Phase
 
-#: How many tasks are named that ignored SIGTERM.
+#: At most this many tasks that ignored SIGTERM are named.
 _MAX_NAMED_TASKS = 3
 
 
 def handle_started(state: JobState, event: events.TaskStarted) -> None:
-    """Note that the process of a task exists."""
+    """Note that the process of a task exists now."""
     state.hosts[event.host].notice_count = 0
     record = state.tasks[event.task]
     attempt = record.current
@@ -48,7 +52,7 @@ def handle_not_started(state: JobState, event: events.TaskNotStarted) -> None:
 
 
 def _note_start_answer(state: JobState, task: TaskId) -> None:
-    """Note that an agent has answered the command to start a task."""
+    """Note that an agent has answered the command to start a task. The last answer cancels the timers."""
     state.tasks.starting.discard(task)
     if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
         return
@@ -58,7 +62,7 @@ def _note_start_answer(state: JobState, task: TaskId) -> None:
 
 
 def handle_output(state: JobState, event: events.TaskOutput) -> None:
-    """Look at what a task has printed: is it silent, does the job make progress?"""
+    """Look for a sign in the output of a task that it does not hang, and for the progress of the job."""
     record = state.tasks[event.task]
     stalls.observe_output(state, record, event.data)
     if state.restart_policy.limit:
@@ -67,7 +71,10 @@ def handle_output(state: JobState, event: events.TaskOutput) -> None:
 
 
 def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
-    """Note that a signal of a stop sequence was sent to a task."""
+    """Note that a signal of a stop sequence was sent to a task.
+
+    A task that was not to be stopped is signalled only if its agent was stopped from outside.
+    """
     record = state.tasks[event.task]
     if not record.current.status.known:
         record.current.was_signalled = True
@@ -78,7 +85,10 @@ def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
 
 
 def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
-    """Tell the user that a task did not end on SIGTERM. After some tasks one line is about all others."""
+    """Tell the user that a task did not exit on SIGTERM.
+
+    After some tasks, one message is about all others.
+    """
     if state.ignored_sigterm_count > _MAX_NAMED_TASKS:
         return
     state.ignored_sigterm_count += 1
@@ -87,7 +97,7 @@ def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
 
 
 def handle_exited(state: JobState, event: events.TaskExited) -> None:
-    """Decide what the end of a task's own process means: success, failure, or stopped."""
+    """Decide what the exit of a task's own process means: success, failure, or that it was stopped."""
     record = state.tasks[event.task]
     attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
@@ -122,13 +132,14 @@ def _handle_exit_by_itself(state: JobState, record: TaskRecord, event: events.Ta
 
 
 def _exit_reason(event: events.TaskExited) -> Reason:
+    """Return the reason of an exit that launch did not cause."""
     if event.oom and event.signal == SIGKILL:
         return Reason.OUT_OF_MEMORY
     return Reason.EXIT if event.signal is None else Reason.SIGNAL
 
 
 def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
-    """Start a failed task again, or let the job fail with it. A sidecar has no effect on the job."""
+    """Start a failed task again, or let the job fail with it. The job does not depend on a sidecar."""
     if record.sidecar:
         state.tell(f"{failure.text}; it is a sidecar: the job does not depend on it")
         return
@@ -142,7 +153,7 @@ def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> No
 
 
 def handle_gone(state: JobState, event: events.TaskGone) -> None:
-    """Note that all processes of a task have ended, or cannot be killed."""
+    """Note that all processes of a task have ended, or that some cannot be killed."""
     record = state.tasks[event.task]
     attempt = record.current
     attempt.leftovers, attempt.unkillable = event.leftovers, event.unkillable

@@ -17,7 +17,7 @@ from launcher.job import Placement
 
 
 class TimerKind(enum.Enum):
-    """What a timer is for. The values are public, because the text of a `Timer` contains them."""
+    """The purpose of a timer. The values are public, because the text of a `Timer` contains them."""
 
     NOTICE = "notice"  #: When it fires, the user is told what the job waits for.
     READY = "ready"  #: Limits how long agents may take to start and to hold ports for their tasks.

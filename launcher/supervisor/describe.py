@@ -94,6 +94,10 @@ def wait(state: JobState) -> str:
 
 
 def _wait_while_running(state: JobState) -> str:
+    """Return what a job waits for whose tasks run, start or are about to start again.
+
+    Empty if it is nothing.
+    """
     if ending := state.tasks.open & state.tasks.restarting.keys():
         return _wait_for_tasks(state, ending, "end")
     hosts = state.hosts.names(HostState.HOLDING, HostState.RETURNING)
@@ -169,6 +173,10 @@ def _task_failure(record: TaskRecord, at: float, text: str, hint: str = "") -> F
 
 
 def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
+    """Return what the exit code or the signal of a task usually means, and what to do.
+
+    Empty if it is unclear.
+    """
     if event.oom and record.role.memory:
         return "a larger `--memory` gives it more; or make its batches or caches smaller"
     if event.oom:

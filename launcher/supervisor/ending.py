@@ -181,8 +181,9 @@ def stop_tasks(
     sequence: StopSequence = (),
     cause: str = "the job is over",
 ) -> None:
-    """Stop tasks whose own process has not ended. A task that is already being stopped gets no second
-    command.
+    """Stop tasks whose own process has not ended, by one command for each host.
+
+    A task that is being stopped already gets no second command.
 
     Args:
         state: The state of the job.

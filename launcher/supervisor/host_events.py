@@ -261,8 +261,18 @@ def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[Ta
 
 
 def _lose_task(state: JobState, record: TaskRecord, event: events.AgentLost, detail: str) -> None:
+    """Change the state of a task to LOST, because its host is lost.
+
+    A task whose exit is known keeps the outcome: only its leftover processes are lost.
+
+    Args:
+        state: The state of the job.
+        record: The task.
+        event: The loss of the host.
+        detail: What happened, for the report.
+    """
     attempt = record.current
-    if record.state is TaskState.ENDED:  # Its exit is known, and only its leftover processes are lost.
+    if record.state is TaskState.ENDED:
         record.transition_to(attempt.outcome, event)
     else:
         record.transition_to(TaskState.LOST, event)
@@ -282,8 +292,7 @@ def handle_agent_closed(state: JobState, event: events.AgentClosed) -> None:
 
 
 def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> None:
-    """Handle that a task is being stopped without a command: its agent or the watchdog was stopped from
-    outside.
+    """Handle that a task is being stopped without a command, as its agent or the watchdog was stopped.
 
     The host is lost. If its tasks can start again elsewhere, that happens at once. Otherwise the agent may
     finish its stop sequence first.
@@ -316,6 +325,7 @@ def handle_late_hosts(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _late_hosts(state: JobState, kind: TimerKind) -> list[str]:
+    """Return the names of the hosts from which an answer is still due when a timer of this kind fires."""
     active = state.hosts.names(*ACTIVE_STATES)
     if kind in (TimerKind.READY, TimerKind.OTHER_HOSTS):
         return state.hosts.names(HostState.HOLDING)

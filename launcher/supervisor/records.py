@@ -124,7 +124,7 @@ _HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
 
 
 class Stage(enum.Enum):
-    """How far a restart has come."""
+    """The stage of a restart: how far it has come."""
 
     ENDING = "ending"  #: Its tasks still run, and are expected to exit by themselves.
     WAITING = "waiting"  #: Its tasks are being stopped, and the pause before the next start is not over.
@@ -184,7 +184,7 @@ class Restart:
 
 
 class TaskAttempt:
-    """What the launcher knows about one attempt of a task, from its start to its report."""
+    """The knowledge of the launcher about one attempt of a task, from its start to its report."""
 
     def __init__(self) -> None:
         #: The state that the task gets when all its processes are gone. It is set when its own process ends.
@@ -224,7 +224,7 @@ class TaskAttempt:
 
 
 class TaskRecord(StateRecord):
-    """What the launcher knows about one task of the job.
+    """The knowledge of the launcher about one task of the job.
 
     Args:
         placed: The task and its host.
@@ -299,8 +299,7 @@ def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
 
 
 class Drain:
-    """The tasks that may finish after the job is done, each within the time that its role allows
-    (``--drain``).
+    """The tasks that may finish after the job is done, each within the time of its role (``--drain``).
 
     A worker cannot end well when its ps is stopped, so services run on while another task finishes.
     """
@@ -336,12 +335,12 @@ class Drain:
 
 
 class TaskTable(dict[TaskId, TaskRecord]):
-    """All tasks of a job by name, in the order of the table, and the sets of tasks that the job waits for.
+    """The table of all tasks of a job by name, with the sets of tasks that the job waits for.
 
     The sets are kept beside the states, so that no event of one task costs a walk over all of them.
 
     Args:
-        placement: The host of each task.
+        placement: The host of each task. Its order is the order of the table.
         done_when: The value of ``--done-when``, see `launcher.job.deciding_roles`.
     """
 
@@ -439,7 +438,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
 
 
 class HostRecord(StateRecord):
-    """What the launcher knows about one host of the job.
+    """The knowledge of the launcher about one host of the job.
 
     Args:
         host: The host as the user described it.
@@ -500,10 +499,10 @@ class HostRecord(StateRecord):
 
 
 class HostTable(dict[str, HostRecord]):
-    """All hosts of a job by name, in the order of the table. Lost hosts stay in it.
+    """The table of all hosts of a job by name. Lost hosts stay in it.
 
     Args:
-        placement: The hosts.
+        placement: The hosts. Their order is the order of the table.
         tasks: All tasks of the job.
     """
 

@@ -52,8 +52,9 @@ def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
 
 
 def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repeated: bool) -> None:
-    """Handle one more request to stop a job that stops already: kill its tasks, or only say what it waits
-    for.
+    """Handle one more request to stop a job that stops already.
+
+    The request kills what is left, or is answered with what the job waits for.
 
     Args:
         state: The state of the job.

@@ -1,5 +1,4 @@
-"""Finds the tasks that are silent. `launcher.supervisor.stalls` calls it at each tick and decides what
-follows.
+"""Finds the tasks that are silent. `launcher.supervisor.stalls` asks it at each tick.
 
 A task is silent when it has printed nothing for the limit, and neither has any other task; or, beside others
 that print, when one of them belongs to its role. Services and sidecars do not count: a ps prints nothing in
@@ -7,7 +6,8 @@ that print, when one of them belongs to its role. Services and sidecars do not c
 is.
 
 Silence is counted in ticks of one timer and not in seconds: the time in which the launcher is suspended then
-counts as one tick.
+counts as one tick. This module only looks; what follows from silence is decided by
+`launcher.supervisor.stalls`.
 """
 
 from __future__ import annotations

@@ -79,8 +79,9 @@ def _only_waits(data: bytes) -> bool:
 
 
 def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> None:
-    """Note for which task a session of TensorFlow 1 waits, and tell the user the first time that one waits
-    long.
+    """Note for which task a session of TensorFlow 1 waits, and tell the user if it waits for long.
+
+    The user is told once in a job.
 
     Args:
         state: The state of the job.

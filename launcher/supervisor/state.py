@@ -97,7 +97,7 @@ def longest_stop(sequence: StopSequence) -> float:
 
 
 class StallState:
-    """What is known about the silence of tasks.
+    """The knowledge about the silence of tasks.
 
     `launcher.supervisor.stalls` counts it in ticks of one timer.
     """

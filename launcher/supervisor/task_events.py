@@ -120,6 +120,7 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
 
 
 def _handle_exit_by_itself(state: JobState, record: TaskRecord, event: events.TaskExited) -> None:
+    """Decide between success and failure of a task that has exited by itself, and let the job know."""
     record.current.reason = _exit_reason(event)
     if not record.current.status.ok:
         record.current.outcome = TaskState.FAILED

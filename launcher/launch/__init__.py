@@ -1,6 +1,7 @@
-"""Runs one job from its options to its exit code: connect, stage files, orchestrate, collect, report.
+"""One launch, from its options to its exit code: connect, stage files, orchestrate, collect, report.
 
-`session` is the place to start: it tells a launch from top to bottom.
+The command line and the Python API call it. `session` is the place to start: it tells a launch from top to
+bottom. What the events of a job mean is not decided here, but by `launcher.supervisor`.
 
 ::
 
@@ -10,9 +11,9 @@
     requested_files   what --sync, --collect and --output-dirs ask for; staged_files copies
     orchestrator      runs the job over host_connections, with what wiring lists
     control           answers launch ps, attach and restart
-    interrupts        the signals of a launch
-    reports           reports that the supervisor does not make: of a launch that an error ends, and of an
-                      earlier launcher of the run
+    interrupts        the signals that stop a launch
+    reports           the reports that the supervisor does not make: of a launch that an error ends, and of
+                      an earlier launcher of the run
 
-The orchestrator and the display are imported while the agents start.
+The orchestrator and the display are imported while the agents start, because both take time.
 """

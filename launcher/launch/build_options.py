@@ -1,7 +1,8 @@
-"""Makes the options of a launch: levels of settings -> settings -> roles -> job -> hosts -> backend.
+"""Makes the options of a launch from its settings, the files of the user and the named hosts.
 
-Each step returns what it makes, and what it has found: faults, and notes for the user. `build_options`
-raises all faults at once.
+The command line and the Python API call `build_options` before anything is started. Its steps are: levels of
+settings -> settings -> roles -> job -> hosts -> backend. Each returns what it makes, and the faults and notes
+for the user that it has found. All faults are raised at once, so no step may stop at the first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
 from launcher.config.settings import FileContent, Given, SourceKind, merge
 from launcher.launch import option_faults
-from launcher.launch.job_spec import counts_of, roles_of, spec_of, variables_of, with_end, with_tensorboard
+from launcher.launch.job_spec import counts_of, roles_of, spec_of, variables_of, with_drain, with_tensorboard
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
 from launcher.scheduler.plan import check_texts
 
@@ -35,11 +36,12 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
 
     Args:
         words: The command line.
-        engine: The backend that the command itself asks for, unless the user asks for another one.
-        implied: What the command itself gives, as ``launch export slurm`` does.
+        engine: The name of the backend that the command itself asks for, unless the user asks for another
+            one. Empty if it asks for none.
+        implied: Settings that the command itself implies, by their names, as ``launch export slurm`` does.
 
     Raises:
-        InputError: Options are wrong; all faults at once.
+        InputError: Options are wrong. It contains all faults.
     """
     file, project = _read_files(words, engine)
     settings, excluded = merge([implied, project.level, file.level, words.level], backends.rows())
@@ -54,10 +56,10 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     roles = file.roles
     if not words.has_roles:
         roles, faults = roles_of(settings, words.command)
-        found += () if words.faults else faults  # the program may be the value of a wrong option
+        found += () if words.faults else faults  # The program may be the value of a wrong option.
     spec, more = spec_of(settings, roles)
     found += [*more, *option_faults.program_faults(settings, words)]
-    spec, more = with_end(spec, settings)
+    spec, more = with_drain(spec, settings)
     found += [*more, *check_texts(spec, hosts, settings.source(table.ENV))]
 
     request = LaunchRequest("", spec=spec, settings=settings, named_hosts=hosts)
@@ -75,7 +77,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     if faults:
         raise JobError(faults)
     if not other_machines:
-        settings = settings.with_values({table.SYNC: ()})  # its tasks run in its own folders
+        settings = settings.with_values({table.SYNC: ()})  # The tasks run in the folders of this machine.
     notes = tuple(each.text for each in found if isinstance(each, Note))
     return LaunchOptions(
         settings,
@@ -88,10 +90,17 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
 
 
 def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileContent]:
-    """Read the job file, and without one the project file.
+    """Read the job file, or the project file if there is no job file.
 
-    Roles of the command line, and those of ``--roles-fd``, replace those of the job file. The project file is
+    Roles of the command line, and of ``--roles-fd``, replace those of the job file. The project file is
     beside a ``.py`` program on this machine, or in the current folder.
+
+    Args:
+        words: The command line.
+        engine: The name of the backend that the command itself asks for, or empty.
+
+    Returns:
+        The contents of the job file and of the project file. A file that was not read has no content.
     """
     options, file, project = words.settings, FileContent(), FileContent()
     roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(options).items()}
@@ -100,7 +109,7 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
         with open(descriptor, encoding="utf-8") as stream:
             roles.update(json.load(stream))
     if words.job_file:
-        # What the command line says about a TFJob.
+        # A TFJob says neither which backend runs it nor whether its images are used: the command line does.
         asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
         engine = asked.name if asked else engine
         has_images = bool(engine) and not (asked and options[asked])
@@ -124,12 +133,12 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
 def _check_backends(
     request: LaunchRequest, choice: backends.Choice, *, are_files_right: bool, wrong: Sequence[Fault]
 ) -> Iterator[Fault | Note]:
-    """Yield what all backends find: options of one that is not used have no effect.
+    """Yield what all backends find, because options of a backend that is not used have no effect.
 
     Args:
         request: The launch.
         choice: The backend that is used.
-        are_files_right: Whether files have no faults, which hide what the user asks for.
+        are_files_right: Whether the files have no faults, which would hide what the user asks for.
         wrong: The faults of the command line.
     """
     settings, backend = request.settings, choice.backend
@@ -137,7 +146,7 @@ def _check_backends(
     heads = {section.head.flag for section in backends.sections()}
     is_known = are_files_right and not any(fault.where in heads for fault in wrong)
     met = [table.OTHER_MACHINES] if other_machines or wrong or not are_files_right else []
-    # Pods are containers, too: their backend refuses what only Docker has.
+    # Pods are containers, too. Their backend refuses what is for Docker only.
     met += [ANY_CONTAINERS] if backend.runs_in_containers else []
     for name, each in backends.backends().items():
         options = choice.options[name]

@@ -1,6 +1,7 @@
-"""The job of a launch, from its settings: its roles, their variables, and what happens when tasks fail.
+"""The job of a launch, made from its settings: roles, their variables, and what happens when tasks fail.
 
-Each step returns what it makes, and the faults and notes that it has found.
+`launcher.launch.build_options` calls its steps. Each returns what it makes, and the faults and notes that it
+has found; none raises a fault, so that the user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from launcher.launch.options import ON_COMMAND_LINE
 from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
 from launcher.launch.tensorboard import tensorboard_role
 
-#: Role -> the row of its number of tasks.
+#: The setting with the number of tasks, by the name of the role.
 _COUNTS: Mapping[str, Setting[int | None]] = {
     "chief": table.CHIEF,
     "worker": table.WORKERS,
@@ -47,7 +48,7 @@ _COUNTS: Mapping[str, Setting[int | None]] = {
 
 
 def counts_of(settings: Settings) -> dict[str, int]:
-    """Return the number of tasks of each role that is given."""
+    """Return the number of tasks of each role that the settings mention."""
     return {name: int(settings[row] or 0) for name, row in _COUNTS.items() if settings.is_given(row)}
 
 
@@ -55,8 +56,11 @@ def roles_of(settings: Settings, command: Sequence[str]) -> tuple[tuple[Role, ..
     """Make the roles of a launch without a job file.
 
     Args:
-        settings: Those of the command line and the project file.
+        settings: The settings of the command line and the project file.
         command: The program and its arguments.
+
+    Returns:
+        The roles, and the faults. There are no roles if there is a fault.
     """
     try:
         program = Program.of(command)
@@ -77,18 +81,18 @@ def roles_of(settings: Settings, command: Sequence[str]) -> tuple[tuple[Role, ..
 
 
 def _adapted(role: Role, settings: Settings) -> Role:
-    """Return a role with the number of GPUs and the working folder of the settings."""
+    """Return a role with the number of GPUs and the working folder that the settings say."""
     gpus, workdir = settings[table.GPUS], settings[table.WORKDIR]
     if gpus is not None and role.name != "ps" and not role.sidecar:
         role = replace(role, gpus=gpus)
-    # The folder of a project file is not the one in which the program was typed.
+    # The path of the program is relative to the folder in which it was typed, not to that of a project file.
     if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
         role = replace(role, program=_seen_from(workdir, role.program))
     return role
 
 
 def _seen_from(folder: str, program: Program) -> Program:
-    """Return a program whose path is relative to this folder, not to the current one."""
+    """Return a program whose relative path starts at this folder, and not at the current one."""
     is_script = program.kind is ProgramKind.SCRIPT
     is_path = is_script or (program.kind is ProgramKind.EXECUTABLE and "/" in program.name)
     if not is_path or program.name.startswith(("/", "~")) or not os.path.exists(program.name):
@@ -103,16 +107,16 @@ def _seen_from(folder: str, program: Program) -> Program:
 def variables_of(
     written: Sequence[str], environ: Mapping[str, str], taken: Collection[str] = ()
 ) -> tuple[dict[str, str], set[str], list[Fault | Note]]:
-    """Return the variables that ``-x`` options set, as Open MPI's ``-x`` does.
+    """Return the variables that ``-x`` options set. Their forms are those of Open MPI's ``-x``.
 
     Args:
-        written: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
+        written: The values of the options: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
         environ: The environment of the launcher.
         taken: The names of variables that other options set.
 
     Returns:
-        The variables; the names of those that are copied from ``environ``; faults and notes, which never
-        contain a value, as it may be secret.
+        The variables, the names of the variables that are copied from ``environ``, and faults and notes.
+        These never contain a value, as it may be secret.
     """
     variables: dict[str, str] = {}
     copied: set[str] = set()
@@ -123,7 +127,8 @@ def variables_of(
             matching = {key: environ[key] for key in environ if key.startswith(name[:-1])}
             if not matching:
                 found.append(Note(f"-x {name}: no variable of launch has a name with this beginning"))
-            # A task has these variables, with its own values: the first ones if it runs launch, PWD always.
+            # Each task gets values of its own for these variables: PWD always, the others because launch sets
+            # them. They are set here if this launch runs in a task of another one.
             own = {*RESERVED_VARIABLES, "PWD"}
             variables.update({key: value for key, value in matching.items() if key not in own})
             copied |= matching.keys()
@@ -146,7 +151,12 @@ def variables_of(
 
 
 def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fault | Note]]:
-    """Make the job of these roles."""
+    """Make the job of these roles, and note settings that have no effect.
+
+    Args:
+        settings: The settings of the launch.
+        roles: The roles of the job.
+    """
     taken = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
     taken += [RELAY_VARIABLE] if settings[table.RELAY] else []
     variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, taken)
@@ -170,6 +180,7 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
 
 
 def _policy(settings: Settings) -> Policy:
+    """Return what happens when tasks fail, hang or take too long, according to the settings."""
     restarts, timeout = settings[table.RESTARTS], settings[table.TIMEOUT]
     return Policy(
         OnFailure(settings[table.ON_FAILURE]),
@@ -185,12 +196,13 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _is_for_other_launches(settings: Settings) -> bool:
-    """Return whether ``restart`` of the project file waits for launches with ``--restarts``."""
+    """Return whether ``restart`` of the project file has no effect here, because restarts are not enabled."""
     in_project = settings.source_kind(table.RESTART) == SourceKind.PROJECT_FILE
     return in_project and not settings[table.RESTARTS]
 
 
 def _restart_notes(settings: Settings, roles: Sequence[Role]) -> Iterator[Note]:
+    """Yield a note on each option that has no effect without ``--restarts``."""
     if settings[table.RESTARTS]:
         return
     is_written = settings.is_given(table.RESTART) and not _is_for_other_launches(settings)
@@ -201,12 +213,12 @@ def _restart_notes(settings: Settings, roles: Sequence[Role]) -> Iterator[Note]:
         yield Note(f"{option} has no effect without --restarts N")
 
 
-def with_end(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | Note]]:
-    """Check ``--done-when``, and return the job with the times of ``--drain``.
+def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | Note]]:
+    """Check ``--done-when``, and return the job with the times that ``--drain`` allows its tasks.
 
     Args:
         spec: The job. If it has no roles, they have faults.
-        settings: Those of the launch.
+        settings: The settings of the launch.
     """
     roles, done_when = spec.roles, settings[table.DONE_WHEN]
     found: list[Fault | Note] = []
@@ -220,7 +232,7 @@ def with_end(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | N
     waited = {role.name for role in roles if deciding.get(role.name) == role.count}
     fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
     names = sorted({role.name for role in roles} - fixed)
-    # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
+    # These are the roles whose tasks may exit by themselves. A ps and most other services never do.
     may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
     of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
@@ -245,9 +257,9 @@ def with_tensorboard(
     """Return the job with TensorBoard as a sidecar if the user asks for it.
 
     Args:
-        spec: The job. If it has a role of the same name, that is a fault.
-        settings: Those of the launch.
-        own_container: See `tensorboard_role`.
+        spec: The job. A role of the same name is a fault.
+        settings: The settings of the launch.
+        own_container: Whether TensorBoard runs in a container on this machine, see `tensorboard_role`.
     """
     folder, source = settings[table.TENSORBOARD], settings.source(table.TENSORBOARD)
     if folder is None:
@@ -260,7 +272,10 @@ def with_tensorboard(
 
 
 def _absolute(path: str) -> str:
-    """Return an absolute path; ``~/`` stays: it is the home on the machine of the task."""
+    """Return an absolute path.
+
+    A path that starts with ``~/`` stays, as it means the home on the task's machine.
+    """
     return path if path.startswith("~") else os.path.abspath(path)
 
 

@@ -1,4 +1,7 @@
-"""Faults of the settings of a launch that are right one by one, but not together, or not for this program."""
+"""Finds settings that are right one by one, but not together, or not for this program.
+
+`launcher.launch.build_options` calls it after it has read all settings. It only yields faults and notes.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ from launcher.config.values import JOB_FILE_ENDINGS
 from launcher.job import JobSpec
 from launcher.launch.options import ON_COMMAND_LINE, LaunchWords
 
-#: Options that few programs have: a note warns if they come after the program.
+#: Options of launch that few programs have. A note warns if they come after the program.
 _LAUNCH_OPTIONS = (
     "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
     "--detach", "--dry-run",
 )  # fmt: skip
-#: Bytes of a file that show what it is.
-_START_OF_FILE = 1 << 16
+#: How many bytes at the start of a file show what it is.
+_START_OF_FILE_BYTES = 1 << 16
 _SHOW_OUTPUT = (table.FOLD, table.SHOW, table.TIMESTAMPS, table.TMUX)
-#: A setting, those that contradict it, and why.
+#: A setting, the settings that contradict it, and why they do.
 _CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] = (
     (table.JSON, (table.QUIET, *_SHOW_OUTPUT), "--json prints everything as JSON"),
     (
@@ -38,7 +41,14 @@ _CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] =
 
 
 def need_faults(settings: Settings, met: Sequence[Need]) -> Iterator[Fault]:
-    """Yield the faults of options without what they need. In files they wait for launches that have it."""
+    """Yield the faults of options on the command line whose needs are not met.
+
+    In files such options are right: they wait for launches that meet the need.
+
+    Args:
+        settings: The settings of the launch.
+        met: The needs that this launch meets.
+    """
     problems = {need.problem for need in met}
     for row in backends.rows():
         need = row.needs
@@ -47,7 +57,13 @@ def need_faults(settings: Settings, met: Sequence[Need]) -> Iterator[Fault]:
 
 
 def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) -> Iterator[Fault]:
-    """Yield the faults of settings that tasks in containers cannot have."""
+    """Yield the faults of settings that tasks in containers cannot have.
+
+    Args:
+        settings: The settings of the launch.
+        spec: The job.
+        other_machines: Whether the containers may be on other machines.
+    """
     if settings.is_given(table.COLLECT) and not other_machines:
         problem = "the option is about other machines, and none is named"
         yield Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs")
@@ -69,7 +85,11 @@ def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | N
 def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
     """Yield notes on an empty program, and on its arguments that look like options of launch.
 
-    ``--`` before the program prevents them: the program may have options of the same names.
+    Args:
+        settings: The settings of the launch.
+        command: The program and its arguments.
+        is_marked: Whether ``--`` is before the program. Then there are no notes, as the program may have
+            options of the same names.
     """
     if is_marked or not command:
         return
@@ -86,7 +106,7 @@ def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked:
 
 
 def _path_faults(settings: Settings) -> Iterator[Fault]:
-    """Yield faults of the paths of ``--relay`` and ``--report``, before the job starts."""
+    """Yield the faults of the paths of ``--relay`` and ``--report``, before the job starts."""
     relay, report = settings[table.RELAY], settings[table.REPORT]
     if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
         expected = "expected the path of a unix socket that a process listens on"
@@ -100,9 +120,9 @@ def _path_faults(settings: Settings) -> Iterator[Fault]:
 
 
 def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
-    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead.
+    """Yield the fault that ``options=`` of the Python API contains a program, which would run instead.
 
-    The API gives its own options after those of the user. So they are words of that program.
+    The API appends its own options to the options of the user. After a program they are arguments of it.
     """
     if (
         settings.is_given(table.EVENTS_FD)
@@ -115,7 +135,7 @@ def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
 
 
 def _conflict_faults(settings: Settings) -> Iterator[Fault]:
-    """Yield faults of options that contradict each other."""
+    """Yield the faults of options that contradict each other."""
     for row, others, why in _CONFLICTS:
         if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):
             continue
@@ -127,8 +147,8 @@ def _conflict_faults(settings: Settings) -> Iterator[Fault]:
 def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault]:
     """Yield the fault that the word in place of the program is a job file or the value of an option.
 
-    It is a value in ``--tensorboard logs train.py`` and ``--hosts a b train.py``. ``--`` before the program
-    prevents this: the program may be in an image, or on other machines.
+    It is a value in ``--tensorboard logs train.py`` and ``--hosts a b train.py``. With ``--`` before the
+    program there is no fault, as the program may be in an image or on other machines.
     """
     name, following = [*(words.program if words.job_file else words.command), "", ""][:2]
     if name[:1] in ("", "-") or name.endswith(".py") or ("/" not in name and is_command(name)):
@@ -136,7 +156,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
     if os.path.isfile(name):
         try:
             with open_regular(name) as file:
-                start = file.read(_START_OF_FILE)
+                start = file.read(_START_OF_FILE_BYTES)
         except OSError:
             return
         is_json = start.lstrip().startswith(b"{")

@@ -1,4 +1,8 @@
-"""The options of a launch, and the command line that they are made of."""
+"""The options of a launch, and the command line that they are made of.
+
+`launcher.launch.build_options` makes `LaunchOptions` from `LaunchWords`, and every step of a launch reads
+them. They never change afterwards.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,21 +17,22 @@ from launcher.job import Host, JobSpec
 if TYPE_CHECKING:
     from launcher.runs.run import Run
 
-#: Source of faults of several options together, and of roles that options make.
+#: The source of faults of several options together, and of roles that options make.
 ON_COMMAND_LINE = "command line"
 
 
 class LaunchWords(Record):
-    """A command line of ``launch``."""
+    """The command line of one ``launch``, split into its options and its program."""
 
+    #: The values of the options.
     level: Level
-    #: Those of the values of options.
+    #: The faults of these values.
     faults: Sequence[Fault]
-    #: The program and its arguments, as in ``["train.py", "--epochs", "3"]`` or ``["-m", "package.train"]``;
-    #: or the job file and all that follows it.
+    #: The program and its arguments, as in ``["train.py", "--epochs", "3"]`` or ``["-m", "package.train"]``.
+    #: With a job file, the job file and all that follows it.
     command: Sequence[str]
     job_file: str = ""
-    #: The program after a job file, and its arguments.
+    #: The program that follows a job file, and its arguments.
     program: Sequence[str] = ()
     #: Whether ``--`` is before the program, which may then have any name.
     is_marked: bool = False
@@ -39,24 +44,25 @@ class LaunchWords(Record):
 
     @property
     def has_roles(self) -> bool:
-        """Whether a file has the roles of the job: a job file, or that of ``--roles-fd``."""
+        """Whether a file describes the roles of the job: a job file, or the file of ``--roles-fd``."""
         return bool(self.job_file) or self.settings.is_given(ROLES_FD)
 
 
 class LaunchOptions(Record):
-    """What a launch is to do: made once, before anything is started."""
+    """The options of one launch, made once before anything is started."""
 
-    #: Each option is read from here where it is used.
+    #: The values of all options, each of which is read from here where it is used.
     settings: Settings
     spec: JobSpec
     #: The hosts that the user names.
     hosts: tuple[Host, ...]
-    #: The backend that gets the hosts, and its options.
+    #: The backend that gets the hosts.
     backend: Backend[Any]
+    #: The options of the backend, of the type that it defines.
     backend_options: Any
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
-    #: The run that a cluster's queue has started by this process; ``None``: none has.
+    #: The run for which a cluster's queue has started this process. None if no queue has.
     submitted: "Run | None" = None
 
     @property
@@ -66,17 +72,17 @@ class LaunchOptions(Record):
 
     @property
     def hosts_text(self) -> str:
-        """The text of ``--hosts``. Empty: the option is not given."""
+        """The value of ``--hosts``. Empty if the option is not given."""
         hosts = self.settings[HOSTS]
         is_option = self.settings.source_kind(HOSTS) == SourceKind.COMMAND_LINE
         return hosts if is_option and isinstance(hosts, str) else ""
 
     @property
     def has_other_machines(self) -> bool:
-        """Whether there may be other machines among the hosts."""
+        """Whether hosts of the launch may be other machines than this one."""
         return self.hosts_named or self.backend.provides_hosts
 
     @property
     def has_own_containers(self) -> bool:
-        """Whether each task has a container of its own on this machine."""
+        """Whether each task runs in a container of its own on this machine."""
         return self.backend.runs_in_containers and not self.has_other_machines

@@ -1,6 +1,7 @@
 """Checks before the job starts whether folders, programs and Pythons of tasks on this machine exist.
 
-Agents on other machines check them when a task starts, with the same messages and exit codes.
+The session calls it, so that a misspelled name is found before anything is started. Agents on other machines
+check the same when a task starts, with the same messages and exit codes.
 """
 
 import os
@@ -22,16 +23,20 @@ _THIS_MACHINE = "localhost"
 class _Missing(Record):
     """The reason why a task cannot be started."""
 
-    #: ``file:line`` or the option that names the program; empty: the command line.
+    #: ``file:line`` or the option that names the program. Empty if it is on the command line.
     where: str
-    #: The first task of its role; empty: the reason does not depend on the role.
+    #: The first task of its role. Empty if the reason does not depend on the role.
     task: str
-    #: The message; its class gives the exit code.
+    #: The message, as an error whose class determines the exit code.
     error: LaunchError
 
 
 def check_all_programs_here(options: LaunchOptions) -> None:
-    """Check the programs as if all tasks ran on this machine, see `check_placed_programs`."""
+    """Check the programs of all tasks as if they ran on this machine, see `check_placed_programs`.
+
+    Raises:
+        LaunchError: Something does not exist, as `check_placed_programs` raises it.
+    """
     roles = [(role, TaskId.of(role.name, 0)) for role in options.spec.roles]
     host = Host(_THIS_MACHINE, venv=options.spec.venv)
     here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
@@ -39,17 +44,17 @@ def check_all_programs_here(options: LaunchOptions) -> None:
 
 
 def check_placed_programs(options: LaunchOptions, placement: Placement, names: Collection[str]) -> None:
-    """Check the folders and the programs of all tasks on this machine.
+    """Check the folders and the programs of all tasks that run on this machine.
 
     Args:
-        options: of the launch.
-        placement: the tasks, each with its host.
-        names: of the hosts that are this machine.
+        options: The options of the launch.
+        placement: The tasks, each with its host.
+        names: The names of the hosts that are this machine.
 
     Raises:
-        JobError: working folders do not exist; it names all of them.
-        ProgramError, NotRunnableError: programs do not exist, or cannot be run; it names all of them, and has
-            the class of the first.
+        JobError: Working folders do not exist. It names all of them.
+        LaunchError: Programs do not exist (ProgramError) or cannot be run (NotRunnableError). It names all of
+            them, and its class is that of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
     alone = options.settings[DRY_RUN] or len(here) == len(placement.tasks)
@@ -60,7 +65,7 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
     if faults:
         raise JobError(faults)
     differing: dict[tuple[str, Host], PlacedTask] = {}
-    for placed in here:  # tasks of one role and host do not differ
+    for placed in here:  # Tasks of one role on one host do not differ.
         differing.setdefault((placed.role.name, placed.host), placed)
     missing = [fault for placed in differing.values() for fault in _missing(options, placed, alone)]
     if missing:
@@ -68,7 +73,7 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
 
 
 def _joined_error(missing: Sequence[_Missing]) -> LaunchError:
-    """One error with a line for each fault; roles with the same fault share a line."""
+    """Return one error with a line for each fault. Roles with the same fault share a line."""
     roles: dict[tuple[str, str], dict[str, str]] = {}
     for fault in missing:
         role = fault.task.partition("/")[0]
@@ -89,7 +94,7 @@ def _folder_fault(folder: str) -> str:
 
 
 def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
-    """The source of a task's working folder, and the folder."""
+    """Return the source of a task's working folder, for messages, and the folder."""
     if placed.role.workdir:
         return placed.role.source, os.path.expanduser(placed.role.workdir)
     if placed.host.workdir:
@@ -98,12 +103,13 @@ def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
 
 
 def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
-    """The faults of a task: its environment, Python or program does not exist, or cannot be run.
+    """Yield the faults of a task: its environment, Python or program does not exist or cannot be run.
 
     Args:
-        options: of the launch.
-        placed: the task.
-        alone: whether the other hosts do not look for the environment.
+        options: The options of the launch.
+        placed: The task and its host.
+        alone: Whether no other host looks for the environment. Otherwise the agents report that it is
+            missing.
     """
     role, venv, folder = placed.role, placed.host.venv, _workdir(options, placed)[1]
     env = dict(options.spec.env + placed.host.env + role.env + options.spec.option_env)
@@ -112,7 +118,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
         try:
             path = environment_variables({"PATH": path}, venv)["PATH"]
         except ProgramError as error:
-            if alone:  # else the agents report it, those of all hosts together
+            if alone:  # Otherwise the agents report it, for all hosts together.
                 where = options.settings.source(VENV) if venv == options.spec.venv else placed.host.source
                 make = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
                 yield _Missing(where, "", ProgramError(f"{error}{make}"))
@@ -138,7 +144,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
 
 
 def _python(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
-    """The source of a task's Python, and the Python."""
+    """Return the source of a task's Python, for messages, and the Python."""
     if placed.host.venv:
         return "", VENV_PYTHON
     if placed.host.python:
@@ -147,7 +153,11 @@ def _python(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
 
 
 def _job_file_hint(role: Role) -> str:
-    """Advice if the program is in the folder of the job file, and the tasks run in another folder."""
+    """Return advice for a program that is in the folder of the job file, but not where the tasks run.
+
+    Returns:
+        The advice. Empty if the program is not there either.
+    """
     file = (role.program_source or role.source).rpartition(":")[0]
     if not file or not os.path.isfile(os.path.join(os.path.dirname(file), role.program.name)):
         return ""

@@ -1,4 +1,7 @@
-"""How lost hosts are recovered, as a session tells its orchestrator, which it imports only later."""
+"""How lost hosts are recovered, as a session tells its orchestrator.
+
+It is a module of its own because a session imports the orchestrator only while the agents start.
+"""
 
 from collections.abc import Callable
 
@@ -7,13 +10,14 @@ from launcher.job import Placement
 
 
 class Recovery(Record):
-    """How the tasks of a lost host move to others, or to a new container in its place."""
+    """The way in which the tasks of a lost host move to other hosts, or to a new container in its place."""
 
     #: The planned placement, with the standby hosts that can be used.
     placement: Placement
-    #: Gives a placement the folders of this launch.
+    #: Returns a placement with the folders of this launch on its hosts.
     with_folders: Callable[[Placement], Placement]
     #: Seconds from the loss of a host until its tasks have ended.
     seconds_until_tasks_ended: float
-    #: Makes a lost host usable again; blocks. Raises TransportError: not now.
+    #: Makes a lost host usable again, and blocks until it is. Raises TransportError if that is not possible
+    #: now.
     recover: Callable[[str], None]

@@ -12,7 +12,7 @@ from launcher.config.settings import COMMAND_LINE, Given, Settings
 from launcher.config.table import DRAIN
 from launcher.config.values import duration
 from launcher.job import SERVICE_ROLES, JobSpec, Program, Role
-from launcher.launch.job_spec import variables_of, with_end
+from launcher.launch.job_spec import variables_of, with_drain
 
 HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f", "PWD": "/here"}
 
@@ -33,7 +33,7 @@ def role(name: str, **more) -> Role:
 def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
     times = [(role, duration(text)) for role, _, text in (word.rpartition("=") for word in words.split())]
     settings = Settings({DRAIN.name: [Given(times, "--drain", COMMAND_LINE)]})
-    spec, found = with_end(JobSpec(roles), settings)
+    spec, found = with_drain(JobSpec(roles), settings)
     faults = [str(each) for each in found if isinstance(each, Fault)]
     notes = [each.text for each in found if isinstance(each, Note)]
     return {role.name: role.drain for role in spec.roles if role.drain is not None}, faults, notes

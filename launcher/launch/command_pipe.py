@@ -1,4 +1,7 @@
-"""The pipe by which a program that started ``launch`` commands it to signal tasks: ``--commands-fd``."""
+"""The pipe by which a program that started ``launch`` commands it to signal tasks: ``--commands-fd``.
+
+The orchestrator opens it while the job runs. A command that is wrong must never end the job.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop
 from launcher.messages import say
 
-#: The longest line of a command, and the most that is read at a time.
+#: The longest line of a command, and how much is read at a time at most.
 _MAX_COMMAND_BYTES = 64 * 1024
 
-#: Called with a task, the number of a signal, and whether all processes of the task get it.
+#: Receives a task, the number of a signal, and whether all processes of the task get the signal.
 OnSignal: TypeAlias = Callable[[TaskId, int, bool], None]
 
 
 class CommandPipe:
-    """Reads commands: each is a line of JSON with the fields of `events.SignalTask`.
+    """The reader of the pipe. Each command is a line of JSON with the fields of `events.SignalTask`.
 
     A line that is not one is reported and left out, so that a mistake of that program ends no job.
 
@@ -45,10 +48,11 @@ class CommandPipe:
         self._loop.watch(self._fd, self._read)
 
     def close(self) -> None:
-        """Read no more commands."""
+        """Read no more commands. The descriptor stays open."""
         self._loop.watch(self._fd)
 
     def _read(self) -> None:
+        """Execute the complete lines that have arrived, and stop reading at the end of the pipe."""
         data = os.read(self._fd, _MAX_COMMAND_BYTES)
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:

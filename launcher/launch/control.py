@@ -1,12 +1,12 @@
 """The control socket: ``launch ps``, ``attach`` and ``restart`` ask the launcher of a running job.
 
-It is an abstract Unix socket: it has no file, and vanishes with the launcher, however that ends. Other users
+It is an abstract Unix socket: it is no file, and vanishes with the launcher, however that ends. Other users
 can connect to any abstract socket, and make one of any name. So the launcher accepts only connections of its
-own user, and `ask` sends nothing unless the other end is the process that the run's record names
-(SO_PEERCRED).
+own user, and `launcher.runs.client.ask` sends nothing unless the other end is the process that the run's
+record names (SO_PEERCRED).
 
-A connection has one request, a packet, and one answer, a file in memory whose descriptor is passed: so the
-launcher never waits for a client. Both are JSON::
+A connection carries one request, a packet, and one answer, a file in memory whose descriptor is passed, so
+that the launcher never waits for a client. Both are JSON::
 
     {"request": "restart", "tasks": ["worker/0"]}  {}
     {"request": "tasks", "measure": true}          {"report": {...}, "memory": {"worker/0": 104857600},
@@ -16,11 +16,11 @@ launcher never waits for a client. Both are JSON::
 ``{"error": TEXT}`` is the answer to a request that cannot be fulfilled. With ``measure`` the launcher asks
 the hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
 
-After the answer to ``follow`` the connection has the events from this number on (default: those to come),
-until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``. A
-packet may end within a line. The launcher keeps only the last events; a follower that is slower than that
-gets ``{"event": "Dropped", "why": TEXT}`` at last. With ``"output": true`` it gets ``{"event": "Printed"}``
-when logs have grown, at most ten times a second.
+After the answer to ``follow`` the connection carries the events from this number on, or else the events to
+come, until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``.
+A packet may end within a line. The launcher keeps only the last events; a follower that is slower than that
+gets ``{"event": "Dropped", "why": TEXT}`` as its last line. With ``"output": true`` it gets
+``{"event": "Printed"}`` when logs have grown, at most ten times a second.
 """
 
 from __future__ import annotations
@@ -48,33 +48,32 @@ from launcher.output.run_files import EventBuffer
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
 
-#: Connections at a time.
 _MAX_CLIENTS = 16
-#: Followers at a time.
 _MAX_FOLLOWERS = 16
-#: Seconds between two lines that tasks have printed.
+#: The shortest time between two of `PRINTED_LINE`.
 _PRINTED_PAUSE_SECONDS = 0.1
-#: The line that tasks have printed; the last line for a follower that is too slow.
+#: Tells a follower that tasks have printed something.
 PRINTED_LINE = b'{"event": "Printed"}\n'
+#: The last line for a follower that is too slow.
 TOO_SLOW_LINE = b'{"event": "Dropped", "why": "too slow: later events are in events.jsonl"}\n'
 
 
 class TasksRequest(Record):
-    """Asks for the report of the job as it is now."""
+    """A request for the report of the job as it is now."""
 
     #: Whether the hosts shall measure the memory of their tasks, for later answers.
     measure: bool = False
 
 
 class RestartRequest(Record):
-    """Asks to stop tasks and to start them again."""
+    """A request to stop tasks and to start them again."""
 
     #: Names of tasks, roles and ranges, as `selected` reads them.
     tasks: tuple[str, ...]
 
 
 class FollowRequest(Record):
-    """Asks for the events of the job."""
+    """A request for the events of the job."""
 
     #: The number of the first event, in JSON ``from``. None stands for the next event.
     first: int | None = None
@@ -90,7 +89,7 @@ _REQUESTS: Mapping[str, type[TasksRequest | RestartRequest | FollowRequest]] = {
 
 
 def read_request(packet: bytes) -> Any:
-    """Read what a client has sent.
+    """Read the request that a client has sent.
 
     Args:
         packet: A JSON object. Its key ``request`` names the kind, and the other keys are the fields of the
@@ -115,7 +114,7 @@ def read_request(packet: bytes) -> Any:
 
 
 class ControlledJob(Record):
-    """What the control socket needs of a job."""
+    """The parts of a running job that the control socket uses."""
 
     machine: Machine
     #: Returns the report of the job as it is now.
@@ -127,11 +126,11 @@ class ControlledJob(Record):
 
 
 class Control:
-    """Serves the control socket of a job.
+    """The control socket of a job, which answers ``launch ps``, ``attach`` and ``restart``.
 
     Args:
-        loop: Serves the socket.
-        event_buffer: Has the last events, for followers.
+        loop: Watches the socket.
+        event_buffer: Contains the last events, for followers.
         job: The job.
     """
 
@@ -139,27 +138,28 @@ class Control:
         self._loop, self._job = loop, job
         self.followers = EventFollowers(loop, event_buffer)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        #: The connections, the oldest first.
+        #: The connections without an answer yet, the oldest first.
         self._clients: list[socket.socket] = []
-        #: Hosts that have not measured their tasks yet; what the others sent.
+        #: Hosts that have not measured the memory of their tasks yet.
         self._measuring: set[str] = set()
+        #: The memory of the tasks of the other hosts, in bytes.
         self._memory: dict[TaskId, int] = {}
 
     def open(self, run_name: str) -> None:
-        """Listen.
+        """Listen for clients from now on.
 
         Args:
-            run_name: the run's name.
+            run_name: The name of the run, after which the socket is named.
 
         Raises:
-            OSError: another process has a socket of this name.
+            OSError: Another process has a socket of this name.
         """
         self._listener.bind(control_address(run_name))
         self._listener.listen(SOCKET_BACKLOG)
         self._loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Close the socket and all connections."""
+        """Close the socket and all connections, those of followers after their last events."""
         self.followers.close()
         for client in tuple(self._clients):
             self._drop(client)
@@ -168,7 +168,7 @@ class Control:
         self._listener.close()
 
     def measured(self, event: events.Measured) -> None:
-        """A host has measured its tasks."""
+        """Note the memory that a host has measured, for the next answer."""
         self._memory.update(event.memory)
         self._measuring.discard(event.host)
 
@@ -183,16 +183,20 @@ class Control:
             self._loop.watch(client.fileno(), partial(self._read, client))
 
     def _read(self, client: socket.socket) -> None:
-        if client not in self._clients:  # dropped in the same turn
+        """Read the request of a client, and send the answer.
+
+        A client that follows the job stays connected.
+        """
+        if client not in self._clients:  # It was dropped in the same turn of the loop.
             return
         packet = b""
-        with suppress(OSError):  # the client has gone
+        with suppress(OSError):  # The client has exited.
             packet = client.recv(PACKET_BYTES)
         try:
             answer = self._answer(packet)
         except Exception as error:  # noqa: BLE001 - a fault of ours in answering must not end the job
             answer = {"error": f"launch failed to answer: {error!r}"}
-        # An error: the client has gone, or no file descriptor is left.
+        # It fails if the client has exited, or if no file descriptor is left.
         with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
             file.write(json.dumps(answer).encode())
             socket.send_fds(client, [b"answer"], [file.fileno()])
@@ -213,6 +217,7 @@ class Control:
     # ------------------------------------------------------------------ requests
 
     def _answer(self, packet: bytes) -> Mapping[str, Any]:
+        """Return the answer to a request, which may be that it cannot be fulfilled."""
         try:
             request = read_request(packet)
             if isinstance(request, FollowRequest):
@@ -234,14 +239,14 @@ class Control:
         }
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
-        """Return the tasks to restart.
+        """Return the tasks that a client asks to restart.
 
         Args:
-            names: Of tasks, roles and ranges. Without a name there is nothing to restart: `selected` would
-                take all tasks, which nobody has asked for.
+            names: The names of tasks, roles and ranges. There must be one: without a name `selected` would
+                return all tasks, which nobody has asked for.
 
         Raises:
-            LaunchError: They cannot be restarted.
+            LaunchError: The tasks cannot be restarted.
         """
         if not names:
             raise LaunchError("the request names no task")
@@ -263,31 +268,33 @@ class Control:
 class EventFollowers:
     """The followers of a job: programs that get its events as they happen.
 
-    All read from the same memory of the last events, each at its own pace. One that is so slow that events
-    left the memory before it got them is dropped: the launcher never waits for a follower.
+    All read from the same buffer of the last events, each at its own pace. A follower that is so slow that
+    events left the buffer before it got them is dropped, so the launcher never waits for one.
 
     Args:
-        loop: Serves their connections.
-        event_buffer: The last events.
+        loop: Watches their connections.
+        event_buffer: Contains the last events.
     """
 
     def __init__(self, loop: EventLoop, event_buffer: EventBuffer) -> None:
         self._loop, self._event_buffer = loop, event_buffer
-        #: The number of the next event of each, and bytes that it has not taken yet.
+        #: The number of the next event of each follower. Negative if it is dropped after its last line.
         self._next: dict[socket.socket, int] = {}
-        self._rests: dict[socket.socket, bytes] = {}
-        #: Those that want to know when tasks print; and the timer for that.
-        self._readers: set[socket.socket] = set()
+        #: The bytes that each follower has not received yet.
+        self._unsent: dict[socket.socket, bytes] = {}
+        #: The followers that want to know when tasks print.
+        self._log_readers: set[socket.socket] = set()
+        #: Fires when they are to be told.
         self._timer: TimerHandle | None = None
 
     def first(self, number: int | None) -> int:
-        """The number of the first event for a new follower.
+        """Return the number of the first event for a new follower.
 
         Args:
-            number: that it asks for; ``None``: that of the next event.
+            number: The number that the follower asks for. None asks for the next event.
 
         Raises:
-            LaunchError: it cannot follow from there.
+            LaunchError: It cannot follow the job from this event on, or there are too many followers.
         """
         first, later = self._event_buffer.first, self._event_buffer.next
         if len(self._next) >= _MAX_FOLLOWERS:
@@ -299,38 +306,44 @@ class EventFollowers:
         return later if number is None else number
 
     def add(self, client: socket.socket, number: int, output: bool = False) -> None:
-        """Send events to a client from this number on; ``output``: also that tasks have printed."""
-        self._next[client], self._rests[client] = number, b""
+        """Send events to a client from now on.
+
+        Args:
+            client: The connection, which is then closed by this object.
+            number: The number of the first event.
+            output: Whether the client wants to be told that tasks have printed.
+        """
+        self._next[client], self._unsent[client] = number, b""
         if output:
-            self._readers.add(client)
+            self._log_readers.add(client)
         self._send(client)
 
     def tell(self) -> None:
-        """Send new events to those that have taken all earlier ones."""
-        for client in [client for client, rest in self._rests.items() if not rest]:
+        """Send new events to the followers that have received all earlier ones."""
+        for client in [client for client, rest in self._unsent.items() if not rest]:
             self._send(client)
-        if self._readers and self._event_buffer.printed and self._timer is None:
+        if self._log_readers and self._event_buffer.printed and self._timer is None:
             self._timer = self._loop.call_at(time.monotonic() + _PRINTED_PAUSE_SECONDS, self._tell_printed)
 
     def _tell_printed(self) -> None:
-        """Tell followers that tasks have printed. One that lacks earlier lines looks at the logs later."""
+        """Tell followers that tasks have printed. One that still waits for earlier lines is told later."""
         self._timer, self._event_buffer.printed = None, False
-        for client in [client for client in self._readers if not self._rests[client]]:
-            self._rests[client] = PRINTED_LINE
+        for client in [client for client in self._log_readers if not self._unsent[client]]:
+            self._unsent[client] = PRINTED_LINE
             self._send(client)
 
     def close(self) -> None:
-        """Send what they take at once, and close the connections."""
+        """Send what the followers can receive at once, and close their connections."""
         self.tell()
         for client in [*self._next]:
             self._drop(client)
 
     def _send(self, client: socket.socket) -> None:
-        """Send what a client takes now; the loop goes on when it takes more."""
+        """Send what a client can receive now. The loop continues when it can receive more."""
         try:
-            while rest := self._rests[client] or self._more(client):
-                self._rests[client] = rest
-                self._rests[client] = rest[client.send(rest[:PACKET_BYTES]) :]
+            while rest := self._unsent[client] or self._more(client):
+                self._unsent[client] = rest
+                self._unsent[client] = rest[client.send(rest[:PACKET_BYTES]) :]
         except BlockingIOError:
             self._loop.watch(client.fileno(), partial(self._drop, client), partial(self._send, client))
         except OSError:
@@ -340,7 +353,7 @@ class EventFollowers:
             self._drop(client) if dropped else self._loop.watch(client.fileno(), partial(self._drop, client))
 
     def _more(self, client: socket.socket) -> bytes:
-        """The next lines for a client; empty: there are none now."""
+        """Return the next lines for a client. Empty if there are none now."""
         number = self._next[client]
         if 0 <= number < self._event_buffer.first:
             self._next[client] = -1
@@ -350,9 +363,9 @@ class EventFollowers:
         return b"".join(lines)
 
     def _drop(self, client: socket.socket) -> None:
-        """Close a connection; also that of a client that has closed its end, or that sends something."""
+        """Close a connection. That is also done when the client closes its end or sends something."""
         self._loop.watch(client.fileno())
         client.close()
         self._next.pop(client, None)
-        self._rests.pop(client, None)
-        self._readers.discard(client)
+        self._unsent.pop(client, None)
+        self._log_readers.discard(client)

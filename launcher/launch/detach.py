@@ -1,9 +1,10 @@
-"""``--detach``: the launcher goes on without a terminal; the command returns when all tasks run.
+"""Detached launches (``--detach``): the launcher goes on without a terminal.
 
-The command forks before anything is started: the child is the launcher, in a session of its own. It prints on
-the command's streams until the run has a folder, then into the file `RunPaths.messages`; the command shows
-what comes there. A pipe from the launcher carries that folder and the run's name, each with a zero byte, and
-one more zero byte when all tasks run. The end of the pipe means that the launcher has ended.
+The command line calls `run_detached`, which returns when all tasks run. It forks before anything is started:
+the child is the launcher, in a session of its own. It prints on the command's streams until the run has a
+folder, then into the file `RunPaths.messages`, which the command shows. A pipe from the launcher carries that
+folder and the run's name, each with a zero byte, and one more zero byte when all tasks run. The end of the
+pipe means that the launcher has exited.
 
 `launcher.launch.submit` starts the launcher in the queue of a cluster instead, if there is one.
 """
@@ -28,15 +29,17 @@ from launcher.output.background import Background
 from launcher.output.logs import GrowingLog
 from launcher.runs.run import load
 
-#: Seconds between two looks at the launcher's messages.
+#: The pause between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
 
 
-class _PassOn:
-    """A handler of signals that passes them on to the launcher, which ignores SIGHUP and gets SIGTERM for it.
+class _SignalForwarder:
+    """A signal handler that passes signals on to the launcher.
+
+    The launcher ignores SIGHUP, because its terminal may close. So it gets SIGTERM instead.
 
     Args:
-        launcher: Its pid.
+        launcher: The pid of the launcher.
     """
 
     def __init__(self, launcher: int) -> None:
@@ -57,10 +60,12 @@ def run_detached(options: LaunchOptions) -> int:
     """Run a job whose launcher goes on: in a cluster's queue if there is one, else in a child process.
 
     Returns:
-        In this process 0, or the exit code of a job that has ended before; in the launcher that of the job.
+        In this process 0, or the exit code of a job that ended before all tasks ran. In the launcher, the
+        exit code of the job.
 
     Raises:
-        LaunchError: The launcher was killed or the queue refuses it; or as `Session.run`, in the launcher.
+        LaunchError: The launcher was killed, the queue refuses the job, or `Session.run` raises it in the
+            launcher.
     """
     queue = options.backend.batch_queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
@@ -72,9 +77,16 @@ def run_detached(options: LaunchOptions) -> int:
 
 
 def _run_in_background(options: LaunchOptions) -> int:
-    """Run a job in a child process that goes on; return when all tasks run.
+    """Run a job in a child process that goes on, and return when all tasks run.
 
-    Signals that end a launch are passed on to the child until then.
+    Signals that stop a launch are passed on to the child until then.
+
+    Args:
+        options: The options of the launch.
+
+    Returns:
+        In this process 0, or the exit code of a job that ended before all tasks ran. In the child, the exit
+        code of the job.
     """
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -92,11 +104,11 @@ def _run_in_background(options: LaunchOptions) -> int:
     os.close(writing)
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _PassOn(pid))
+            signal.signal(number, _SignalForwarder(pid))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    run_name, runs = _wait(reading)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # too late to pass them on
-    code = 0 if runs else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    run_name, all_run = _wait_until_all_run(reading)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # It is too late to pass them on.
+    code = 0 if all_run else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         raise LaunchError(f"the launcher was killed by {signal_name(-code)} before all tasks ran")
     if code == 0:
@@ -104,11 +116,14 @@ def _run_in_background(options: LaunchOptions) -> int:
     return code
 
 
-def _wait(pipe: int) -> tuple[str, bool]:
-    """Show the messages of the launcher until all tasks run, or it has ended.
+def _wait_until_all_run(pipe: int) -> tuple[str, bool]:
+    """Show the messages of the launcher until all tasks run, or the launcher has exited.
+
+    Args:
+        pipe: The pipe from the launcher.
 
     Returns:
-        The name of the run, and whether all tasks run.
+        The name of the run, empty if the launcher exited before it had one. Whether all tasks run.
     """
     received, log, ended = b"", None, False
     while received.count(b"\0") < 3 and not ended:

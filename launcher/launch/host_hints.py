@@ -1,4 +1,7 @@
-"""Hints about hosts: what agents find there, which have no task, and which cannot be what the user meant."""
+"""Hints about hosts: what agents find there, which run no task, and which cannot be what the user meant.
+
+The orchestrator and the session call it. It only tells the user something: no hint changes the job.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from launcher.messages import say
 
 
 class HostHints:
-    """Gives hints from what the agents of a job on other machines or in containers find.
+    """The maker of hints from what the agents of a job find on other machines or in containers.
 
     Args:
-        hosts: the hosts of the tasks.
+        hosts: The hosts of the tasks.
     """
 
     def __init__(self, hosts: Sequence[Host]) -> None:
@@ -26,7 +29,11 @@ class HostHints:
         self._ready: dict[str, HostFacts] = {}
 
     def observe(self, event: Event) -> str:
-        """A hint for the user about this event; empty: there is none."""
+        """Return hints once the agents of all hosts have reported.
+
+        Returns:
+            The hints, a line each. Empty if this event leads to none.
+        """
         if isinstance(event, AgentReady) and event.host in self._names:
             known = event.host in self._ready
             self._ready[event.host] = event.facts
@@ -35,6 +42,7 @@ class HostHints:
         return ""
 
     def _findings(self) -> list[str]:
+        """Return a line for each finding about the hosts, all of which have reported."""
         from launcher.findings import findings_of_agents  # noqa: PLC0415 - with ipaddress; for other hosts only
 
         lines = []
@@ -45,7 +53,12 @@ class HostHints:
 
 
 def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
-    """Tell the user which hosts no task runs on, and why."""
+    """Tell the user on which hosts no task runs, and why.
+
+    Args:
+        hosts: The hosts of the launch.
+        placement: The tasks, each with its host.
+    """
     standby = [host.name for host in placement.standby]
     if standby:
         say(f"no task runs on {join_names(standby)} until a host is lost")
@@ -58,11 +71,14 @@ def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
 
 
 def host_file_hint(error: HostsError, text: str) -> str:
-    """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it cannot be one.
+    """Return a hint if the value of ``--hosts`` may be the misspelled name of a file.
 
     Args:
         error: Why the hosts cannot be used.
-        text: What ``--hosts`` says.
+        text: The value of ``--hosts``. Empty without that option.
+
+    Returns:
+        The hint. Empty if the value cannot be the name of a file.
     """
     is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
     if not is_word or "was not found" not in str(error):

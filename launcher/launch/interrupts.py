@@ -1,6 +1,7 @@
-"""Signals that ask a launch to end: Ctrl-C, SIGTERM, SIGHUP of a closed terminal, SIGUSR1 of a time limit.
+"""The signals that stop a launch: Ctrl-C, SIGTERM, SIGHUP of a closed terminal, SIGUSR1 of a time limit.
 
-All other signals have their usual effect: SIGSEGV and SIGABRT, for example, are about the launcher itself.
+A session handles them by `Interrupts`. All other signals keep their usual effect: SIGSEGV and SIGABRT, for
+example, are about the launcher itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NoReturn
 
 from launcher.stop_requests import LIMIT_NOTICES, TIMED_OUT_EXIT_CODE, StopRequest, StopRequests
 
-#: Signals that end a launch, and their names in messages.
+#: The signals that stop a launch, and their names in messages.
 STOP_SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
@@ -28,27 +29,28 @@ STOP_SIGNALS = {
     signal.SIGUSR2: "the notice of a time limit (SIGUSR2)",
     signal.SIGXCPU: "the limit of CPU time (SIGXCPU)",
 }
-#: Variables of processes that Slurm or Kubernetes may signal.
+#: Variables that are set in processes that Slurm or Kubernetes may signal.
 _MANAGER_VARIABLES = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
-#: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
+#: How long the work after a job (collecting its files) may go on after a signal.
 SECONDS_AFTER_SIGNAL = 30.0
+#: How long it may go on after the same signal came again.
 HURRIED_SECONDS = 1.0
 
 
 class _Mode(enum.Enum):
-    """The effect of a signal."""
+    """The present effect of a signal."""
 
-    RAISE = enum.auto()  #: it raises an exception, so that each open context is closed
-    QUEUE = enum.auto()  #: it waits in the pipe until `Interrupts.read`
-    LIMIT = enum.auto()  #: the first one sets a time limit, the same one again raises an exception
-    IGNORE = enum.auto()  #: none
+    RAISE = enum.auto()  #: It raises an exception, so that each open context is closed.
+    QUEUE = enum.auto()  #: It waits in the pipe until `Interrupts.read` is called.
+    LIMIT = enum.auto()  #: The first one sets a time limit, and the same one again raises an exception.
+    IGNORE = enum.auto()  #: It does nothing.
 
 
 class Interrupts:
-    """Handles the stop signals, as a context, from before the first agent starts to the end of the launch.
+    """The handler of the stop signals, a context from before the first agent starts to the end of the launch.
 
-    A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number, 124 for
-    the notice of a limit. Then contexts are closed, which only the same signal again interrupts, see
+    A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number, or 124
+    for the notice of a time limit. Then contexts are closed, which only the same signal again interrupts, see
     `StopRequests`. While the job runs (`queued`) a signal raises nothing: Python writes its number to a pipe,
     so that no signal is lost and none interrupts the code. A signal that the caller ignores (``nohup``) stays
     ignored.
@@ -63,15 +65,15 @@ class Interrupts:
         self.managed = any(os.environ.get(name) for name in _MANAGER_VARIABLES)
         self._mode = _Mode.RAISE
         self._work = ""
-        #: The signals that were read, and what they mean together.
+        #: The signals that were read, in the order in which they arrived.
         self._read: list[signal.Signals] = []
         self._requests = StopRequests(self.managed)
-        #: How many of them mean "at once".
+        #: How many of them repeat a request, which means that the user wants the end at once.
         self._repeats = 0
         self._has_raised = False
 
     def __enter__(self) -> Interrupts:
-        #: Readable when a signal waits.
+        #: The descriptor that is readable when a signal waits.
         self.fd, self._write_end = os.pipe()
         for fd in (self.fd, self._write_end):
             os.set_blocking(fd, False)
@@ -92,22 +94,29 @@ class Interrupts:
         os.close(self._write_end)
 
     def name(self, limit: str, end: str) -> None:
-        """Name what SIGUSR1 and SIGTERM mean for this launch; empty: the usual."""
+        """Name what SIGUSR1 and SIGTERM mean for this launch.
+
+        Batch systems send them for reasons of their own, which the messages then name.
+
+        Args:
+            limit: The name of SIGUSR1 in messages. Empty if it is the usual one.
+            end: The name of SIGTERM in messages. Empty if it is the usual one.
+        """
         named = {signal.SIGUSR1: limit, signal.SIGTERM: end}
         self.names.update({number: text for number, text in named.items() if text})
 
     @property
     def limit_is_near(self) -> bool:
-        """Whether the launch ends because of the notice of a time limit."""
+        """Whether the launch stops because of the notice of a time limit."""
         return bool(self._read) and self._read[0] in LIMIT_NOTICES
 
     @property
     def first_name(self) -> str:
-        """The name of the signal that ends the launch; empty: none came."""
+        """The name of the signal that stops the launch. Empty if none has arrived."""
         return self.names[self._read[0]] if self._read else ""
 
     def read(self) -> list[signal.Signals]:
-        """The signals that wait, in the order in which they came."""
+        """Return the signals that wait, in the order in which they arrived, and remove them."""
         try:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
@@ -123,18 +132,18 @@ class Interrupts:
             self._repeats += 1
 
     def queued(self) -> AbstractContextManager[None]:
-        """While the job runs: signals wait for `read`."""
+        """Return a context in which signals wait for `read`. It is open while the job runs."""
         return self._with_mode(_Mode.QUEUE)
 
     @contextmanager
     def limited(self, work: str = "") -> Iterator[None]:
-        """During work after the job: it has `SECONDS_AFTER_SIGNAL` after a signal, and ends at the same one
-        again.
+        """Limit work after the job: once a signal arrives, it has `SECONDS_AFTER_SIGNAL` left.
 
-        Signals that came before, during the job for example, count too.
+        The same signal again stops it. Signals that arrived before, during the job for example, count too.
 
         Args:
-            work: for the message about the time: ``collecting the files of the job``; empty: no message.
+            work: Names the work for the message about the time, as in ``collecting the files of the job``.
+                Empty if there is to be no message.
         """
         self._work = work
         self.read()
@@ -146,6 +155,7 @@ class Interrupts:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _limit(self) -> None:
+        """Start the time limit of the work after the job, if a signal has arrived, and tell the user."""
         if not self._read:
             return
         first = self._read[0]
@@ -153,12 +163,12 @@ class Interrupts:
             name, text = self.names[first], f"{SECONDS_AFTER_SIGNAL:g}s for {self._work}"
             if self._requests.can_repeat(first):
                 text += f"; {name} again stops it at once"
-            with suppress(OSError):  # the signal may have interrupted a print()
+            with suppress(OSError):  # print() may not be called: the signal may have interrupted one.
                 os.write(2, f"launch: {name}: {text}\n".encode())
         signal.setitimer(signal.ITIMER_REAL, HURRIED_SECONDS if self._repeats else SECONDS_AFTER_SIGNAL)
 
     def ignore(self) -> None:
-        """From now on no signal interrupts the launch, so that all is removed that must not stay."""
+        """Let no signal interrupt the launch from now on: everything is removed that must not stay."""
         self._mode = _Mode.IGNORE
 
     @contextmanager
@@ -171,11 +181,13 @@ class Interrupts:
                 self._mode = before
 
     def _on_signal(self, number: int, _: object) -> None:
+        """React to a signal as the mode says. Python calls it between two instructions of any code."""
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
             return
         is_first, repeats = not self._read, self._repeats
         self.read()
-        if number in STOP_SIGNALS and number not in self._read:  # another thread took it, and writes it now
+        # Another thread may have received the signal, and not have written it to the pipe yet.
+        if number in STOP_SIGNALS and number not in self._read:
             self._note(signal.Signals(number))
         if number == signal.SIGALRM or self._repeats > repeats:
             self._raise()
@@ -194,12 +206,12 @@ class Interrupts:
 
 
 def stop_at_end_of_file(fd: int) -> None:
-    """Let the kernel send this process SIGHUP when the program at the other end of a pipe has ended.
+    """Let the kernel send this process SIGHUP when the program at the other end of a pipe has exited.
 
     That program may have sent SIGTERM before. SIGHUP is another request, so tasks keep their grace.
 
     Args:
-        fd: the reading end of the pipe, to which nothing is written.
+        fd: The reading end of the pipe, to which nothing is written.
     """
     os.set_inheritable(fd, False)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
@@ -207,5 +219,5 @@ def stop_at_end_of_file(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    if poll.poll(0):  # the pipe had ended before
+    if poll.poll(0):  # The program had exited before.
         os.kill(os.getpid(), signal.SIGHUP)

@@ -1,4 +1,8 @@
-"""``--detach`` on a cluster: its queue starts the launcher there, and `run_submitted` is what starts."""
+"""``--detach`` on a cluster: the cluster's queue starts the launcher.
+
+`submit` runs on the machine of the user, and `run_submitted` is what the queue starts. A launcher on a
+machine that does not see the files of this one gets them with its options.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,18 @@ from launcher.runs.run import BatchJob, Run, load, new_run_name
 
 
 def submit(options: LaunchOptions, queue: BatchQueue) -> int:
-    """Let the queue of a cluster start the launcher, and print the name of the run.
+    """Ask the queue of a cluster to start the launcher, and print the name of the run.
+
+    Args:
+        options: The options of the launch.
+        queue: The queue.
 
     Returns:
         0, or the exit code of a job that has ended before all of its tasks started.
 
     Raises:
-        InputError: the options are wrong.
-        LaunchError: the queue does not take it; its folder cannot be made.
+        InputError: The options are wrong. No run exists.
+        LaunchError: The queue refuses the launcher, or the folder of the run cannot be made.
     """
     if options.backend.shares_files:
         check_all_programs_here(options)
@@ -45,10 +53,11 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     try:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
-        with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
+        # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
+        with nullcontext() if queue.shares_files else interrupts:
             request = launch_request(options, run.name, interrupts.ignore)
             submitted = queue.submit(options.backend_options, request, run, sys.argv[1:], parcel)
-    except InputError:  # nothing was begun
+    except InputError:  # Nothing was started.
         discard(run)
         raise
     except BaseException as error:
@@ -67,25 +76,30 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
 
 
 def _leave(run: Run, options: LaunchOptions, error: BaseException) -> None:
-    """Leave a run whose launcher was not started, or has ended at once: it is the newest run, and has failed.
+    """Leave a run whose launcher was not started, or has exited at once, as the newest run, which has failed.
 
     Otherwise `launch attach` would show the run before it, which may have succeeded.
+
+    Args:
+        run: The run.
+        options: The options of the launch.
+        error: Why the launcher does not run.
     """
-    with suppress(OSError, LaunchError):  # a full disk
+    with suppress(OSError, LaunchError):  # The disk may be full.
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
-        with_batch_job(run, None)  # so that no queue is asked about it
+        with_batch_job(run, None)  # No queue is asked about the run from now on.
     publish_report(unstarted_report(run.name, Placement(()), run.started_at, error), options, run.paths)
 
 
 class _Packer:
-    """Packs the options of a launch for a launcher on a machine that does not see the files of this one.
+    """The packer of options for a launcher on a machine that does not see the files of this one.
 
     Args:
-        options: The options.
+        options: The options of the launch.
 
     Raises:
-        JobError: ``--sync`` or ``--collect`` are wrong.
+        JobError: The value of ``--sync`` or ``--collect`` is wrong.
     """
 
     def __init__(self, options: LaunchOptions) -> None:
@@ -97,18 +111,18 @@ class _Packer:
         self._report = os.path.abspath(report) if report else None
 
     def parcel(self) -> Parcel:
-        """Return what the launcher needs there, and which folders here get results."""
+        """Return what the launcher needs on its machine, and which folders on this machine get results."""
         results = {os.path.abspath(request.into) for request in self._collects if request.into is not None}
         if self._report:
             results.add(os.path.dirname(self._report))
         return Parcel(tuple(sync.text for sync in self._syncs), tuple(sorted(results)), self._pack)
 
     def _pack(self, places: Mapping[str, str], backend_options: Any) -> bytes:
-        """Return what `run_submitted` reads: the options, the working directory, the command line.
+        """Return what `run_submitted` reads: the options, the working directory and the command line.
 
         Args:
-            places: Where each synced folder and each folder for results is there.
-            backend_options: The options of the backend there.
+            places: The path on the launcher's machine of each synced folder and of each folder for results.
+            backend_options: The options of the backend on that machine.
         """
         settings = self._options.settings.with_values(
             {
@@ -135,7 +149,11 @@ class _Packer:
                 yield text.removesuffix(request.into) + places[os.path.abspath(request.into)]
 
     def _spec(self, places: Mapping[str, str]) -> JobSpec:
-        """Return the job with its programs and working directories where they are there."""
+        """Return the job with the paths of its programs and working directories on the launcher's machine.
+
+        Args:
+            places: The path on that machine of each synced folder.
+        """
         spec = self._options.spec
         roles = tuple(
             replace(
@@ -148,7 +166,14 @@ class _Packer:
         return replace(spec, roles=roles, workdir=spec.workdir and self._moved(spec.workdir, places))
 
     def _moved(self, path: str, places: Mapping[str, str]) -> str:
-        """Return where a file is there, if it is in a synced folder."""
+        """Return the path of a file on the launcher's machine.
+
+        It is the same if no synced folder contains the file.
+
+        Args:
+            path: The path on this machine.
+            places: The path on the launcher's machine of each synced folder.
+        """
         for sync in self._syncs if os.path.isabs(path) else ():
             inside = sync.inside(path)
             if inside is not None:
@@ -157,16 +182,16 @@ class _Packer:
 
 
 def run_submitted(path: str) -> int:
-    """Run a job whose options a launch on another machine has read.
+    """Run a job whose options were read by a launch on another machine.
 
     Args:
-        path: of the file that a `Parcel` has made.
+        path: The file that a `Parcel` has made.
 
     Returns:
         The exit code of the job.
 
     Raises:
-        LaunchError: as `Session.run`.
+        LaunchError: The job could not be started, as in `Session.run`.
     """
     with open(path, "rb") as file:
         name, packed = pickle.load(file)

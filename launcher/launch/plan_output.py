@@ -1,4 +1,8 @@
-"""Shows the plan of a job: ``plan.json``, and ``--dry-run``."""
+"""Shows the plan of a job, as ``plan.json`` and for ``--dry-run``.
+
+The orchestrator and the session call it. The values of the user's variables may be secret: they are never in
+``plan.json``.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +20,39 @@ from launcher.config.settings import Settings, SourceKind
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
-#: Options with a descriptor of the program that has started `launch`.
+#: Options whose value is a descriptor of the program that has started `launch`.
 _DESCRIPTORS = tuple(
     row.flag for row in (table.EVENTS_FD, table.COMMANDS_FD, table.ROLES_FD, table.UNTIL_EOF_FD)
 )
 
-#: Version of ``plan.json``.
+#: The version of the form of ``plan.json``.
 PLAN_SCHEMA = 1
 
-#: First port of a dry run: its ports are examples.
+#: The first port of a dry run, whose ports are examples.
 _FIRST_PORT = 20_000
 
-#: A dry run of more tasks than this shows one command for all tasks that are alike, and cuts words at this
-#: number of characters.
+#: A dry run of more tasks than this shows one command for all tasks that are alike.
 _MAX_TASKS_IN_FULL = 20
+#: It also cuts words at this number of characters.
 _MAX_WORD_CHARACTERS = 200
 #: Variables in which tasks that are alike differ.
 _DIFFERING_VARIABLES = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR_VARIABLE, RELAY_VARIABLE)
-#: Variables that launch sets, in the order shown; those in ``plan.json``.
+#: Variables that launch sets, in the order in which a dry run shows them.
 OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC", *_DIFFERING_VARIABLES)
+#: Variables in ``plan.json``.
 _TASK_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_DIFFERING_VARIABLES)
 
 
 def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
-    """The content of ``plan.json``. It has only the variables that launch sets: others may be secret.
+    """Return the content of ``plan.json``.
 
-    The addresses of all tasks are in it once: in commands they are placeholders.
+    It contains only the variables that launch sets, because others may be secret. It contains the addresses
+    of all tasks once; in commands they are placeholders.
 
     Args:
-        plan: of the job.
-        run_name: the run's name.
-        restarts: how often failed tasks may start again.
+        plan: The plan of the job.
+        run_name: The name of the run.
+        restarts: How often failed tasks may start again.
     """
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
@@ -62,7 +68,7 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 
 
 def _without_values(argv: Sequence[str]) -> list[str]:
-    """The command line without descriptors, and without values of ``-x``, which may be secret."""
+    """Return the command line without descriptors, and without the values of ``-x``, which may be secret."""
     shown = []
     for before, argument in zip(["", *argv], argv, strict=False):
         if before in _DESCRIPTORS or argument in _DESCRIPTORS:
@@ -78,7 +84,7 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 
 
 def defaults_in_effect(settings: Settings) -> Iterator[str]:
-    """Yield a note on each setting of a project file that nothing replaces; on a section as a whole."""
+    """Yield a note on each setting of a project file that nothing replaces. A section gets one note."""
     names = {row.name: row.name for row in table.ROWS}
     names.update({section.head.name: section.name for section in backends.sections()})
     for name, given in settings.given_in(SourceKind.PROJECT_FILE):
@@ -90,9 +96,10 @@ def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequenc
     """Print the plan as commands that can be copied, and everything else as comments.
 
     Args:
-        spec, placement: the tasks and their hosts.
-        as_json: print JSON.
-        files: lines about the files that would be copied.
+        spec: The job.
+        placement: The tasks, each with its host.
+        as_json: Whether to print JSON instead.
+        files: Lines about the files that would be copied.
 
     Returns:
         The exit code, 0.
@@ -108,7 +115,12 @@ def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequenc
 
 
 def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
-    """The lines of a dry run; as a shell script those of a small job start one task after the other."""
+    """Yield the lines of a dry run. As a shell script, those of a small job start one task after the other.
+
+    Args:
+        plan: The plan, with example ports.
+        notes: Notes for the user.
+    """
     yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
     yield from (f"# {escape_controls(line)}" for note in notes for line in note.splitlines())
     many = len(plan.tasks) > _MAX_TASKS_IN_FULL
@@ -134,21 +146,26 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
 
 
 def _alike(task: TaskPlan) -> object:
-    """What tasks that differ only in index, host, port and the like have in common.
+    """Return a value that is equal for tasks that differ only in index, host, port and the like.
 
     Args:
-        task: without what its agent completes.
+        task: A task without what its agent completes.
     """
     env = tuple((name, value) for name, value in task.env.items() if name not in _DIFFERING_VARIABLES)
     templates = tuple(task.templates.items())
     return task.task.role, task.argv, task.args, task.flags, task.workdir, task.venv, env, templates
 
 
-def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:
-    """The command of a task; words with more than ``longest`` characters end with an ellipsis."""
+def _task_lines(task: TaskPlan, max_characters: int) -> Iterator[str]:
+    """Yield the command of a task as lines for a shell, after a comment about the task.
+
+    Args:
+        task: The task, as its agent completes it.
+        max_characters: The length from which words are cut, and end with an ellipsis.
+    """
 
     def quoted(text: str) -> str:
-        return _quoted(shortened(text, longest))
+        return _quoted(shortened(text, max_characters))
 
     environment = "" if task.venv is None else f", in the environment {escape_controls(task.venv)}"
     yield f"# {task.task} on {task.host}, {task.address}{environment}"
@@ -161,12 +178,12 @@ def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:
 
 
 def _folder(path: str) -> str:
-    """A folder for a shell, quoted except for ``~/``, the home on the host."""
+    """Return a folder for a shell. It is quoted except for ``~/``, which means the home on the host."""
     return f"~/{_quoted(path[2:])}" if path.startswith("~/") else _quoted(path)
 
 
 def _quoted(text: str) -> str:
-    """A text quoted for a shell; control characters become escapes, as bash, zsh and ksh read them."""
+    """Return a text quoted for a shell. Control characters become escapes, as bash, zsh and ksh read them."""
     if all(char.isprintable() or char in "\n\t" for char in text):
         return shlex.quote(text)
     return f"$'{''.join(map(_escaped, text))}'"

@@ -1,5 +1,7 @@
-"""Reports beside those of the supervisor: the file of ``--report``, the report of a launch that an error or a
-signal ends, and what the report of an earlier launcher of the run says.
+"""Reports beside those of the supervisor, which the session writes.
+
+They are the file of ``--report``, the report of a launch that an error or a signal ends, and what the report
+of an earlier launcher of the run says. A report that cannot be written never changes how a launch ends.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _INTERRUPTED_EXIT_CODE = 130
 
 
 def write_run_report(report: Report, paths: RunPaths) -> None:
-    """Write ``report.json`` of a run, if its disk is not full."""
+    """Write ``report.json`` of a run. If the disk is full, there is none."""
     with suppress(OSError):
         write_json(paths.report, record_as_dict(report))
 
@@ -56,7 +58,7 @@ def write_report_for_user(report: Report, path: str) -> bool:
 
 
 def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | None) -> None:
-    """Write a report to all places where someone may look for it, before there is a display for that.
+    """Write a report to all places where someone may look for it, for a launch without a display.
 
     Args:
         report: The report of the launch.
@@ -64,7 +66,7 @@ def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | Non
         paths: The files of the run. None if it has no folder.
     """
     if options.settings[JSON]:
-        with suppress(OSError):  # the reader has gone
+        with suppress(OSError):  # The reader may have exited.
             print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
     if paths is not None:
         write_run_report(report, paths)
@@ -92,7 +94,12 @@ def unstarted_report(run_name: str, placement: Placement, started_at: float, err
 
 
 def report_with_error(report: Report, error: BaseException) -> Report:
-    """Return a report that ends now with an error or a signal."""
+    """Return a report of a launch that an error or a signal ends now.
+
+    Args:
+        report: The report without the error.
+        error: The fault, or the signal as `Interrupts` raises it.
+    """
     now = events.now()
     if isinstance(error, LaunchError):
         faults = error.faults if isinstance(error, HostsError) else (str(error),)
@@ -113,7 +120,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
-    """Return the spec of a job that counts its attempts and restarts on.
+    """Return a job that continues to count the attempts and restarts of the launchers before this one.
 
     Args:
         spec: The job that continues.

@@ -1,4 +1,8 @@
-"""What ``--sync``, ``--collect`` and ``--output-dirs`` of a launch ask for, before a host is connected to."""
+"""The files that ``--sync``, ``--collect`` and ``--output-dirs`` of a launch ask for.
+
+A session makes `RequestedFiles` before it connects to a host, so that all faults of these options are known
+before anything is started. `launcher.launch.staged_files` copies the files; nothing here does.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ _EXAMPLE_RUN_NAME = "JOB"
 
 
 class RequestedFiles:
-    """The files that one launch copies.
+    """The files that one launch copies to its hosts and back.
 
-    It is made before a host is connected to: all faults of the options are known then.
+    It is made before a host is connected to, so that all faults of the options are known then.
 
     Args:
         options: The options of the launch.
@@ -32,7 +36,7 @@ class RequestedFiles:
         placement: The tasks, each with its host.
 
     Raises:
-        JobError: A file or folder is not there, or cannot be read.
+        JobError: A file or folder does not exist, or cannot be read.
     """
 
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
@@ -45,7 +49,7 @@ class RequestedFiles:
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
         self.collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
-        #: For the user.
+        #: Notes for the user.
         self.notes: list[str] = []
         #: The folders that are copied.
         self.trees: list[SourceTree] = []
@@ -56,13 +60,17 @@ class RequestedFiles:
             here = allocation.local.issuperset(hosts)
             why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
             self.notes.append(f"--sync: nothing is copied: {why}")
-        #: Hosts whose tasks have their output folders there, not in the run's folder.
+        #: Hosts whose tasks write into output folders on the host, and not in the run's folder.
         self.output_hosts = self.remote if options.spec.output_dirs else []
-        #: Hosts that are to have a folder of this run.
+        #: Hosts on which this run gets a folder.
         self.hosts_with_folder = self.remote if self._syncs or options.spec.output_dirs else []
 
     def tasks_for(self, hosts: Iterable[str]) -> dict[str, list[str]]:
-        """Return the names of folders for the tasks that may run on each of these hosts."""
+        """Return the names of the output folders to make on each host, one for each task that may run there.
+
+        Args:
+            hosts: The names of the hosts.
+        """
         on_hosts, tasks = self.placement.by_host(), self.placement.tasks
         may_move = bool(self.options.spec.policy.restarts)
         return {
@@ -77,8 +85,8 @@ class RequestedFiles:
 
         Args:
             placement: The placement.
-            tops: Where the first folder is, by host.
-            outputs: Where the folders for results are, by host.
+            tops: The copy of the first synced folder, by the name of the host.
+            outputs: The folder of the output folders, by the name of the host.
         """
         tasks = tuple(
             self._in_copy(placed, tops[placed.host.name]) if placed.host.name in tops else placed
@@ -90,7 +98,14 @@ class RequestedFiles:
         return with_output_dirs(replace(placement, tasks=tasks), folders)
 
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
-        """Return the task, run in the copy of the first folder or in the folder within it that it names."""
+        """Return a task that runs in the copy of the first synced folder.
+
+        If the task or ``--workdir`` names a folder within it, the task runs in the copy of that one.
+
+        Args:
+            placed: The task and its host.
+            top: The copy on that host.
+        """
         role, first = placed.role, self._syncs[0]
         workdir = role.workdir
         if not workdir and self.options.settings.is_given(WORKDIR):
@@ -112,7 +127,10 @@ class RequestedFiles:
     # ------------------------------------------------------------------ dry run
 
     def expected(self) -> Placement:
-        """Return the placement as `StagedFiles` would complete it, as far as this machine knows it."""
+        """Return the placement that a dry run shows: as `StagedFiles` would complete it.
+
+        The homes on other machines are not known here, so their folders are shown with ``~``.
+        """
         outputs = {}
         if self.options.spec.output_dirs:
             hosts = [host.name for host in self.placement.hosts()]
@@ -124,7 +142,7 @@ class RequestedFiles:
         return self.with_folders(self.placement, tops, outputs)
 
     def described(self) -> Iterator[str]:
-        """Yield lines about the files that would be copied."""
+        """Yield lines about the files that would be copied (``--dry-run``)."""
         for number, tree in enumerate(self.trees):
             folder = with_tilde(tree.request.folder)
             text = f"{folder}, {plural(tree.files, 'file')} ({byte_size(tree.size)})"
@@ -149,7 +167,11 @@ class RequestedFiles:
         return "RUN_DIR" if run_dir is None else with_tilde(os.path.abspath(run_dir))
 
     def _place(self, number: int) -> str:
-        """Return where a folder goes on the hosts; their homes are not known here."""
+        """Return where a synced folder goes on the hosts, whose homes are not known here.
+
+        Args:
+            number: The number of the folder among those of ``--sync``.
+        """
         request = self._syncs[number]
         if request.remote is None:
             return f"{work_folder(_EXAMPLE_RUN_NAME)}/{request.name}"
@@ -162,5 +184,5 @@ def work_folder(run_name: str) -> str:
 
 
 def with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
-    """Return a placement whose tasks have these folders for results."""
+    """Return a placement whose tasks get these output folders in a variable."""
     return placement.with_env({task: {OUTPUT_DIR_VARIABLE: folder} for task, folder in folders.items()})

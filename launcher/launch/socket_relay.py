@@ -1,4 +1,7 @@
-"""``--relay``: tasks on other machines connect to a unix socket of this one."""
+"""``--relay``: tasks on other machines connect to a unix socket of this machine.
+
+The session makes a `SocketRelay` before the tasks start. It is also asked whether a task may move to a host.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from launcher.job import RELAY_VARIABLE
 
 
 class SocketRelay:
-    """Forwards a port of each other machine to a unix socket here.
+    """The relay of one launch: a port of each other machine is forwarded to a unix socket here.
 
     Args:
         fleet: The hosts of the job.
@@ -31,7 +34,7 @@ class SocketRelay:
             self._ports = fleet.forwarding.relay(os.path.abspath(socket))
 
     def env(self, host: str) -> Mapping[str, str]:
-        """Return the variables of the tasks on a host."""
+        """Return the variables by which the tasks on a host find the socket. Empty if they need none."""
         return {RELAY_VARIABLE: f"127.0.0.1:{self._ports[host]}"} if host in self._ports else {}
 
     def hosts_without(self, allocation: Allocation) -> tuple[str, ...]:
@@ -42,10 +45,10 @@ class SocketRelay:
         return tuple(host.name for host in allocation.hosts if host.name not in reached)
 
     def check(self, host: str) -> None:
-        """Check that the tasks of lost hosts can move to this one.
+        """Check that the tasks of lost hosts can move to this host.
 
         Raises:
-            TransportError: None of its ports is forwarded.
+            TransportError: The socket is needed, and no port of this host is forwarded to it.
         """
         if self._ports and host not in self._ports:
             raise TransportError(f"{host}: none of its ports is forwarded")

@@ -1,4 +1,9 @@
-"""The files of a launch: ``--sync`` before the job, ``--collect`` and ``--output-dirs`` after it."""
+"""The files of a launch: ``--sync`` before the job, ``--collect`` and ``--output-dirs`` after it.
+
+A session makes `StagedFiles` when it is connected to the hosts; `launcher.launch.requested_files` has checked
+the options before. The folders of a run on other machines must not outlive the launch, except those with
+files that could not be collected.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +25,18 @@ from launcher.launch.interrupts import Interrupts
 from launcher.launch.requested_files import RequestedFiles, with_output_dirs, work_folder
 from launcher.messages import say
 
-#: Seconds that ``--collect`` may take at least, whatever ``--timeout`` says.
+#: ``--collect`` may take this long, even if ``--timeout`` is shorter.
 _MIN_COLLECT_SECONDS = 60.0
-#: Seconds that the removal of the folders of the run may take.
+#: The removal of the folders of the run may take this long.
 _MAX_REMOVAL_SECONDS = 60.0
 
 
 class StagedFiles:
-    """Copies the files of one launch to its hosts, and back.
+    """The files of one launch, which it copies to its hosts and back.
 
     Args:
         requested: The files.
-        programs: Runs programs of ours on the hosts, which are connected.
+        programs: Runs programs of ours on the hosts.
         run_name: The name of the run.
         interrupts: Limits the work after the job.
         loop: Drives the links to the hosts.
@@ -47,18 +52,23 @@ class StagedFiles:
     ) -> None:
         self._requested, self._programs, self._run_name = requested, programs, run_name
         self._interrupts, self._loop = interrupts, loop
-        #: Hosts with a folder of this run, and those with files that could not be collected.
-        self._folders = requested.hosts_with_folder
+        #: Hosts with a folder of this run.
+        self._hosts_with_folder = requested.hosts_with_folder
+        #: Hosts with files that could not be collected.
         self._incomplete: Collection[str] = ()
+        #: Whether `send` has succeeded.
         self._sent = False
-        #: Standby hosts that could not take the files.
+        #: Standby hosts to which the files could not be copied.
         self._left_out: Collection[str] = ()
-        #: Held while files are brought to a host that was lost; that copying; the folders are to be removed.
-        self._bringing = threading.Lock()
-        self._brought: FileTransfer | None = None
-        self._over = False
-        #: On each host: the copy of the first folder, and the folder of the output folders.
+        #: Held while files are copied to a host that was lost. Another thread does that.
+        self._recovery_lock = threading.Lock()
+        #: The last copy to a host that was lost.
+        self._recovery_transfer: FileTransfer | None = None
+        #: Whether the folders are being removed, so that no copy may start.
+        self._is_over = False
+        #: The copy of the first folder, by the name of the host.
         self._tops: Mapping[str, str] = {}
+        #: The folder of the output folders, by the name of the host.
         self._outputs: Mapping[str, str] = {}
 
     def _transfer(self, seconds: float = math.inf) -> FileTransfer:
@@ -68,45 +78,48 @@ class StagedFiles:
 
     @property
     def _timeout(self) -> float:
-        """Seconds that a copy may take: as many as the job."""
+        """How many seconds a copy may take: as long as the whole job."""
         seconds = self._requested.options.spec.policy.timeout
         return math.inf if seconds is None else seconds
 
     # ------------------------------------------------------------------ before the job
 
     def send(self) -> None:
-        """Copy the folders to all other machines, and make folders for results there.
+        """Copy the folders to all other machines, and make output folders on them.
 
         Raises:
-            TransportError: the disk of a host is full, or a host is lost; ``--timeout`` is over.
+            TransportError: The disk of a host is full, a host is lost, or ``--timeout`` is over.
         """
         requested = self._requested
         names = requested.tasks_for(requested.output_hosts)
         if requested.trees or names:
-            # A user that only the container knows must be able to write to the folders for results.
+            # A user that only the container knows must be able to write to the output folders.
             transfer = self._transfer(self._timeout)
             standby = {host.name for host in requested.placement.standby}
             outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
             paths = sync(transfer, requested.remote, requested.trees, self._run_name, outputs, standby)
             self._left_out = {*requested.remote} - paths.keys()
-            self._folders = [host for host in self._folders if host in paths]
+            self._hosts_with_folder = [host for host in self._hosts_with_folder if host in paths]
             self._tops = {host: found[0] for host, found in paths.items() if requested.trees}
             self._outputs = {host: paths[host][-1] for host in names if host in paths}
         self._sent = True
 
     def copy_to(self, host: str) -> None:
-        """Copy the folders to a host that was lost, and make folders for results there.
+        """Copy the folders to a host that was lost, and make output folders on it.
+
+        Args:
+            host: The name of the host.
 
         Raises:
-            TransportError: that is not possible now.
+            TransportError: That is not possible now.
         """
         requested = self._requested
         names = requested.tasks_for([host] if host in requested.output_hosts else [])
-        with self._bringing:
-            self._brought = FileTransfer(self._programs, 1, self._timeout, quiet=True)
-            if (requested.trees or names) and not self._over:
+        with self._recovery_lock:
+            self._recovery_transfer = FileTransfer(self._programs, 1, self._timeout, quiet=True)
+            if (requested.trees or names) and not self._is_over:
                 outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
-                sync(self._brought, [host], requested.trees, self._run_name, outputs)
+                sync(self._recovery_transfer, [host], requested.trees, self._run_name, outputs)
 
     def with_folders(self, placement: Placement) -> Placement:
         """Return a placement of this launch with the folders of its tasks on other machines."""
@@ -115,10 +128,17 @@ class StagedFiles:
         return self._requested.with_folders(placement, self._tops, self._outputs)
 
     def make_output_dirs(self, placement: Placement, paths: RunPaths) -> Placement:
-        """Make a folder (``OUTPUT_DIR``) in the run's folder for every task that has none on its host.
+        """Make an output folder in the run's folder for every task that has none on its host.
+
+        Args:
+            placement: The tasks, each with its host.
+            paths: The files of the run.
+
+        Returns:
+            The placement, in which the tasks know these folders by a variable.
 
         Raises:
-            LaunchError: it cannot be made.
+            LaunchError: A folder cannot be made.
         """
         folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
         try:
@@ -133,14 +153,14 @@ class StagedFiles:
     # ------------------------------------------------------------------ after the job
 
     def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
-        """Copy files of the tasks from their hosts.
+        """Copy the files that the user asks for from the hosts of the tasks.
 
         Args:
-            plan: of the job; ``None``: nothing was started.
-            paths: of the run.
+            plan: The plan of the job. None if nothing was started.
+            paths: The files of the run.
 
         Returns:
-            Whether all files that exist were copied; a path that no task made is not a failure.
+            Whether all files that exist were copied. It is no failure that a task made no file of this name.
         """
         if plan is None or not (self._requested.collects or self._requested.output_hosts):
             return True
@@ -156,7 +176,8 @@ class StagedFiles:
                 items.append(
                     Item(task.task, host=task.host, base=folder, path=".", into=paths.output(task.task))
                 )
-        self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
+        # Until the files are here, which Ctrl-C may prevent, no host may lose its folder.
+        self._incomplete = {item.host for item in items}
         option = "--collect" if self._requested.collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
@@ -169,7 +190,7 @@ class StagedFiles:
             say(f"{option}: stopped before all files of {join_names(sorted(self._incomplete))} were here")
             raise
         finally:
-            if kept := [host for host in self._folders if host in self._incomplete]:
+            if kept := [host for host in self._hosts_with_folder if host in self._incomplete]:
                 say(
                     f"files that were not fetched are still in {work_folder(self._run_name)} on "
                     f"{join_names(kept)}"
@@ -177,13 +198,13 @@ class StagedFiles:
         return not self._incomplete
 
     def remove(self) -> None:
-        """Remove the folders of this run from the hosts, but where not everything could be collected."""
-        hosts = [host for host in self._folders if host not in self._incomplete]
+        """Remove the folders of this run from all hosts where everything could be collected."""
+        hosts = [host for host in self._hosts_with_folder if host not in self._incomplete]
         with self._interrupts.limited():
-            self._over = True
-            if self._brought is not None:
-                self._brought.cancel()
-            with self._bringing:  # its remote command is closed then
+            self._is_over = True
+            if self._recovery_transfer is not None:
+                self._recovery_transfer.cancel()
+            with self._recovery_lock:  # The copy has stopped then, and its remote program is closed.
                 pass
             failed = finish(self._transfer(_MAX_REMOVAL_SECONDS), hosts, self._run_name) if hosts else {}
         for text in failed.values() if self._sent else ():

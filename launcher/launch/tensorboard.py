@@ -1,4 +1,8 @@
-"""``--tensorboard``: TensorBoard as a sidecar of the job, and its URL on this machine."""
+"""``--tensorboard``: TensorBoard as a sidecar of the job, and its URL on this machine.
+
+`launcher.launch.job_spec` adds the role, and the orchestrator makes TensorBoard reachable. A TensorBoard that
+does not run never changes how the job ends.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +28,29 @@ from launcher.job import (
 
 ROLE = "tensorboard"
 TASK = TaskId.of(ROLE, 0)
-#: Ports that it gets if one of them is free.
+#: The ports that TensorBoard gets if one of them is free.
 PREFERRED_PORTS = tuple(range(6006, 6016))
 
 _LOOPBACK = "127.0.0.1"
-#: Without TensorFlow's notices about this machine's processor.
+#: Keeps TensorFlow from printing notices about the processor of the machine.
 _QUIET_VARIABLES = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
-#: ``python -m tensorboard.main`` would import modules of the user's from the working folder.
+#: ``python -m tensorboard.main`` would import modules of the user from the working folder.
 _RUN_CODE = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); import runpy; "
     "runpy.run_module('tensorboard.main', None, '__main__', True)"
 )
-#: What Python prints if it has no TensorBoard.
+#: What Python prints if TensorBoard is not installed.
 _MISSING_PATTERN = rb"(?m)No module named '?tensorboard(\.main)?'?\s*\)?\s*$"
 
 
 def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
-    """The role that runs TensorBoard.
+    """Return the role that runs TensorBoard.
 
     Args:
-        logdir: the folder of its event files; empty: the working folder of the tasks.
-        own_address: whether it listens on the address of its host (a container), not on the loopback address.
-        source: the option or ``file:line``, for messages.
+        logdir: The folder of its event files. Empty for the working folder of the tasks.
+        own_address: Whether it listens on the address of its host, a container, and not on the loopback
+            address.
+        source: The option or ``file:line`` that asks for it, for messages.
     """
     bind = "{task_host}" if own_address else _LOOPBACK
     args = ("--logdir", logdir or ".", "--host", bind, "--port", "{task_port}", "--reload_multifile=true")
@@ -56,9 +61,9 @@ def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
 
 
 def with_output_folder(placement: Placement) -> Placement:
-    """The placement of a job whose TensorBoard has the default folder: that of the tasks' output folders.
+    """Return a placement in which TensorBoard reads the folder of the tasks' output folders.
 
-    Without ``--output-dirs`` the placement stays as it is.
+    That is its default folder with ``--output-dirs``. Without that option the placement stays as it is.
     """
     return replace(placement, tasks=tuple(map(_with_output_folder, placement.tasks)))
 
@@ -73,17 +78,17 @@ def _with_output_folder(placed: PlacedTask) -> PlacedTask:
 
 
 class TensorBoardSidecar:
-    """TensorBoard in a job.
+    """The TensorBoard of a job, and its URL.
 
     Args:
-        forwarding: forwards ports of other machines; ``None``: nothing does.
-        here: names of the hosts that are this machine.
-        own_address: see `tensorboard_role`.
+        forwarding: Forwards ports of other machines to this one. None if nothing does.
+        here: The names of the hosts that are this machine.
+        own_address: Whether it listens on the address of its host, see `tensorboard_role`.
     """
 
     def __init__(self, forwarding: Forwarding | None, here: Collection[str], own_address: bool) -> None:
         self._forwarding, self._here, self._own_address = forwarding, here, own_address
-        #: Its URL for a browser on this machine; empty: not known yet, or there is none.
+        #: The URL for a browser on this machine. Empty if it is not known yet, or if there is none.
         self.url = ""
         self._addresses: dict[str, str] = {}
         self._advised = False
@@ -91,8 +96,11 @@ class TensorBoardSidecar:
     def reach(self, plan: Plan) -> str:
         """Make TensorBoard reachable from this machine.
 
+        Args:
+            plan: The plan, with the host and the port of TensorBoard.
+
         Returns:
-            A line with its URL, or why there is none; empty: the URL is the same as before.
+            A message with the URL, or why there is none. Empty if the URL is the same as before.
         """
         before = self.url
         task = next(task for task in plan.tasks if task.task == TASK)
@@ -114,7 +122,11 @@ class TensorBoardSidecar:
         return self._forwarding.local_port(task.host, task.port, PREFERRED_PORTS)
 
     def observe(self, event: Event) -> str:
-        """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""
+        """Note the addresses of hosts, and look for a sign that TensorBoard is not installed.
+
+        Returns:
+            Advice for the user if this event shows that. Otherwise empty.
+        """
         if isinstance(event, AgentReady):
             self._addresses[event.host] = _first_address(event.facts.addresses) or event.host
         elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
@@ -125,7 +137,7 @@ class TensorBoardSidecar:
 
 
 def _first_address(found: Sequence[str]) -> str:
-    """The first address that a host reports, for a URL; empty: it reports none."""
+    """Return the first address that a host reports, in the form for a URL. Empty if it reports none."""
     address = found[0] if found else ""
     if not re.fullmatch(r"[0-9a-fA-F.:]+", address):
         return ""

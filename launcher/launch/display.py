@@ -1,4 +1,8 @@
-"""The renderers of a job: console or JSON, log files, tmux."""
+"""The display of a job: the renderers (console or JSON, files, tmux) and the writer behind them.
+
+A session opens it before its orchestrator runs the job, and shows the verdict when it closes it. Nothing here
+may wait for a slow reader while the job runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ _SIGPIPE = 13
 class Display:
     """The renderers of a job, and the writer for stdout and stderr.
 
-    A context, at whose end the verdict is shown, so that it is the last line. It has no verdict if
+    It is a context, at whose end the verdict is shown, so that it is the last line. There is no verdict if
     `end_output` was not called.
 
     Args:
@@ -40,7 +44,7 @@ class Display:
         paths: The files of the run.
         tmux: The session of ``--tmux``. None without that option.
         background: The renderer of ``--detach``. None without that option.
-        messages: What the user is told until the verdict.
+        messages: The messages for the user until the verdict.
     """
 
     def __init__(
@@ -63,9 +67,9 @@ class Display:
         event_pipe = None if events_fd is None else EventPipe(events_fd)
         renderers = (self._files, tmux, self._console, event_pipe, background)
         self.renderers: Sequence[Renderer] = [each for each in renderers if each is not None]
-        #: The report of the job. None until `end_output`.
+        #: The report of the job. None until `end_output` is called.
         self._report: Report | None = None
-        #: Whether a file, or the output, is not complete. Known at the end of the context.
+        #: Whether a file or the output is not complete, which is known at the end of the context.
         self.unwritten = False
 
     def __enter__(self) -> Display:
@@ -75,18 +79,24 @@ class Display:
         """Let the renderers begin, before the job runs.
 
         Raises:
-            LaunchError: One cannot.
+            LaunchError: A renderer cannot begin.
         """
         for renderer in self.renderers:
             renderer.begin(run_info)
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user."""
-        return [f"a pane for each task: {self._tmux.how_to_attach}"] if self._tmux is not None else []
+        """Notes about the renderers, for the user."""
+        return [f"a pane for each task: {self._tmux.attach_command}"] if self._tmux is not None else []
 
     def stop_asked(self) -> StopAsked | None:
-        """A request to end the job, once: the output's reader or the tmux session is closed."""
+        """Return a request to stop the job, because nobody can see its output any longer.
+
+        The reader of the output has exited, or the tmux session is closed.
+
+        Returns:
+            The request, only once for each cause. None if nobody asks for a stop.
+        """
         if not self._pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
             self._pipe_closed = True
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
@@ -101,15 +111,16 @@ class Display:
             run_continues: Whether the run continues with another launcher.
         """
         self._report = report
-        self._files.goes_on = run_continues
+        self._files.run_continues = run_continues
         if isinstance(self._console, Console):
-            self._console.goes_on = run_continues
+            self._console.run_continues = run_continues
         for renderer in self.renderers:
             if renderer is not self._console:
                 renderer.close(report)
         self.writer.finish(lambda: bool(interrupts.read()))
 
     def __exit__(self, *_: object) -> None:
+        """Show the verdict, write what still waits, and close the writer."""
         if self._report is None:
             return
         self.show_messages()
@@ -125,7 +136,7 @@ class Display:
         self.writer.close()
 
     def show_messages(self) -> None:
-        """Show the messages that wait after `end_output`: only the console is still open."""
+        """Show the messages that arrive after `end_output`. Only the console is still open then."""
         for message in self.messages.drain():
             self._console.on(message)
         self.writer.flush()
@@ -134,12 +145,12 @@ class Display:
 def _console(
     options: LaunchOptions, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None
 ) -> Renderer:
-    """The renderer for stdout."""
+    """Return the renderer for stdout: the console for people, or JSON."""
     settings = options.settings
     if settings[table.JSON]:
         return Jsonl(writer)
     terminal = os.isatty(_STDOUT)
-    # No live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
+    # There is no live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
     live = terminal and os.isatty(_STDERR) and tmux is None
     live = live and os.environ.get("TERM") != "dumb"
     shown = ConsoleOptions(
@@ -157,7 +168,7 @@ def _console(
 
 
 def _place(options: LaunchOptions) -> TaskPlace:
-    """Return what is known about where the tasks run."""
+    """Return what is known about where the tasks run, for the hints of a failure."""
     backend, spec, venv = options.backend, options.spec, options.spec.venv or ""
     variables = [
         spec.env,

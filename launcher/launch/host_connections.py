@@ -1,4 +1,9 @@
-"""The connections of a job to the agents of its hosts."""
+"""The connections of a job to the agents of its hosts.
+
+The orchestrator sends commands by them, and receives what agents say as events with times by this machine's
+clock. They notice that an agent is lost, and make sure at the end that none runs on. What a loss means for
+the job is decided by the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +24,25 @@ from launcher.job import Host
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
+#: How long a closed agent may take to exit, and then again to be killed.
 _LAST_WAIT_SECONDS = 10.0
+#: How long it may take to exit if the user is in a hurry or the agent counts as lost.
 _IMMEDIATE_WAIT_SECONDS = 0.5
+#: How long it may take to be killed if the user is in a hurry.
 _IMMEDIATE_KILL_SECONDS = 3.0
 #: How much longer than it was told a thread may take that kills an agent.
 _KILL_MARGIN_SECONDS = 10.0
-#: Seconds to wait for the reason of an agent's end.
+#: How long the reason of an agent's exit may take to become known.
 _REASON_WAIT_SECONDS = 2.0
 
-#: Takes what an agent says. It raises ProtocolError for what the host may not say.
+#: Receives what an agent says. It raises ProtocolError for what the host may not say.
 OnMessage: TypeAlias = Callable[[events.AgentEvent], None]
+#: Receives the loss of a host.
 OnLoss: TypeAlias = Callable[[events.AgentLost], None]
 
 
 class HostConnection:
-    """The connection to the agent of one host.
+    """The connection to the agent of one host, with the difference between the clocks.
 
     Args:
         host: The name of the host.
@@ -45,25 +53,28 @@ class HostConnection:
         self.host = host
         self.link = link
         self.closed = False
-        #: Whether something has come from the agent: it has run.
+        #: Whether the agent has sent something, so that it has run.
         self.answered = False
         #: Whether the agent runs on after the job, and the link stays open.
         self.stays = False
-        #: Whether the supervisor has given the agent up: it does not answer, or does not obey.
+        #: Whether the supervisor has given the agent up, because it does not answer or does not obey.
         self.given_up = False
-        #: When the link ended without AgentClosed, and until when (monotonic) to wait for the reason.
+        #: When the link ended without AgentClosed, in seconds since the epoch.
         self.lost_at = 0.0
+        #: Until when to wait for the reason of that, by the monotonic clock.
         self.ask_until = 0.0
-        #: Whether an attempt to kill the agent is over, and its result, see `AgentLink.kill`.
+        #: Whether an attempt to kill the agent is over.
         self.kill_is_over = False
+        #: What `AgentLink.kill` returned.
         self.kill_result: str | None = None
-        #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
+        #: How many seconds the host's clock is behind ours, by the event that was quickest so far.
         self._clock_behind = float("inf")
 
     def with_our_time(self, event: events.AgentEvent) -> events.AgentEvent:
         """Return the event with a time by this machine's clock, so that times of all hosts can be compared.
 
-        The quickest event has the smallest difference of the clocks: the true one and its network delay.
+        The event that arrived fastest has the smallest difference: the true difference of the clocks and the
+        network delay.
         """
         if self.link.same_clock or isinstance(event, events.TaskOutput):
             return event
@@ -71,7 +82,11 @@ class HostConnection:
         return replace(event, at=event.at + self._clock_behind)
 
     def close(self, *, stays: bool = False) -> None:
-        """Close it, and let the agent end unless it stays for programs that run after the job."""
+        """Close the connection, and let the agent exit.
+
+        Args:
+            stays: Whether the agent runs on instead, for programs that run on its host after the job.
+        """
         if not self.closed:
             self.closed, self.stays = True, stays
             self.link.unwatch()
@@ -87,13 +102,14 @@ class HostConnection:
             self.kill_result = kill.result()
 
     def why_not_ended(self) -> str:
-        """Return a line for the user about an agent that did not end, and was to be killed.
+        """Return a message about an agent that did not exit and was to be killed.
 
         The lease of an agent in a container of this machine is infinite. If the Docker engine hangs, the
         agent stops its tasks as soon as the engine goes on, and passes on the end of its input.
 
         Returns:
-            Nothing if no agent has started there, or it ends by itself without a greeting.
+            The message. Empty if no agent has started there, or if it exits by itself because nobody greets
+            it.
         """
         if self.kill_result is not None:
             result = "so it and all processes that it started were killed"
@@ -110,27 +126,27 @@ class HostConnections:
     """The connections to the agents of all hosts of a job.
 
     Args:
-        fleet: Gives the link to the agent of a host.
+        fleet: Returns the link to the agent of a host.
         loop: Drives the links.
-        on_message: Takes what agents say, with times by this machine's clock.
-        on_loss: Told that a host is lost.
+        on_message: Receives what agents say, with times by this machine's clock.
+        on_loss: Is told that a host is lost.
     """
 
     def __init__(self, fleet: Fleet, loop: EventLoop, *, on_message: OnMessage, on_loss: OnLoss) -> None:
         self._fleet, self._loop = fleet, loop
         self._on_message, self._on_loss = on_message, on_loss
         self._connections: dict[str, HostConnection] = {}
-        #: Those whose agents have ended unasked, for reasons that may still become known.
+        #: The connections whose agents have exited unasked, for reasons that may still become known.
         self._unexplained: list[HostConnection] = []
 
     @property
-    def await_reasons(self) -> bool:
+    def has_unexplained_losses(self) -> bool:
         """Whether `report_losses` may soon have something to report."""
         return bool(self._unexplained)
 
     @property
-    def delay_output(self) -> bool:
-        """Whether output may be on its way, because a connection is broken."""
+    def may_delay_output(self) -> bool:
+        """Whether output may be on its way, because a connection is broken and may be made again."""
         return any(connection.link.is_broken for connection in self._open_ones())
 
     def _open_ones(self) -> list[HostConnection]:
@@ -139,9 +155,11 @@ class HostConnections:
     # ------------------------------------------------------------------ messages
 
     def open(self, host: Host, tasks: Iterable[TaskId]) -> None:
-        """Open the connection to the agent of a host, which is to run these tasks.
+        """Open the connection to the agent of a host. It replaces an earlier one that was lost.
 
-        It takes the place of an earlier one that was lost.
+        Args:
+            host: The host.
+            tasks: The tasks that the agent is to run.
         """
         if earlier := self._connections.pop(host.name, None):
             earlier.link.close()
@@ -155,7 +173,7 @@ class HostConnections:
         link.watch(self._loop, partial(self._receive, connection))
 
     def add_task(self, host: str, task: TaskId) -> None:
-        """Let a host run a task from now on, too."""
+        """Let a host run one more task from now on."""
         self._connections[host].link.tasks.add(task)
 
     def send(self, command: events.AgentCommand) -> None:
@@ -165,7 +183,7 @@ class HostConnections:
             connection.link.send(command)
 
     def send_to_all(self, command: events.AgentCommand) -> None:
-        """Send the same command, which is encoded once, to all hosts."""
+        """Send the same command to all hosts. It is encoded only once."""
         for connection in self._open_ones():
             connection.link.send(command)
 
@@ -177,7 +195,7 @@ class HostConnections:
             self._lose(connection.host, f"its agent failed: {error}")
 
     def _take_messages(self, connection: HostConnection) -> None:
-        """Pass on the messages of a host.
+        """Pass on what an agent has said since the last call, or note that its link has ended.
 
         Raises:
             ProtocolError: The host sent what it may not send.
@@ -194,7 +212,9 @@ class HostConnections:
             self._on_message(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 connection.close(stays=connection.link.stays)
-            if connection.closed:  # the host counts as lost: what follows is of an attempt that is over
+            if (
+                connection.closed
+            ):  # The host counts as lost, so what it said next is about an earlier attempt.
                 return
 
     # ------------------------------------------------------------------ losses
@@ -203,7 +223,7 @@ class HostConnections:
         self._on_loss(events.AgentLost(host, events.now(), sanitize_host_text(why)))
 
     def report_losses(self) -> None:
-        """Tell of agents that have ended unasked, as soon as the reason is known or will not become known."""
+        """Report agents that have exited unasked, once the reason is known or will not become known."""
         for connection in tuple(self._unexplained):
             link, reason = connection.link, connection.link.wait(0.0)
             if reason is None and time.monotonic() < connection.ask_until:
@@ -224,23 +244,24 @@ class HostConnections:
     # ------------------------------------------------------------------ the end
 
     def close(self, is_immediate: Callable[[], bool]) -> list[str]:
-        """Close all connections, and wait for the agents to end. Kill those that do not.
+        """Close all connections, and wait for the agents to exit. Kill those that do not.
 
         Args:
             is_immediate: Returns whether the user has asked to end the job at once.
 
         Returns:
-            Lines for the user about agents that did not end.
+            Messages for the user about agents that did not exit.
         """
         for connection in self._connections.values():
             connection.close()
         connections = [connection for connection in self._connections.values() if not connection.stays]
-        connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
+        # Agents on this machine are last: while the others are waited for, the loop turns for all of them.
+        connections.sort(key=lambda each: each.link.same_clock)
         began, late = time.monotonic(), []
         for connection in connections:
             is_short = is_immediate() or connection.given_up
             deadline = began + (_IMMEDIATE_WAIT_SECONDS if is_short else _LAST_WAIT_SECONDS)
-            # At least a moment, so that each agent is asked once.
+            # It waits at least a moment, so that each agent is asked once.
             if connection.link.wait(max(0.1, deadline - time.monotonic())) is None:
                 late.append(connection)
         if late:
@@ -250,10 +271,14 @@ class HostConnections:
         return [line for connection in late if (line := connection.why_not_ended())]
 
     def _kill(self, late: Collection[HostConnection], seconds: float) -> None:
-        """Kill agents that do not end: they are suspended, or stuck in the kernel.
+        """Kill agents that do not exit: they are suspended, or stuck in the kernel.
 
-        Threads wait for that. A program that kills a container on another host talks to it over the link to
-        that host's agent, which this loop drives.
+        Threads wait for that while this loop turns. A program that kills a container on another host talks to
+        it over the link to that host's agent, which the loop drives.
+
+        Args:
+            late: The connections to these agents.
+            seconds: How long the attempt to kill them may take.
         """
         for connection in late:
             self._loop.run_in_thread(partial(connection.link.kill, seconds), connection.handle_kill)
@@ -263,7 +288,7 @@ class HostConnections:
 
 
 def join_output(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
-    """Yield the messages of a host, with what a task has printed between two other events in one."""
+    """Yield the messages of a host. What a task has printed between two other events is one message."""
     printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
     for message in (*messages, None):
         if isinstance(message, events.TaskOutput):

@@ -1,4 +1,8 @@
-"""The loop of one job: passes events of the agents to the supervisor, and executes its commands."""
+"""The loop of one job: passes events of the agents to the supervisor, and executes its commands.
+
+A session makes an `Orchestrator` when the hosts are ready, and calls `run`. All decisions about tasks and
+hosts are made by `launcher.supervisor`. Nothing here may block the loop: other threads wait for lost hosts.
+"""
 
 from __future__ import annotations
 
@@ -36,27 +40,27 @@ from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, comm
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Seconds between two looks for the reason of an agent's end.
+#: The pause between two looks for the reason of an agent's exit.
 _POLL_SECONDS = 0.01
-#: Events that are not shown: `events.TaskMoved` has what they say.
+#: Events that are not shown, because `events.TaskMoved` contains what they say.
 _EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
 
 
 class Orchestrator:
-    """Runs one job.
+    """The loop that runs one job from its first command to its report.
 
     Args:
         spec: What the user wants to run.
         run_info: The run, as the renderers know it.
-        loop: Drives the links.
-        fleet: Gives the link to the agent of a host.
+        loop: Drives the links to the agents.
+        fleet: Returns the link to the agent of a host.
         display: Shows the job.
         interrupts: The signals, which must be queued while the job runs.
         recovery: How lost hosts are recovered. None if their tasks cannot start again.
-        hints: Gives hints about other machines, which then try to connect to each other before the tasks
-            start. None if there are none, or the user wants no checks.
-        board: None if the job has no TensorBoard.
-        commands_fd: An inherited pipe from which commands are read. None if there is none.
+        hints: Makes hints about other machines. These then try to connect to each other before the tasks
+            start. None if there are no other machines, or the user wants no checks.
+        board: TensorBoard and its URL. None if the job runs no TensorBoard.
+        commands_fd: The inherited pipe from which commands are read. None if there is none.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a launch, which only a session knows, by name
@@ -93,11 +97,13 @@ class Orchestrator:
         job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
         self._control = Control(loop, display.event_buffer, job)
         self._timers: dict[Timer, TimerHandle] = {}
-        #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
+        #: Whether the agents keep the output.
         self._held = False
+        #: The descriptors of slow readers, which the loop watches.
         self._blocked: set[int] = set()
-        #: The plan, when the ports are known; whether ``plan.json`` could not be written.
+        #: The plan. None until the ports are known.
         self.plan: Plan | None = None
+        #: Whether ``plan.json`` could not be written.
         self.plan_unwritten = False
         self._perform: dict[type, Callable[[Any], None]] = {
             events.HoldPorts: self._hold_ports,
@@ -125,10 +131,10 @@ class Orchestrator:
         return [placed.task for placed in self._on_hosts.get(host, ())]
 
     def run(self) -> Report:
-        """Run the job to its end. Signals must be queued (`Interrupts.queued`).
+        """Run the job to its end. Signals must be queued meanwhile (`Interrupts.queued`).
 
         Returns:
-            The report; no process of the job is left.
+            The report of the job, of which no process is left.
         """
         self._loop.watch(self._interrupts.fd, self._on_signals)
         self._loop.watch(self._display.messages.fd, self._show_messages)
@@ -136,7 +142,7 @@ class Orchestrator:
             self._command_pipe.open()
         try:
             self._show_messages()
-            with suppress(OSError):  # no file descriptor is left
+            with suppress(OSError):  # The job runs without a control socket if no file descriptor is left.
                 self._control.open(self._run_info.run_name)
             self._execute(self._machine.begin())
             for host in self._placement.agent_hosts():
@@ -163,6 +169,7 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
+        """Wait for the next events or timers, react to them, and look for requests to stop."""
         self._loop.run_once(self._tick())
         self._connections.report_losses()
         self._display.writer.flush()
@@ -172,7 +179,7 @@ class Orchestrator:
         self._hold_output()
 
     def _hold_output(self) -> None:
-        """Let the agents keep the output while its reader is slow; events still arrive."""
+        """Let the agents keep the output while its reader is slow. Other events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
         held = writer.should_hold(is_ending=ending, has_failed=self._machine.state.failure is not None)
@@ -188,10 +195,11 @@ class Orchestrator:
         self._blocked = blocked
 
     def _time_up(self, timer: Timer) -> None:
+        """Tell the supervisor that a timer has fired, and execute the commands that follow."""
         del self._timers[timer]
         at = events.now()
-        if timer.kind is TimerKind.SILENCE:  # not shown: it comes often
-            if self._held or self._connections.delay_output:
+        if timer.kind is TimerKind.SILENCE:  # It is not shown, because it fires often.
+            if self._held or self._connections.may_delay_output:
                 self._output_delayed()
         else:
             self._show(events.TimeUp(at, str(timer)))
@@ -201,9 +209,13 @@ class Orchestrator:
         self._execute(self._machine.handle(events.OutputDelayed(events.now())))
 
     def _tick(self) -> float | None:
-        """Let renderers and followers have what has come. Returns the seconds until the next call."""
+        """Let renderers and followers process the events that have arrived.
+
+        Returns:
+            The seconds until it must be called again. None if only an event can make that necessary.
+        """
         now = time.monotonic()
-        waits = [_POLL_SECONDS] if self._connections.await_reasons else []
+        waits = [_POLL_SECONDS] if self._connections.has_unexplained_losses else []
         waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         self._control.followers.tell()
         return max(0.0, min(waits)) if waits else None
@@ -221,7 +233,7 @@ class Orchestrator:
             self._handle(message)
 
     def _handle(self, event: events.Event) -> None:
-        """Show an event, pass it to the supervisor, and execute the commands."""
+        """Show an event, pass it to the supervisor, and execute the commands that follow."""
         if not isinstance(event, _EVENTS_IN_TASK_MOVED):
             self._show(event)
         for observer in (self._hints, self._board):
@@ -254,7 +266,7 @@ class Orchestrator:
         self._connections.send(events.SignalTask(host, task=task, signal=number, all=to_all))
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
-        """Let a host import modules while it holds ports and the plan is made."""
+        """Tell an agent to hold ports. Meanwhile fork servers on its host import modules (``--preload``)."""
         for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
             self._send_marked(preload, preload.tasks[0])
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
@@ -269,18 +281,28 @@ class Orchestrator:
         self._send_marked(command, command.task)
 
     def _send_marked(self, command: events.StartTask | events.Preload, task: TaskId) -> None:
-        """Send a command with the variable by which processes of a task are recognized."""
+        """Send a command with the variable by which the processes of a task are recognized.
+
+        Args:
+            command: The command, whose environment the variable is added to.
+            task: The task that the variable names.
+        """
         mark = {TASK_MARK: f"{self._run_info.run_name}:{task}"}
         self._connections.send(replace(command, env={**command.env, **mark}))
 
     def _start_agent(self, command: commands.StartAgent) -> None:
-        """Start a new agent on a lost host; another thread waits for the host."""
+        """Start a new agent on a lost host. Another thread waits for the host."""
         assert self._recovery is not None
         recover = partial(self._recovery.recover, command.host)
         self._loop.run_in_thread(recover, partial(self._on_recovery, command.host))
 
     def _on_recovery(self, host: str, recovery: Future[None]) -> None:
-        """Use a lost host again, or note that this is not possible now."""
+        """Use a lost host again, or tell the supervisor that this is not possible now.
+
+        Args:
+            host: The name of the host.
+            recovery: The result of the attempt to recover it.
+        """
         why = ""
         try:
             recovery.result()
@@ -293,6 +315,7 @@ class Orchestrator:
         self._connections.send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: commands.MakePlan) -> None:
+        """Make the plan with these ports, tell the agents and the supervisor, and write ``plan.json``."""
         self.plan = make_plan(self._spec, self._placement, command.ports)
         if self._board is not None:
             line = self._board.reach(self.plan)
@@ -330,7 +353,7 @@ def _stop_command(paths: RunPaths) -> bytes | None:
     """Return what ``launch stop`` has written for this launcher, see `RunPaths.stop_asked`.
 
     Returns:
-        None if SIGTERM is not from this command.
+        The content of the file. None if ``launch stop`` did not send SIGTERM.
     """
     try:
         return read_regular(paths.stop_asked, len(STOP_NOW_MARK))

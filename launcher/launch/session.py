@@ -1,8 +1,8 @@
 """One launch, from its options to its exit code. `Session.run` tells it from top to bottom.
 
-The agents start before the modules for display and supervision are imported: both take time, side by side.
-
-Patterns on this path are strings, which `re` compiles when they are first used.
+The command line and the Python API call it. The agents start before the modules for display and supervision
+are imported, because both take time and can go on side by side. Patterns on this path are strings, which `re`
+compiles when they are first used.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ if TYPE_CHECKING:
 
 
 class Requeue(enum.Enum):
-    """Whether a cluster's queue continues this run with another launcher after this one."""
+    """The answer to whether a cluster's queue continues this run with another launcher after this one."""
 
     NO = "no"
-    #: A time limit is near, and restarts are left: this launcher asks the queue for it.
+    #: A time limit is near and restarts are left, so this launcher asks the queue for another one.
     BY_US = "by us"
     #: Someone else has requeued the batch job. The queue is about to signal its processes.
     BY_QUEUE = "by the queue"
 
 
 class Session:
-    """One launch, from its options to its exit code.
+    """One launch, from its options to its exit code. Call `run` once.
 
-    Each step sets the attributes that are named after it below. Later steps use them.
+    Each step sets the attributes that are listed below under its name. Later steps use them.
 
     Args:
         options: The options of the launch.
@@ -119,19 +119,19 @@ class Session:
         #: The tasks and their hosts. No task until `place`.
         self.placement = Placement(())
         self.has_folder = False
-        #: Whether the supervisor has begun: it makes the report from then on.
+        #: Whether the supervisor has begun. From then on it makes the report.
         self.is_supervised = False
-        #: Whether the run's folder has the report.
+        #: Whether the run's folder contains the report.
         self.is_reported = False
         #: Whether the file of ``--report`` could be written, and all files of the tasks could be fetched.
         self.are_files_complete = True
         self.requeue = Requeue.NO
 
     def run(self) -> int:
-        """Run the job to its end; with ``--dry-run`` print its plan.
+        """Run the job to its end, or print its plan with ``--dry-run``.
 
-        Two stacks close what the steps open. The inner one has all that the job used. It is closed before
-        the run is requeued, which needs the allocation, and may kill this process.
+        Two stacks close what the steps open. The inner one contains everything that the job used. It is
+        closed before the run is requeued, which needs the allocation, and may kill this process.
 
         Returns:
             The exit code of ``launch``.
@@ -141,7 +141,7 @@ class Session:
             LaunchError: The job could not be started. No process of it is left.
         """
         with Interrupts() as self.interrupts:
-            if self.settings[table.EVENTS_FD] is not None:  # see `stop_at_end_of_file`
+            if self.settings[table.EVENTS_FD] is not None:  # `stop_at_end_of_file` sends SIGHUP then.
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
                 with ExitStack() as self.allocation_stack:
@@ -169,8 +169,8 @@ class Session:
     # ------------------------------------------------------------------ before the job
 
     def allocate(self) -> None:
-        """Get the hosts of the launch, and name what signals mean on them."""
-        if self.options.backend.shares_files:  # a misspelled program must not cost hours in a queue
+        """Get the hosts of the launch, and name in messages what signals mean on them."""
+        if self.options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
             check_all_programs_here(self.options)
         self.request = launch_request(self.options, self.run_name, self.interrupts.ignore)
         allocating = self.options.backend.allocate(self.options.backend_options, self.request)
@@ -183,7 +183,11 @@ class Session:
         self.allocation = allocation
 
     def place(self) -> None:
-        """Give each task its host. All faults of ``--sync``, ``--collect`` and ``--show`` are known then."""
+        """Choose a host for each task, and check the options about files and tasks.
+
+        The faults of ``--sync``, ``--collect`` and ``--show`` are known only then, and before anything is
+        started.
+        """
         placement = place(self.allocation.spec, self.allocation.hosts)
         self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
         self.requested_files = None
@@ -194,12 +198,16 @@ class Session:
         self.shown_tasks = _shown_tasks(self.settings[table.SHOW], self.placement)
 
     def check_programs(self) -> None:
-        """Check the programs of the tasks that run on this machine. Containers have files of their own."""
+        """Check the programs of the tasks that run on this machine, unless they run in containers."""
         if not self.options.backend.runs_in_containers:
             check_placed_programs(self.options, self.placement, self.allocation.local)
 
     def print_plan(self) -> int:
-        """Print what the launch would do, for ``--dry-run``."""
+        """Print what the launch would do (``--dry-run``).
+
+        Returns:
+            The exit code, 0.
+        """
         files = self.requested_files
         expected = self.placement if files is None else files.expected()
         if self.settings[table.TENSORBOARD] == "":
@@ -211,8 +219,8 @@ class Session:
         )
 
     def connect(self) -> None:
-        """Start the agents, and copy the files of the launch to their hosts."""
-        self.started_at = events.now()  # the wait for hosts does not count as time of the job
+        """Start the agents on the hosts, and copy the files of the launch to them."""
+        self.started_at = events.now()  # The wait for hosts is no part of the job's time.
         self.loop = self.job_stack.enter_context(EventLoop())
         for text in () if self.requested_files is None else self.requested_files.notes:
             say(text)
@@ -261,7 +269,7 @@ class Session:
             self.background.use_folder(self.paths, self.run_name)
 
     def start_hosts(self) -> None:
-        """Make the hosts ready for tasks: containers run, and tasks have their folders and addresses."""
+        """Make the hosts ready for tasks: containers run, and tasks get their folders and addresses."""
         self.relay = SocketRelay(self.fleet, self.settings[table.RELAY])
         self.board = None
         if self.settings[table.TENSORBOARD] is not None:
@@ -285,14 +293,18 @@ class Session:
     # ------------------------------------------------------------------ the job
 
     def open_display(self) -> Display:
-        """Return what shows the job."""
+        """Return the display of the job, as a context that shows the verdict at its end."""
         self.display = self.display_class(
             self.options, self.shown_tasks, self.paths, self.tmux, self.background, self.messages
         )
         return self.display
 
     def supervise(self) -> Report:
-        """Run the job to its end."""
+        """Run the job to its end, and show it.
+
+        Returns:
+            The report of the job.
+        """
         run_info = RunInfo(
             self.run_name,
             placement=self.placement,
@@ -302,8 +314,8 @@ class Session:
         )
         checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         killed = kill_leftovers(unfinished(self.run_name)).text
-        gc.freeze()  # the collector need not look at imported modules
-        gc.enable()  # `launcher.__main__` has disabled it for the imports
+        gc.freeze()  # The collector need not look at imported modules.
+        gc.enable()  # `launcher.__main__` has disabled it for the imports.
         self.orchestrator = self.orchestrator_class(
             self.allocation.spec,
             run_info,
@@ -327,7 +339,8 @@ class Session:
                 say(killed)
             report = self.orchestrator.run()
             self.requeue = self.requeue_after(report)
-            if self.requeue is Requeue.BY_QUEUE:  # it signals the batch job's processes one after the other
+            # The queue signals the processes of the batch job one after the other.
+            if self.requeue is Requeue.BY_QUEUE:
                 self.interrupts.ignore()
             run_continues = self.requeue is not Requeue.NO
             self.display.end_output(report, self.interrupts, run_continues=run_continues)
@@ -335,7 +348,7 @@ class Session:
         return report
 
     def announcement(self) -> str:
-        """Return the first line about a job. The last lines have the folder of its logs."""
+        """Return the first message about a job: its name, its tasks and where they run."""
         tasks = plural_roles(Counter(placed.role.name for placed in self.placement.tasks))
         hosts = self.placement.hosts()
         where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
@@ -348,18 +361,22 @@ class Session:
         seconds = self.fleet.seconds_until_tasks_ended
         if seconds is None:
             return None
-        # Tasks that move get the folders of their new hosts. Only now is it known which standby hosts work.
+        # Tasks that move get the folders of their new hosts, so the planned placement has none. The present
+        # one contains only the standby hosts that have turned out to work.
         placement = replace(self.placement_without_folders, standby=self.placement.standby)
         return Recovery(
             placement, with_folders=self.moved, seconds_until_tasks_ended=seconds, recover=self.recover
         )
 
     def moved(self, placement: Placement) -> Placement:
-        """Return a placement on other hosts with the folders and addresses of its tasks there."""
+        """Return a placement on other hosts with the folders and addresses of its tasks on them."""
         return self.allocation.with_addresses(self.with_folders(placement))
 
     def recover(self, host_name: str) -> None:
-        """Make a lost host usable again, with the files of the launch. Blocks.
+        """Make a lost host usable again, with the files of the launch. It blocks until that is done.
+
+        Args:
+            host_name: The name of the host.
 
         Raises:
             TransportError: That is not possible now.
@@ -372,19 +389,27 @@ class Session:
     # ------------------------------------------------------------------ after the job
 
     def requeue_after(self, report: Report) -> Requeue:
-        """Return whether the run continues with another launcher after the job has ended here."""
+        """Return whether the run continues with another launcher after the job has ended here.
+
+        Args:
+            report: The report of the job.
+        """
         if self.queue is None:
             return Requeue.NO
         is_restart_left = report.restarts < self.allocation.spec.policy.restarts
         is_cut_short = report.failure is not None and self.interrupts.limit_is_near
         if is_cut_short and is_restart_left and self.queue.may_requeue():
             return Requeue.BY_US
-        # Asked after a success, too: the queue signals all processes of the batch job at once, and tasks that
-        # save their state and exit with 0 may do so before this process sees its own signal.
+        # The queue is asked after a success, too. It signals all processes of the batch job at once, and
+        # tasks that save their state may exit with 0 before this process sees its own signal.
         return Requeue.BY_QUEUE if self.queue.is_requeued() else Requeue.NO
 
     def finish(self, report: Report) -> None:
-        """Fetch the files of the tasks, and write the file of ``--report``. The verdict comes after that."""
+        """Fetch the files of the tasks, and write the file of ``--report``. The verdict is shown after that.
+
+        Args:
+            report: The report of the job.
+        """
         self.loop.watch(self.messages.fd, self.display.show_messages)
         try:
             if self.files is not None:
@@ -402,7 +427,11 @@ class Session:
             self.loop.watch(self.messages.fd)
 
     def fail_if_incomplete(self, report: Report) -> int:
-        """Return the exit code of the job, or 125 if it is ok, but not all that it wrote is there."""
+        """Return the exit code of the launch: 125 if the job is ok, but something that it wrote was lost.
+
+        Args:
+            report: The report of the job.
+        """
         is_output_complete = not (self.display.unwritten or self.orchestrator.plan_unwritten)
         if report.exit_code or (self.are_files_complete and is_output_complete):
             return report.exit_code
@@ -414,7 +443,7 @@ class Session:
         return code
 
     def requeue_run(self) -> None:
-        """Let the queue start another launcher for this run.
+        """Ask the queue to start another launcher for this run, if `requeue_after` has decided so.
 
         Raises:
             TransportError: The queue refuses.
@@ -422,7 +451,7 @@ class Session:
         if self.queue is not None and self.requeue is Requeue.BY_US:
             try:
                 self.queue.requeue()
-            except (KeyboardInterrupt, SystemExit):  # the queue ends this process: it has accepted
+            except (KeyboardInterrupt, SystemExit):  # The queue has accepted, and stops this process.
                 self.requeue = Requeue.BY_QUEUE
                 raise
 
@@ -431,12 +460,16 @@ class Session:
     def report_error(self, error: BaseException) -> None:
         """Leave a report of a launch that an error or a signal has ended, where someone may look for one.
 
-        From the moment the run has a folder, every end of a launch leaves a report there: otherwise the run
-        would look as if its launcher had been killed. Before, only those get one who asked for it.
+        From the moment the run has a folder, every end of a launch leaves a report there. Otherwise the run
+        would look as if its launcher had been killed. Before that moment, only a user who asked for a report
+        gets one.
+
+        Args:
+            error: The error or the signal.
         """
         if self.is_reported:
-            if self.requeue is Requeue.BY_US:  # no other launcher continues the run
-                with suppress(OSError):  # a full disk: there is no report
+            if self.requeue is Requeue.BY_US:  # No other launcher continues the run.
+                with suppress(OSError):  # There is no report if the disk is full.
                     os.replace(self.paths.earlier, self.paths.report)
             return
         is_launch_error = isinstance(error, LaunchError)
@@ -473,17 +506,24 @@ def launch_request(
 
 
 def _supervised_half() -> tuple[type[Display], type[Orchestrator]]:
-    """Return what runs and shows the job. The first call imports it, which takes time."""
+    """Return the classes that show and run the job. The first call imports them, which takes time."""
     from launcher.launch import display, orchestrator  # noqa: PLC0415 - while the agents start
 
     return display.Display, orchestrator.Orchestrator
 
 
 def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | None:
-    """Return the tasks whose output is shown. None if ``--show`` is not given: all are.
+    """Return the names of the tasks whose output is shown.
+
+    Args:
+        show: The value of ``--show``. None without that option.
+        placement: All tasks of the job.
+
+    Returns:
+        The names. None without ``--show``, when all are shown.
 
     Raises:
-        InputError: A name is not that of a task.
+        InputError: A name is not the name of a task.
     """
     if show is None:
         return None
@@ -494,7 +534,12 @@ def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | Non
 
 
 def _folder_error(error: JobError, source: str) -> JobError:
-    """Return the error about a folder in use, with the place in the job file that names the folder."""
+    """Return the error about a folder in use, with the place in the job file that names the folder.
+
+    Args:
+        error: The error, whose faults name no place.
+        source: Where the folder is named, as in ``job.yaml:3``.
+    """
     if source in ("", "--run-dir"):
         return error
     expected = "expected a new or an empty folder: remove it, or give this run another with --run-dir"

@@ -1,6 +1,7 @@
-"""The console: lines of tasks, notices, the live line, and at the end the failure report and the table.
+"""The console: lines of tasks, messages, the live line, and at the end the failure report and the table.
 
-`Console` is the renderer for people. It writes to a `Writer`, and never waits for the reader.
+`Console` is the renderer for people, which `launcher.launch.display` makes. It writes to a `Writer`, and must
+never wait for the reader.
 """
 
 from __future__ import annotations
@@ -25,44 +26,50 @@ from launcher.output.tensorflow_notices import Folding, TaskFolding
 from launcher.output.writer import Writer
 
 _MAX_KEPT_NOTICES = 1000
-#: Colours of the tasks' labels; red is for failures.
+#: The colours of the tasks' labels. Red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
-#: Seconds between two looks at unfinished lines.
+#: The pause between two looks at unfinished lines.
 _POLL_SECONDS = 0.5
-#: Seconds after the last start of a task until launch has time to load what a failure report needs.
+#: How long after the last start of a task launch has time to load what a failure report needs.
 _CALM_SECONDS = 0.5
 _ERASE_LINE = b"\r\x1b[K"
-#: States of tasks in the order of the live line, and the least seconds between two drawings of it.
+#: The states of tasks in the order of the live line.
 _STATE_ORDER = ("running", "starting", "stopping", "ended")
+#: The shortest time between two drawings of the live line.
 _DRAW_SECONDS = 0.1
 
 
 class ConsoleOptions(Record):
-    """How the console shows a job."""
+    """The options of the console: how it shows a job."""
 
     stdout: int = 1
     stderr: int = 2
-    #: stdout and stderr are a terminal: draw a live line.
+    #: Whether to draw a live line, because stdout and stderr are a terminal.
     live: bool = False
     colour: bool = False
-    #: Tasks whose output is shown; ``None``: all.
+    #: The tasks whose output is shown. None for all.
     show: frozenset[str] | None = None
-    #: Do not show TensorFlow's start-up notices.
+    #: Whether to leave out TensorFlow's start-up notices.
     fold: bool = False
-    #: Begin the lines of tasks with the time.
+    #: Whether the lines of tasks start with the time.
     timestamps: bool = False
-    #: Only urgent notices, and why the job failed.
+    #: Whether to show only urgent messages, and why the job failed.
     quiet: bool = False
     #: Where the tasks run, for hints in the failure report.
     place: TaskPlace = TaskPlace()
-    #: The failure report has the last lines of the task.
+    #: Whether the failure report contains the last lines of the task.
     last_lines: bool = True
-    #: Whether tmux covers the terminal now: notices wait.
+    #: Returns whether tmux covers the terminal now, so that messages must wait.
     covered: Callable[[], bool] = lambda: False
 
 
 def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
-    """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide."""
+    """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide.
+
+    Args:
+        environ: The variables of this process.
+        is_tty: Whether the output is a terminal. It decides if no variable does.
+    """
     if environ.get("NO_COLOR"):
         return False
     if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -71,12 +78,12 @@ def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
 
 
 class Console(Renderer):
-    """The renderer for people.
+    """The renderer for people, which shows a job on stdout and stderr.
 
     Args:
-        writer: Writes stdout and stderr; the caller closes it.
+        writer: Writes stdout and stderr. The caller closes it.
         options: How to show the job.
-        clock: The clock of the times that `tick` gets.
+        clock: Returns the time by the clock that `tick` gets.
     """
 
     def __init__(
@@ -88,29 +95,31 @@ class Console(Renderer):
         self._writer = writer
         self._options = options
         self._clock = clock
+        #: Cuts the output of each task that has printed something.
         self._cutters: dict[TaskId, LineCutter] = {}
+        #: The cutters that contain the start of a line without its end.
         self._unfinished: dict[TaskId, LineCutter] = {}
-        #: What was folded; of each task.
+        #: Counts what was left out. None until a task prints.
         self._folding: Folding | None = None
         self._folds: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._hosts: dict[TaskId, str] = {}
         self._colours: dict[TaskId, str] = {}
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
-        #: When to load what a failure report needs, which would delay the end of a launch that has failed.
+        #: When to load what a failure report needs. Loading it at the end would delay a launch that fails.
         self._load_at = float("inf")
-        #: Whether another launcher goes on with the run, so that what `close` shows is not its end.
-        self.goes_on = False
-        #: The last notice, if no line was printed after it.
+        #: Whether another launcher continues the run, so that what `close` shows is not its end.
+        self.run_continues = False
+        #: The last message, if no line was printed after it.
         self._last_notice = ""
-        #: The last notices that wait until the terminal is uncovered.
+        #: The messages that wait until the terminal is uncovered, the oldest of which may be dropped.
         self._kept: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
     def begin(self, run_info: RunInfo) -> None:
-        """Make the labels of the tasks; print nothing."""
+        """Make the labels of the tasks. Nothing is printed yet."""
         self._paths = run_info.paths
         self._hosts = {placed.task: placed.host.name for placed in run_info.placement.tasks}
         self._colours = dict(zip(self._hosts, cycle(_COLOURS), strict=False))
@@ -119,7 +128,7 @@ class Console(Renderer):
             self._status = _StatusLine(self._writer, self._options, run_info.placement, self._clock())
 
     def on(self, event: DisplayEvent) -> None:
-        """Show output and notices."""
+        """Show output and messages, and update the states of the live line."""
         if isinstance(event, events.TaskOutput):
             self._output(event)
             return
@@ -138,16 +147,17 @@ class Console(Renderer):
                 self._labels = labels(self._hosts, list(self._hosts))
 
     def tick(self, now: float) -> float | None:
-        """Show unfinished lines, and draw the live line."""
+        """Show unfinished lines that are due, and draw the live line."""
         if now >= self._load_at:
             from launcher.output import failure  # noqa: F401, PLC0415 - for jobs that run for a while
 
             self._load_at = float("inf")
         self._show_notices()
         if self._unfinished and self._writer.should_hold():
-            self._look_at = now + 4 * _POLL_SECONDS  # launch holds the output, so the line may have an end
-        if self._unfinished and now >= self._look_at:
-            self._look_at = now + _POLL_SECONDS
+            # The agents keep the output, so the end of the line may exist and be on its way.
+            self._poll_at = now + 4 * _POLL_SECONDS
+        if self._unfinished and now >= self._poll_at:
+            self._poll_at = now + _POLL_SECONDS
             for task, cutter in self._unfinished.items():
                 self._print(self._folded(task, cutter.snapshot(now)))
             self._unfinished = {
@@ -155,13 +165,13 @@ class Console(Renderer):
             }
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
-            waits.append(max(0.0, self._look_at - now))
+            waits.append(max(0.0, self._poll_at - now))
         if self._load_at < float("inf"):
             waits.append(self._load_at - now)
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:
-        """Show the last lines, the failure report and the table."""
+        """Show the last lines of the tasks, then the failure report and the table."""
         self._show_notices()
         for task in list(self._cutters):
             self._end(task)
@@ -178,10 +188,11 @@ class Console(Renderer):
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)
         if not options.quiet:
-            table = result_table(report, colour=options.colour, goes_on=self.goes_on)
+            table = result_table(report, colour=options.colour, run_continues=self.run_continues)
             self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
 
     def _output(self, event: events.TaskOutput) -> None:
+        """Print the lines that a task has completed, unless its output is not shown."""
         task, show = event.task, self._options.show
         if self._options.quiet or (show is not None and task not in show):
             return
@@ -191,6 +202,7 @@ class Console(Renderer):
             self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
+        """Return what cuts the output of a task into lines with its label."""
         before = after = ""
         if self._options.colour:
             before, after = f"\x1b[{self._colours[task]}m", RESET
@@ -205,6 +217,7 @@ class Console(Renderer):
         return lines if fold is None else fold.feed(lines)
 
     def _print(self, lines: bytes) -> None:
+        """Print complete lines of a task, with the time if the user wants it."""
         if not lines:
             return
         self._last_notice = ""
@@ -217,7 +230,7 @@ class Console(Renderer):
         self._writer.write(self._options.stdout, lines)
 
     def _end(self, task: TaskId) -> None:
-        """Show the last line of a task that is gone."""
+        """Show the last line of a task whose attempt is over."""
         self._unfinished.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
@@ -241,7 +254,7 @@ class Console(Renderer):
 
 
 class _StatusLine:
-    """The live line at the bottom of a terminal: ``3 running, 1 starting, 2 ended · 12s``.
+    """The live line at the bottom of a terminal, as in ``3 running, 1 starting, 2 ended · 12s``.
 
     The writer of the other lines draws it, so that they do not mix.
     """
@@ -255,18 +268,25 @@ class _StatusLine:
         self._drawn_at = float("-inf")
 
     def on(self, event: DisplayEvent) -> None:
-        """Count the tasks by state."""
+        """Note the new state of a task."""
         if isinstance(event, events.TaskMoved):
             self._states[event.task] = "ended" if event.state.is_over else event.state.value
 
     def erase(self) -> None:
-        """Erase it, before other lines are printed."""
+        """Erase the line, before other lines are printed."""
         if self._drawn:
             self._writer.write(self._fd, _ERASE_LINE)
             self._drawn = ""
 
     def tick(self, now: float) -> float:
-        """Draw it when it is due. Returns the seconds until the next call is needed."""
+        """Draw the line when it is due.
+
+        Args:
+            now: The time by the clock of the console.
+
+        Returns:
+            The seconds until it must be called again.
+        """
         if now - self._drawn_at < _DRAW_SECONDS:
             return self._drawn_at + _DRAW_SECONDS - now
         states = list(self._states.values())

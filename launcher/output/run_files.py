@@ -1,6 +1,7 @@
-"""Writes the files of a run: the raw output of every task, the events, the report.
+"""Writes the files of a run: the raw output of every task, the events, and the report.
 
-`Files` is a renderer. A file that cannot be written is named once, and never ends the job.
+`Files` is a renderer, which `launcher.launch.display` makes. A file that cannot be written is named once, and
+must never end the job.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from launcher.output.lines import attempt_mark
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 
-#: Largest number of open files; how many of the descriptors that are left others may need. To open one more
-#: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.
+#: To open more files than this, the file that was opened last is closed. Tasks often print in turns, and all
+#: other files stay open.
 _MAX_OPEN_FILES = 10_000
+#: How many descriptors are left for others.
 _SPARE_DESCRIPTORS = 128
-#: Bytes of the last lines of ``events.jsonl`` that are kept, and more of them for each task.
+#: How many bytes of the last lines of ``events.jsonl`` are kept in memory for any job.
 _RECENT_BYTES = 1 << 20
+#: How many bytes more are kept for each of its tasks.
 _RECENT_BYTES_PER_TASK = 1 << 10
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,11 +43,11 @@ _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O
 
 
 class EventBuffer:
-    """The last lines of ``events.jsonl``, each with its number: 1, 2... New lines replace the oldest."""
+    """The last lines of ``events.jsonl`` in memory, numbered from 1 on. New lines replace the oldest."""
 
     def __init__(self) -> None:
-        #: The most bytes; the number of the next line.
-        self.most, self.next = _RECENT_BYTES, 1
+        #: The limit of the size, and the number of the next line.
+        self.max_bytes, self.next = _RECENT_BYTES, 1
         #: Whether tasks have printed something since followers were last informed.
         self.printed = False
         self._lines: deque[bytes] = deque()
@@ -52,19 +55,24 @@ class EventBuffer:
 
     @property
     def first(self) -> int:
-        """The number of the first line that is still here."""
+        """The number of the oldest line that is still kept."""
         return self.next - len(self._lines)
 
     def add(self, line: bytes) -> None:
-        """Add the next line, a JSON object."""
+        """Add the next line, which is a JSON object, and give it a number."""
         self._lines.append(b'{"number": %d, %b' % (self.next, line[1:]))
         self.next += 1
         self._size += len(self._lines[-1])
-        while self._size > self.most:
+        while self._size > self.max_bytes:
             self._size -= len(self._lines.popleft())
 
     def after(self, number: int, size: int) -> list[bytes]:
-        """Return the lines from this number on: so many that they have about this size, in bytes."""
+        """Return lines from a number on.
+
+        Args:
+            number: The number of the first line, which must still be kept.
+            size: After how many bytes to stop. The last line may exceed them.
+        """
         found = []
         for line in islice(self._lines, number - self.first, None):
             found.append(line)
@@ -75,7 +83,7 @@ class EventBuffer:
 
 
 def _ends_mid_line(path: str) -> bool:
-    """Return whether a log ends in the middle of a line."""
+    """Return whether a log ends in the middle of a line, so that the next attempt must begin a new one."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -84,44 +92,45 @@ def _ends_mid_line(path: str) -> bool:
 
 
 class Files(Renderer):
-    """Writes the files of a run, without buffers, so that they are complete if launch is killed.
+    """The renderer that writes the files of a run.
 
-    A file that cannot be written (full disk) gets no more data, so that it has no gap; the job continues.
+    It uses no buffers, so that the files are complete if launch is killed. A file that cannot be written,
+    because the disk is full for example, gets no more data, so that it has no gap. The job continues.
 
     Args:
-        clock: Seconds since the epoch, for notices in ``events.jsonl``.
+        clock: Returns the seconds since the epoch, for messages in ``events.jsonl``.
         is_resumed: Whether the files may exist, because a launcher before this one has begun the run.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, *, is_resumed: bool = False) -> None:
         self._is_resumed = is_resumed
         self._create = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
-        #: Whether the run goes on with another launcher, so that its report is only for that.
-        self.goes_on = False
+        #: Whether another launcher continues the run, so that the report is written only for it.
+        self.run_continues = False
         self._clock = clock
         self._paths: RunPaths
-        self._most_open = 1
+        self._max_open = 1
         #: Open files by path, in the order in which they were opened.
         self._fds: dict[str, int] = {}
-        #: Tasks whose log does not end with a whole line.
+        #: Tasks whose log ends in the middle of a line.
         self._in_line: set[TaskId] = set()
         #: The attempts of tasks that have started again.
         self._attempts: dict[TaskId, int] = {}
-        #: Events for ``events.jsonl`` since the last tick, and when they came.
+        #: Events for ``events.jsonl`` since the last tick, each with the time of its arrival.
         self._events: list[tuple[DisplayEvent, float]] = []
-        #: Files that cannot be written to.
+        #: The paths of files that cannot be written.
         self._broken: list[str] = []
         self.event_buffer = EventBuffer()
-        #: A file of the run is missing or not complete.
+        #: Whether a file of the run is missing or not complete.
         self.unwritten = False
 
     def begin(self, run_info: RunInfo) -> None:
         """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = run_info.paths
-        self.event_buffer.most += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
+        self.event_buffer.max_bytes += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
-        self._most_open = min(_MAX_OPEN_FILES, max(1, left // 4, left - _SPARE_DESCRIPTORS))
-        with contextlib.suppress(OSError):  # creating the first file fails for the same reason
+        self._max_open = min(_MAX_OPEN_FILES, max(1, left // 4, left - _SPARE_DESCRIPTORS))
+        with contextlib.suppress(OSError):  # If it fails, so does the creation of the first file.
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in run_info.placement.tasks)):
             self._append(path, b"", self._create)
@@ -130,7 +139,7 @@ class Files(Renderer):
             self._in_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
 
     def on(self, event: DisplayEvent) -> None:
-        """Append output to its task's log, any other event to ``events.jsonl``."""
+        """Append output to the log of its task, and keep any other event for ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
             self.event_buffer.printed = True
@@ -146,7 +155,7 @@ class Files(Renderer):
         self._events.append((event, self._clock()))
 
     def tick(self, now: float) -> float | None:
-        """Write the events of this turn of the loop."""
+        """Write the events of this turn of the loop to ``events.jsonl``."""
         if self._events:
             texts = (f"{_compact(event_as_dict(*each))}\n" for each in self._events)
             lines = [text.encode("utf-8", "backslashreplace") for text in texts]
@@ -157,7 +166,7 @@ class Files(Renderer):
         return None
 
     def close(self, report: Report) -> None:
-        """Write the report, close the logs."""
+        """Write the last events and the report, and close the logs."""
         self.tick(0.0)
         if len(self._broken) > 1:
             names = [os.path.basename(path) for path in self._broken]
@@ -165,20 +174,29 @@ class Files(Renderer):
         for path in list(self._fds):
             self._close(path)
         try:
-            path = self._paths.earlier if self.goes_on else self._paths.report
+            path = self._paths.earlier if self.run_continues else self._paths.report
             write_json(path, record_as_dict(report))
         except OSError as error:
             self.unwritten = True
             say(f"{self._paths.report} cannot be written: {error.strerror}")
 
     def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
-        """Append to a file. Without O_CREAT in the flags a log that was deleted is not created again."""
+        """Append data to a file.
+
+        If that fails, the file is not written again, and the user is told the first time.
+
+        Args:
+            path: The path of the file.
+            data: The data.
+            flags: The flags to open the file with. Without O_CREAT a log that was deleted is not created
+                again.
+        """
         if path in self._broken:
             return
         try:
             fd = self._fds.get(path)
             if fd is None:
-                if len(self._fds) >= self._most_open:
+                if len(self._fds) >= self._max_open:
                     self._close(next(reversed(self._fds)))
                 fd = self._fds[path] = os.open(path, flags, 0o600)
             written = os.write(fd, data)
@@ -193,28 +211,36 @@ class Files(Renderer):
 
     def _close(self, path: str) -> None:
         if path in self._fds:
-            with contextlib.suppress(OSError):  # NFS may report a full disk now
+            with contextlib.suppress(OSError):  # NFS may report a full disk only now.
                 os.close(self._fds.pop(path))
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file of a run, complete or not at all, readable by this user only.
+    """Write a JSON file of a run, completely or not at all, readable by this user only.
 
     A file or a link in its place is replaced.
 
+    Args:
+        path: The path of the file.
+        value: The JSON object.
+
     Raises:
-        OSError: It cannot be written; what was there before is unchanged.
+        OSError: It cannot be written. What was there before is unchanged.
     """
     _replace(path, _json(value), 0o600)
 
 
 def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that the user has named, with the permissions of the umask; follow a link.
+    """Write a JSON file that the user has named, with the permissions of the umask. A link is followed.
 
     A regular file is written completely or not at all.
 
+    Args:
+        path: The path of the file, pipe or device.
+        value: The JSON object.
+
     Raises:
-        OSError: It cannot be written; what was there before is unchanged. A pipe has no reader.
+        OSError: It cannot be written, or a pipe has no reader. What was there before is unchanged.
     """
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
@@ -227,7 +253,11 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
 
 
 def _write_to_pipe(path: str, data: bytes) -> None:
-    """Write to a pipe or device, within a time limit."""
+    """Write to a pipe or device within the time limits of a `Writer`.
+
+    Raises:
+        OSError: It cannot be written, or its reader is too slow.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     writer = Writer()
     try:
@@ -242,7 +272,7 @@ def _write_to_pipe(path: str, data: bytes) -> None:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Return an object as JSON: a line for each field, and for each item of a list."""
+    """Return an object as JSON, with a line for each field and for each item of a list."""
     fields = ",".join(f"\n  {_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
     return f"{{{fields}\n}}\n"
 
@@ -258,9 +288,19 @@ _compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _replace(path: str, text: str, mode: int) -> None:
+    """Write a new file and move it over an earlier one, so that no reader sees a part of it.
+
+    Args:
+        path: The path of the file.
+        text: Its content.
+        mode: Its permissions.
+
+    Raises:
+        OSError: It cannot be written. What was there before is unchanged.
+    """
     new = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)  # of a process with the same pid that was killed
+        os.unlink(new)  # It is left by a process with the same pid that was killed.
     try:
         with open(
             os.open(new, _CREATE_FLAGS, mode), "w", encoding="utf-8", errors="backslashreplace"

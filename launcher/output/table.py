@@ -1,4 +1,4 @@
-"""Tables: the result of a job, with a row for each task and a line for the job; and those of commands.
+"""Tables: the result of a job, with a row for each task and a line for the job, and the tables of commands.
 
 The console, ``launch ps`` and its like call it. All texts of hosts are escaped here.
 """
@@ -12,13 +12,13 @@ from launcher.common.report import Reason, Report, TaskReport, TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
 from launcher.output.lines import RESET
 
-#: The last column is only in the table of a job with restarts.
+#: The columns of the result. The last one is shown only for a job with restarts.
 HEADERS = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
-#: Columns of numbers in all tables, aligned to the right.
+#: The columns that are aligned to the right in all tables, because they contain numbers.
 _NUMBER_HEADERS = frozenset(
     ("slots", "max slots", "attempt", "port", "index", "pid", "cpu", "memory", "peak mem", "time")
 )
-#: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
+#: In a job of more tasks than this, tasks that ended as expected get no row and are only counted.
 MAX_ROWS = 40
 _EXPECTED_STATES = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
 _BAD_COLOUR = "1;31"
@@ -32,18 +32,18 @@ _COLOURS = {
 }
 
 
-def result_table(report: Report, *, colour: bool = False, goes_on: bool = False) -> str:
-    """Return the table, the path of the run's folder, and the verdict, as text.
+def result_table(report: Report, *, colour: bool = False, run_continues: bool = False) -> str:
+    """Return the result of a job as lines: the table, the path of the run's folder, and the verdict.
 
     Args:
         report: How the job ended.
-        colour: Colour the states and the verdict.
-        goes_on: Whether another launcher goes on with the run, so that this is not its end.
+        colour: Whether to colour the states and the verdict.
+        run_continues: Whether another launcher continues the run, so that this is not its end.
     """
     tasks, others = _tasks_to_show(report)
     logs = [f"logs: {escape_controls(report.run_dir)}"] if report.run_dir else []
     last = verdict(report)
-    if goes_on:
+    if run_continues:
         took = duration(report.ended_at - report.started_at)
         last = f"job {report.job}: stopped after {took}, queued again"
     elif colour:
@@ -52,7 +52,10 @@ def result_table(report: Report, *, colour: bool = False, goes_on: bool = False)
 
 
 def verdict(report: Report) -> str:
-    """``job JOB: ok in 12s``, or how it ended, without the reason, which the failure report has."""
+    """Return the last line about a job, as in ``job JOB: ok in 12s``.
+
+    It does not contain the reason of a failure, which the failure report contains.
+    """
     took = duration(report.ended_at - report.started_at)
     failure, code = report.failure, f"exit code {report.exit_code}"
     if failure is None:
@@ -72,7 +75,7 @@ def verdict(report: Report) -> str:
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
-    """Return the tasks that have a row, and lines about groups of other tasks."""
+    """Return the tasks that get a row, and lines about groups of the other tasks."""
     if len(report.tasks) <= MAX_ROWS:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
@@ -85,7 +88,13 @@ def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
 
 
 def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
-    """``496 tasks of worker: succeeded (12s to 14s, up to 120 MB)``."""
+    """Return a line about tasks, as in ``496 tasks of worker: succeeded (12s to 14s, up to 120 MB)``.
+
+    Args:
+        role: The role of the tasks.
+        state: Their state.
+        group: The tasks.
+    """
     times = [task.seconds for task in group if task.seconds is not None]
     sizes = [task.peak_rss for task in group if task.peak_rss is not None]
     shortest, longest = (duration(min(times)), duration(max(times))) if times else ("", "")
@@ -96,7 +105,7 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
 
 
 def _aligned(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[str]:
-    """Return the lines of the table, or none if there are no tasks."""
+    """Return the lines of the table. Empty if there are no tasks."""
     if not tasks:
         return []
     head = HEADERS if report.restarts else HEADERS[:-1]
@@ -135,7 +144,10 @@ def _row(task: TaskReport) -> list[str]:
 
 
 def _exit(task: TaskReport) -> str:
-    """``0``, ``7``, ``SIGKILL (9)``; ``SIGTERM`` if launch sent it; ``-`` if the end is not known."""
+    """Return how a task ended, as in ``0``, ``7`` or ``SIGKILL (9)``.
+
+    It is ``SIGTERM`` without a number if launch sent the signal, and ``-`` if the end is not known.
+    """
     code, signal = task.status.code, task.status.signal
     if code is not None:
         return str(code)
@@ -146,6 +158,7 @@ def _exit(task: TaskReport) -> str:
 
 
 def _remark(task: TaskReport, report: Report) -> str:
+    """Return what is remarkable about a task, for the end of its row. Empty if it is nothing."""
     remarks = []
     if report.failure is not None and report.failure.task == task.task:
         remarks.append("first")

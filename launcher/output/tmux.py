@@ -1,8 +1,9 @@
 """``--tmux``: a tmux session with a pane for each task.
 
-A pane shows the task's log (``tail -F``); tmux has no effect on the task. Closing the session ends the job.
-The tmux server belongs to the run (its socket has the name of the job) and cannot outlive it: every pane ends
-with the launcher (``tail --pid``), and a server without panes ends.
+`launcher.launch.session` makes it as a renderer of the job. A pane shows the task's log (``tail -F``), so
+tmux cannot change what happens to the task. Closing the session stops the job. The tmux server belongs to the
+run (its socket is named after the job) and cannot outlive it: every pane ends with the launcher (``tail
+--pid``), and a server without panes exits.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import why_not_started
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
 
-#: Panes of a window; more tasks get more windows.
+#: How many panes a window contains at most. More tasks get more windows.
 MAX_PANES = 9
-#: Seconds that a tmux command may take; between two looks at whether the session has ended.
 _TMUX_TIMEOUT_SECONDS = 5.0
+#: The pause between two looks at whether the session was closed.
 _POLL_SECONDS = 0.2
 _NEW_SESSION = ["new-session", "-d", "-s", "launch", "-x", "200", "-y", "50"]
 _SETTINGS = (
@@ -39,12 +40,12 @@ _SETTINGS = (
 
 
 class Tmux(Renderer):
-    """The session of one job: a renderer, and a source of requests to stop.
+    """The tmux session of one job: a renderer, and a source of requests to stop.
 
     Args:
         run_name: The name of the run.
-        attach: Whether to show the session in this terminal. Otherwise a notice has the command for that.
-        is_interrupted: Tells whether a signal asks the launch to end.
+        attach: Whether to show the session in this terminal. Otherwise a note contains the command for that.
+        is_interrupted: Returns whether a signal asks to stop the launch.
 
     Raises:
         LaunchError: Tmux is not installed.
@@ -55,18 +56,19 @@ class Tmux(Renderer):
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
         self._command = [program, "-L", f"launch-{run_name}"]
-        self.how_to_attach = f"tmux -L launch-{run_name} attach"
+        #: The command that shows the session.
+        self.attach_command = f"tmux -L launch-{run_name} attach"
         self._attach = attach
         self._is_interrupted = is_interrupted
         self._panes: dict[TaskId, str] = {}
         self._titles: dict[TaskId, str] = {}
         self._socket = ""
-        #: The server's process, to notice its end, and to kill a server that does not answer.
+        #: The server's process, to notice its exit, and to kill a server that does not answer.
         self._pidfd = -1
-        #: The client in this terminal.
+        #: The client in this terminal, if there is one.
         self._client: subprocess.Popen[bytes] | None = None
         self._is_over = False
-        #: The server does not answer: it gets no more commands.
+        #: Whether the server does not answer, and gets no more commands.
         self._is_stuck = False
 
     @property
@@ -75,14 +77,14 @@ class Tmux(Renderer):
         return self._client is not None and self._client.poll() is None
 
     def begin(self, run_info: RunInfo) -> None:
-        """Open the session; every log exists by now.
+        """Open the session. Every log exists by now.
 
         Raises:
             LaunchError: Tmux cannot be started.
         """
         tasks = run_info.placement.tasks
         several = len(run_info.placement.hosts()) > 1
-        for first in range(0, len(tasks), MAX_PANES):  # a command a window: a long one is refused
+        for first in range(0, len(tasks), MAX_PANES):  # Each window is one command: tmux refuses a long one.
             commands: list[str] = [] if first else ["-f", os.devnull]
             opens = ["new-window"] if first else _NEW_SESSION
             for placed in tasks[first : first + MAX_PANES]:
@@ -99,7 +101,7 @@ class Tmux(Renderer):
             self._run(*settings)
         found = self._run("select-window", "-t", ":0", ";", "display-message", "-p", "#{pid} #{socket_path}")
         pid, _, self._socket = found.partition(" ")
-        with suppress(OSError, ValueError):  # the session was closed meanwhile
+        with suppress(OSError, ValueError):  # The session was closed meanwhile.
             self._pidfd = os.pidfd_open(int(pid))
         # Ctrl-C interrupts the launcher, as without tmux.
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
@@ -121,11 +123,11 @@ class Tmux(Renderer):
                 self._title(event.task, state)
 
     def tick(self, now: float) -> float | None:
-        """Ask for the next look at whether the session has ended."""
+        """Return when to look again at whether the session was closed, unless it was."""
         return None if self._is_over else _POLL_SECONDS
 
     def close(self, report: Report) -> None:
-        """Show the end of the job until the user leaves the session; then end the server."""
+        """Show the end of the job until the user leaves the session, then stop the server."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
         if self.is_attached and not interrupted and not self._is_stuck:
             self._show_end(report)
@@ -143,11 +145,15 @@ class Tmux(Renderer):
                 self._client.kill()
                 self._client.wait()
         if os.path.basename(self._socket).startswith("launch-"):
-            with suppress(OSError):  # tmux has removed its socket
+            with suppress(OSError):  # Tmux has removed its socket.
                 os.unlink(self._socket)
 
     def stop_asked(self) -> events.StopAsked | None:
-        """Return a request to end the job, once, when the session is closed."""
+        """Return a request to stop the job if the session was closed.
+
+        Returns:
+            The request, only once. None if the session is open.
+        """
         if self._is_over or not self._panes or not self._has_ended():
             return None
         self._is_over = True
@@ -165,7 +171,7 @@ class Tmux(Renderer):
             self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
 
     def _show_end(self, report: Report) -> None:
-        """Show that the job is over, and how to leave."""
+        """Show in the session that the job is over, and how to leave."""
         for key in ("q", "C-c"):
             self._run("bind", "-n", key, "kill-session")
         task = f": {report.failure.task}" if report.failure and report.failure.task else ""
@@ -174,7 +180,19 @@ class Tmux(Renderer):
         self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
     def _run(self, *arguments: str, must: bool = False) -> str:
-        """Run a tmux command. Once the panes are open a failure only means that the session was closed."""
+        """Run a tmux command.
+
+        Args:
+            arguments: The arguments of tmux.
+            must: Whether a failure is an error. Once the panes are open it only means that the session was
+                closed.
+
+        Returns:
+            What the command has printed. Empty if it failed.
+
+        Raises:
+            LaunchError: It failed, and ``must`` is true.
+        """
         if self._is_stuck:
             return ""
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}

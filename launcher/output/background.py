@@ -1,4 +1,8 @@
-"""The renderer of ``--detach``: it tells the command that has started the launcher how far the job is."""
+"""The renderer of ``--detach``: it tells the command that started the launcher how far the job is.
+
+A session makes it if its launcher runs in the background. The command that listens is
+`launcher.launch.detach`, and may have been killed: that must not change the job.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
 
 
 class Background(Renderer):
-    """Tells the command of the folder of the run, and when all tasks run.
+    """The renderer that tells the command which folder the run has, and when all tasks run.
 
     Args:
-        pipe: To the command. `launcher.launch.detach` says what it carries.
+        pipe: The pipe to the command. `launcher.launch.detach` says what it carries.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -25,7 +29,11 @@ class Background(Renderer):
         self._not_started: set[TaskId] = set()
 
     def use_folder(self, paths: RunPaths, run_name: str) -> None:
-        """From now on stdout and stderr are a file in the folder of the run.
+        """Let stdout and stderr go into a file in the folder of the run from now on, and tell the command so.
+
+        Args:
+            paths: The files of the run.
+            run_name: The name of the run.
 
         Raises:
             LaunchError: The file cannot be made.
@@ -51,5 +59,5 @@ class Background(Renderer):
                 self._tell("\0")
 
     def _tell(self, text: str) -> None:
-        with suppress(BrokenPipeError):  # the command was killed
+        with suppress(BrokenPipeError):  # The command was killed.
             os.write(self._pipe, os.fsencode(text))

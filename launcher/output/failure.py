@@ -1,7 +1,7 @@
 """The failure report: the first task that failed, the reason, its last lines and its Python traceback.
 
-The console prints it at the end of a job, and ``launch attach`` prints it again from the
-files of the run. It only reads.
+The console prints it at the end of a job, and ``launch attach`` prints it again from the files of the run. It
+only reads these files, which may be missing or cut.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from launcher.output.logs import content, tail
 from launcher.output.renderers import TaskPlace
 from launcher.output.tensorflow_notices import is_about_the_build
 
-#: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
 _MAX_LAST_LINES = 20
+#: The number of lines that are shown at the start and at the end of a long traceback.
 _MAX_TRACEBACK_ENDS = (15, 30)
-_MAX_LISTED = 10
-#: Characters of a line that are shown; the last line of a traceback is never cut.
+_MAX_LISTED_TASKS = 10
+#: Lines are cut at this length, but never the last line of a traceback.
 _MAX_LINE_CHARACTERS = 2000
-#: The most rows of an array that are shown.
+#: An array with more rows is cut.
 _MAX_ARRAY_ROWS = 4
-#: The line that Python prints on SIGABRT before the stack of a thread.
+#: The end of the line that Python prints on SIGABRT before the stack of a thread.
 _STACKS_LINE = b" (most recent call first):\n"
 
 _HINT_PREFIX = "  hint: "
@@ -42,9 +42,9 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-#: Largest number of other lines between the lines of a traceback (the log of another thread).
+#: How many other lines, from the log of another thread, may be between the lines of a traceback.
 _MAX_FOREIGN_LINES = 10
-#: Exceptions that a mistake in the program raises, and the end of another task does not.
+#: Exceptions that a mistake in the program raises, but not the end of another task.
 _MISTAKE_EXCEPTIONS = re.compile(
     r"(AssertionError|AttributeError|FileNotFoundError|ImportError|IndentationError|IndexError|KeyError"
     r"|ModuleNotFoundError|NameError|SyntaxError|TypeError|ZeroDivisionError)\b"
@@ -58,13 +58,16 @@ def failure_report(
     *,
     with_last_lines: bool = True,
 ) -> str:
-    """Return the failure report, which ends with a newline, or an empty text if nothing failed.
+    """Return the failure report of a job, as lines for the user.
 
     Args:
         report: How the job ended.
-        paths: Of the run; its logs have the last lines of the tasks.
+        paths: The files of the run. Its logs contain the last lines of the tasks.
+        place: Where the tasks ran. None if that is not known.
         with_last_lines: Whether to show the last lines of the task, or only where its log is.
-        place: Where the tasks ran; None if it is not known.
+
+    Returns:
+        The report, which ends with a newline. Empty if nothing failed.
     """
     failure = report.failure
     if failure is None:
@@ -75,14 +78,22 @@ def failure_report(
         *_about_task(report, failure, paths, place or TaskPlace(), with_last_lines=with_last_lines),
     ]
     lines += _also_failed(report, failure, paths)
-    lines.sort(key=lambda line: line.startswith(_HINT_PREFIX))  # what to do is last
+    lines.sort(key=lambda line: line.startswith(_HINT_PREFIX))  # The hints are last.
     return "".join(f"{line}\n" for line in lines)
 
 
 def _about_task(
     report: Report, failure: Failure, paths: RunPaths, place: TaskPlace, *, with_last_lines: bool
 ) -> list[str]:
-    """Return the last lines of the task that failed, hints, and the path of its log."""
+    """Return the lines about the task that failed: its last lines, hints, and the path of its log.
+
+    Args:
+        report: How the job ended.
+        failure: The failure of the job, which may be about no task.
+        paths: The files of the run.
+        place: Where the tasks ran.
+        with_last_lines: Whether to show the last lines of the task.
+    """
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
@@ -94,7 +105,7 @@ def _about_task(
     lines = _without_rows([line for line in printed if not is_about_the_build(line)])
     block = last_traceback(lines)
     if block and _MISTAKE_EXCEPTIONS.match(lines[block.stop - 1]):
-        hint = ""  # the tasks that ended before are not the cause
+        hint = ""  # It would name tasks that had ended before, which are not the cause.
     last = [*lines[-_MAX_LAST_LINES:], *(lines[block.stop - 1 : block.stop] if block else [])]
     found = hints([failure.text, *last], _facts(failure, paths, place))
     tips = [f"{_HINT_PREFIX}{each}" for each in [*found, hint] if each]
@@ -111,7 +122,12 @@ def _about_task(
 
 
 def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
-    """Return the last lines; before them the traceback, unless it is among them."""
+    """Return the last lines of a task, and before them its traceback, unless it is among them.
+
+    Args:
+        lines: What the task has printed.
+        block: Which of the lines are the last traceback. None if there is none.
+    """
     shown = [shortened(line, _MAX_LINE_CHARACTERS) for line in lines]
     text: list[str] = []
     first = max(0, len(lines) - _MAX_LAST_LINES)
@@ -120,7 +136,7 @@ def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
         if block.start < first:
             traceback, (head, end) = shown[block.start : block.stop], _MAX_TRACEBACK_ENDS
             left_out = len(traceback) - head - end
-            if left_out > 1:  # an endless recursion
+            if left_out > 1:  # It is an endless recursion.
                 traceback[head:-end] = [f"  ... {left_out} lines ..."]
             text += ["  its Python traceback:", *(f"    {line}" for line in traceback)]
             first = max(first, block.stop)
@@ -130,7 +146,11 @@ def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
 
 
 def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
-    """Return the other tasks that failed, without those that launch stopped."""
+    """Return a line about the other tasks that failed, without the tasks that launch stopped.
+
+    Returns:
+        A list with the line. Empty if no other task failed.
+    """
     others = [
         task
         for task in report.tasks
@@ -140,20 +160,26 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
     exception = "" if failure.task is None else _exception(paths.log(failure.task))
-    named = [_other(task, exception, paths) for task in others[:_MAX_LISTED]]
-    more = [f"{len(others) - _MAX_LISTED} more"] if len(others) > _MAX_LISTED else []
+    named = [_other(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
+    more = [f"{len(others) - _MAX_LISTED_TASKS} more"] if len(others) > _MAX_LISTED_TASKS else []
     return [f"  also failed: {', '.join([*named, *more])}"]
 
 
 def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
-    """``worker/1 on node1 (exit code 1, the same exception)``."""
+    """Return a task that failed, too, as in ``worker/1 on node1 (exit code 1, the same exception)``.
+
+    Args:
+        task: The task.
+        exception: The exception of the task that failed first. Empty if there is none.
+        paths: The files of the run.
+    """
     host = "" if task.task.is_own_host(task.host) else f" on {task.host}"
     same = ", the same exception" if exception and _exception(paths.log(task.task)) == exception else ""
     return f"{task.task}{host} ({task.detail}{same})"
 
 
 def _exception(log: str) -> str:
-    """Return the last line of the last traceback of a task, or an empty text if there is none."""
+    """Return the last line of the last traceback in a log. Empty if there is none."""
     data, is_cut = tail(log)
     lines = clean_lines(data, is_cut=is_cut)
     block = last_traceback(lines)
@@ -164,11 +190,11 @@ def _exception(log: str) -> str:
 
 
 def _without_rows(lines: Sequence[str]) -> list[str]:
-    """Return the lines with only the first and the last rows of a large array, as exceptions show them."""
+    """Return lines without the inner rows of large arrays, which exceptions of TensorFlow show."""
     found: list[str] = []
     for are_rows, group in itertools.groupby(lines, _is_row):
         rows = list(group)
-        # A program that prints a list a line closes its brackets.
+        # Lists that a program prints line by line are no array: each closes its brackets.
         if (
             are_rows
             and len(rows) > _MAX_ARRAY_ROWS
@@ -180,14 +206,20 @@ def _without_rows(lines: Sequence[str]) -> list[str]:
 
 
 def _is_row(line: str) -> bool:
-    """Return whether a line has nothing but values, as numpy prints them."""
+    """Return whether a line contains nothing but values, as numpy prints them."""
     return not re.sub(r"array\(|nan|inf|True|False|, (?:shape|dtype)=.*", "", line).strip(
         "0123456789+-.e,[]() "
     )
 
 
 def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
-    """Return what is known about the task that failed, for hints."""
+    """Return what is known about the task that failed, which decides about the hints.
+
+    Args:
+        failure: The failure of the job.
+        paths: The files of the run.
+        place: Where the tasks ran.
+    """
     plan = _plan_of_task(failure, paths)
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
     passed = env.keys() | place.passed
@@ -212,7 +244,7 @@ def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
 
 
 def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
-    """Return the part of the plan about the task that failed; empty if the plan could not be written."""
+    """Return the part of the plan about the task that failed. Empty if the plan could not be written."""
     try:
         tasks = json.loads(content(paths.plan))["tasks"]
         plan: dict[str, Any] = next(each for each in tasks if each["task"] == failure.task)
@@ -222,7 +254,10 @@ def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
 
 
 def _modules_in(*folders: str) -> Iterator[str]:
-    """Yield the names of Python modules and packages in folders."""
+    """Yield the names of the Python modules and packages in folders.
+
+    A folder that cannot be read has none.
+    """
     for folder in folders:
         with suppress(OSError), os.scandir(folder or ".") as entries:
             yield from (
@@ -231,7 +266,14 @@ def _modules_in(*folders: str) -> Iterator[str]:
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:
-    """Return the lines of the last complete Python traceback, with the tracebacks that are chained to it."""
+    """Return which lines are the last complete Python traceback, with the tracebacks that are chained to it.
+
+    Args:
+        lines: What a task has printed.
+
+    Returns:
+        The range of line numbers. None if there is no traceback.
+    """
     found: range | None = None
     for start, line in enumerate(lines):
         end = _traceback_end(lines, start) if _TRACEBACK_HEAD in line else 0
@@ -241,7 +283,15 @@ def last_traceback(lines: Sequence[str]) -> range | None:
 
 
 def _traceback_end(lines: Sequence[str], start: int) -> int:
-    """Return the number after that of the first line that looks like an exception, or 0 if none does."""
+    """Return the number of the line after a traceback, which ends with an exception.
+
+    Args:
+        lines: What a task has printed.
+        start: The number of the first line of the traceback.
+
+    Returns:
+        The number. 0 if no line looks like the exception.
+    """
     foreign = 0
     for at, line in enumerate(lines[start + 1 :], start + 1):
         if line.startswith((" ", "\t")):
@@ -255,5 +305,12 @@ def _traceback_end(lines: Sequence[str], start: int) -> int:
 
 
 def _is_chained(lines: Sequence[str], end: int, start: int) -> bool:
+    """Return whether the lines between two tracebacks say that the first one led to the second.
+
+    Args:
+        lines: What a task has printed.
+        end: The number of the line after the first traceback.
+        start: The number of the first line of the second traceback.
+    """
     between = [line for line in lines[end:start] if line.strip()]
     return 0 < len(between) <= 1 + _MAX_FOREIGN_LINES and any(between[-1].endswith(text) for text in _CHAINED)

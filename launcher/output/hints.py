@@ -1,6 +1,9 @@
-"""Hints for tasks that failed, by what their last lines show: the rows are in ``hints.toml``.
+"""Hints for tasks that failed, by what their last lines show. The rows of the table are in ``hints.toml``.
 
-`launcher.output.console` imports it while tasks run, and ``launch attach`` when one has failed.
+`launcher.output.failure` calls `hints`. It reads only the lines and the facts that it gets.
+
+To import this module takes time, so `launcher.output.console` does it while tasks run, and ``launch attach``
+only when one has failed.
 """
 
 from __future__ import annotations
@@ -13,47 +16,47 @@ from launcher.package_data import read_table
 
 
 class FailureFacts(Record):
-    """What the launcher knows about the task that failed."""
+    """The knowledge of the launcher about the task that failed. Conditions and texts of hints use it."""
 
-    #: The Python that ran it; empty if that is not known.
+    #: The Python that ran the task. Empty if that is not known.
     python: str = ""
-    #: Whether that is launch's own, though another environment is active.
+    #: Whether that is the Python of launch, although another environment is active.
     beside_active_environment: bool = False
-    #: Whether it ran on another machine, and not in a container.
+    #: Whether the task ran on another machine, and not in a container.
     elsewhere: bool = False
     #: Whether that machine was reached over SSH.
     over_ssh: bool = False
     in_container: bool = False
     #: Whether ``--sync`` copied folders to its host.
     synced: bool = False
-    #: The name of its environment, if it is one that ``launch prepare`` makes.
+    #: The name of its environment, if ``launch prepare`` makes this environment. Otherwise empty.
     venv: str = ""
     #: The command that prepares its host.
     prepare: str = "launch prepare"
-    #: How files get into a container, if it ran in one.
+    #: How files get into its container. Empty if it ran in none.
     files: str = ""
-    #: Modules in the folders of launch and of the program.
+    #: The names of modules in the current folder and in the folder of the program.
     modules_here: frozenset[str] = frozenset()
-    #: Variables that are set for launch, and not for the task.
+    #: The names of variables that are set for launch, but not for the task.
     not_passed: frozenset[str] = frozenset()
-    #: Variables that are set for the task, as far as that is known.
+    #: The names of variables that are set for the task, as far as that is known.
     passed: frozenset[str] = frozenset()
 
 
-#: Returns whether a row fits, from what is known about the task and the match of the pattern in a line of it.
+#: Returns whether a row fits the task whose line matches the pattern of the row.
 Condition = Callable[[FailureFacts, "re.Match[str]"], bool]
 
 
 class Hint(Record):
-    """A row of the table."""
+    """A row of the table: for which lines of a task there is a hint, and its text."""
 
-    #: Its name, for the tests.
+    #: The name of the row, for the tests.
     name: str
-    #: What a line contains.
+    #: Matches the lines for which there is the hint.
     pattern: re.Pattern[str]
-    #: What to do. Names in braces stand for `FailureFacts`, or for groups of the pattern.
+    #: What to do. A name in braces stands for a field of `FailureFacts`, or for a group of the pattern.
     text: str
-    #: A further condition.
+    #: A further condition for the hint.
     when: Condition
 
 
@@ -67,7 +70,7 @@ def _is_name_of_tensorflow_1(_: FailureFacts, found: re.Match[str]) -> bool:
     return found["name"] in names.split()
 
 
-#: The conditions of rows, by the names that they have in the file.
+#: The conditions of rows, by their names in the file.
 _CONDITIONS: Mapping[str, Condition] = {
     "": lambda facts, found: True,
     "elsewhere": lambda facts, found: facts.elsewhere,
@@ -85,7 +88,7 @@ _CONDITIONS: Mapping[str, Condition] = {
 
 
 def _read_hints() -> Iterator[Hint]:
-    """Yield the rows of the file, then one for each variable of other launchers."""
+    """Yield the rows of the file, then one row for each variable of other launchers."""
     file = read_table("output/hints.toml")
     named = {name: "|".join(lines) for name, lines in file["patterns"].items()}
     for row in file["hints"]:
@@ -138,7 +141,12 @@ def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HIN
 def _text(row: Hint, match: re.Match[str], facts: FailureFacts) -> str:
     """Return the text of a row for a line.
 
-    A pattern cannot have two groups of one name, so groups with one meaning have a ``_`` more at the end.
+    A pattern cannot contain two groups of one name, so groups with one meaning differ by ``_`` at their ends.
+
+    Args:
+        row: The row.
+        match: The match of its pattern in the line.
+        facts: What is known about the task.
     """
     groups = {name.rstrip("_"): text for name, text in match.groupdict().items() if text}
     known = {**as_dict(facts), "python": facts.python or "the Python that its command names"}

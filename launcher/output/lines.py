@@ -1,6 +1,7 @@
-"""Converts the raw output of a task, cut anywhere, to lines with a prefix, without control sequences.
+"""Converts the raw output of a task, cut anywhere, to lines with a prefix and without control sequences.
 
-The console and ``launch logs`` show tasks by it. It reads and writes nothing itself.
+The console, ``launch attach`` and ``launch logs`` show tasks by it. It reads and writes nothing itself. A
+task may print anything, so no input may raise an exception.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 
 from launcher.common.cluster import TaskId
 
-# After this time an unfinished line is shown. If the task rewrites the line, that is its first state, and the
-# time until the next one doubles, up to a limit.
+# After this time an unfinished line is shown. If the task rewrites the line, this is its first state, and the
+# time until the next state doubles, up to a limit.
 _QUIET_SECONDS = 2.0
 _MAX_WAIT_SECONDS = 60.0
 _NEVER = float("inf")
@@ -22,17 +23,19 @@ _CONTROL_BYTES = bytes(code for code in range(32) if code not in (9, 10)) + b"\x
 # One copy of a shorter text is faster than the search for each control character.
 _SHORT_TEXT_BYTES = 1024
 _REWRITE = rb"\r|\x08+"
-#: The lines of `attempt_mark`.
+#: Matches the lines that `attempt_mark` makes.
 ATTEMPT_MARK_PATTERN = rb"(?m)^launch: attempt \d+ starts here\n"
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"
 _CONTROL_CHARACTER = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-#: ``sgr`` is a colour; other matches are control characters and sequences.
+#: The group ``sgr`` is a colour. Other matches are control characters and sequences.
 _NOT_TEXT = rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|{_CONTROL_CHARACTER}"
 
 
 def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
-    """Return the label of each task: ``worker/0``, or ``node1 worker/0`` with several hosts, padded.
+    """Return the label of each task: ``worker/0``, or ``node1 worker/0`` if the job runs on several hosts.
+
+    The labels are padded to the same width.
 
     Args:
         hosts: The host of every task of the job.
@@ -45,13 +48,18 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
 
 
 def attempt_mark(attempt: int) -> bytes:
-    """Return the line in a task's log before the output of an attempt."""
+    """Return the line that stands in a task's log before the output of an attempt."""
     return b"launch: attempt %d starts here\n" % attempt
 
 
 def strip_controls(text: str, *, keep_colours: bool = False) -> str:
-    """Return a text without control characters and escape sequences, but with its tabs and newlines."""
-    if text.isprintable() or re.search(_CONTROL_CHARACTER, text) is None:  # usual, and much faster
+    """Return a text without control characters and escape sequences, but with its tabs and newlines.
+
+    Args:
+        text: The text.
+        keep_colours: Whether to keep the sequences that set colours.
+    """
+    if text.isprintable() or re.search(_CONTROL_CHARACTER, text) is None:  # This is usual and much faster.
         return text
     if not keep_colours:
         return re.sub(_NOT_TEXT, "", text)
@@ -61,7 +69,7 @@ def strip_controls(text: str, *, keep_colours: bool = False) -> str:
 def has_controls(data: bytes) -> bool:
     """Return whether UTF-8 text contains control characters other than tab and newline.
 
-    For a long text it calls memchr for each of them, which is ten times as fast as a regular expression.
+    A long text is searched by memchr for each of them, which is ten times as fast as a regular expression.
     """
     if len(data) < _SHORT_TEXT_BYTES:
         if len(data.translate(None, _CONTROL_BYTES)) < len(data):
@@ -74,15 +82,15 @@ def has_controls(data: bytes) -> bool:
 
 
 class LineCutter:
-    r"""Cuts the output of one task into lines.
+    r"""A cutter of the output of one task into lines.
 
     Plain text passes at the speed of ``memchr`` and ``replace``. Of a line that is rewritten with ``\r`` or
-    backspaces the text after the last of them is shown. Lines up to ``limit`` are the same wherever the
+    backspaces only the text after the last of them is shown. Lines up to ``limit`` are the same wherever the
     bytes are cut.
 
     Args:
-        prefix: The beginning of each line.
-        continued_prefix: The beginning of later parts of a line whose start was shown before its end came.
+        prefix: The text before each line.
+        continued_prefix: The text before later parts of a line whose start was shown before its end arrived.
         limit: How many bytes of a line wait for its newline. The start of a longer line is shown.
         keep_colours: Whether to keep colour sequences. Colours are reset at the end of each line.
     """
@@ -97,14 +105,16 @@ class LineCutter:
         self._begin_line()
 
     def _begin_line(self) -> None:
+        """Forget the last line, because the next byte starts a new one."""
+        #: The bytes of this line that were not shown.
         self._rest: list[bytes] = []
         self._size = 0
         self._is_rewritten = False
-        #: The start of this line was shown, and is not in ``_rest`` any more.
+        #: Whether the start of this line was shown, and is no longer in ``_rest``.
         self._is_continued = False
         #: The state of a rewritten line that was shown last.
         self._shown = ""
-        #: When to show the line before its end; seconds between two states of a rewritten line.
+        #: When to show the line before its end, and the seconds between two states of a rewritten line.
         self._due, self._wait = _NEVER, _QUIET_SECONDS
 
     @property
@@ -113,7 +123,15 @@ class LineCutter:
         return self._due < _NEVER
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """Take output; return the lines to show, each with its prefix and newline."""
+        """Add output of the task.
+
+        Args:
+            data: The output, cut anywhere.
+            now: The time by any clock that `snapshot` gets, too.
+
+        Returns:
+            The lines to show, each with its prefix and newline.
+        """
         out = b""
         end = data.rfind(b"\n") + 1
         if end:
@@ -131,7 +149,14 @@ class LineCutter:
         return out
 
     def snapshot(self, now: float) -> bytes:
-        """Return the part of an unfinished line that is due: the state of a rewritten line, or its start."""
+        """Return the part of an unfinished line that is due: the state of a rewritten line, or its start.
+
+        Args:
+            now: The time by the clock of `feed`.
+
+        Returns:
+            The line to show. Empty if none is due.
+        """
         if now < self._due:
             return b""
         line = b"".join(self._rest)
@@ -147,14 +172,17 @@ class LineCutter:
         return self._line(text, is_whole=True) if new else b""
 
     def end(self) -> bytes:
-        """Return the rest of the last line, when the task prints no more."""
+        """Return the rest of the last line, because the task prints no more."""
         rest = b"".join(self._rest)
         shown = self._finish(rest) if rest else b""
         self._begin_line()
         return shown
 
     def _lines(self, block: bytes) -> bytes:
-        """Return the lines that end in this block; the start of the first one may have been shown."""
+        """Return the lines to show for a block of whole lines.
+
+        The start of the first one may have been shown.
+        """
         first = b""
         if self._is_continued or self._shown:
             line, _, block = block.partition(b"\n")
@@ -175,7 +203,7 @@ class LineCutter:
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
     def _finish(self, line: bytes) -> bytes:
-        """Return a line up to its end, without a part that was shown."""
+        """Return the line to show for a line up to its end, without a part that was shown."""
         line = line.rstrip(b"\r")
         rewritten = b"\r" in line or b"\b" in line
         text = self._state(line) if rewritten else self._text(line)
@@ -184,7 +212,10 @@ class LineCutter:
         return self._line(text, is_whole=rewritten)
 
     def _shorten(self) -> bytes:
-        """Return the start of a line above the limit. Keep only the state of a rewritten line."""
+        """Return the start of a line that is longer than the limit.
+
+        Keep only the state of a rewritten line.
+        """
         line = b"".join(self._rest)
         if self._is_rewritten:
             line = self._state(line).encode()
@@ -192,10 +223,16 @@ class LineCutter:
                 self._rest, self._size = [line, b"\r"], len(line) + 1
                 return b""
             self._is_rewritten = False
-        return self._start(line, whole_characters(line.rstrip(b"\r")))  # these may belong to the newline
+        # A carriage return at the end may belong to the newline, so it is not shown yet.
+        return self._start(line, whole_characters(line.rstrip(b"\r")))
 
     def _start(self, line: bytes, end: int) -> bytes:
-        """Return the start of an unfinished line, to be shown now."""
+        """Return the start of an unfinished line, which is shown now, and keep the rest.
+
+        Args:
+            line: The bytes of the line so far.
+            end: How many of them are shown.
+        """
         part = line[:end]
         if has_controls(part) or not part.isascii():
             part = _closed(self._text(part)).encode()
@@ -217,10 +254,10 @@ class LineCutter:
 
 
 def clean_lines(data: bytes, *, is_cut: bool) -> list[str]:
-    """Output as lines without control sequences, without blank lines at its end.
+    """Return output as lines without control sequences, and without blank lines at its end.
 
     Args:
-        data: Raw bytes.
+        data: The output as the task printed it.
         is_cut: Whether the output is longer, so that the first line is incomplete and left out.
     """
     cutter = LineCutter(b"", b"")
@@ -241,6 +278,9 @@ def _is_visible(text: str) -> bool:
 
 
 def _closed(line: str) -> str:
-    """Return the line, with a reset at its end if a colour is set: the next line may be of another task."""
+    """Return the line with a reset at its end if it sets a colour.
+
+    The next line may belong to another task.
+    """
     last = line.rfind("\x1b")
     return line if last < 0 or line.startswith((RESET, "\x1b[m"), last) else line + RESET

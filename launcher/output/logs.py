@@ -1,6 +1,7 @@
 """Reads files of a run, even while they grow.
 
-The folder may belong to another user, who could put a pipe or a link in the place of a file.
+``launch logs``, ``launch attach`` and the failure report use it. The folder may belong to another user, who
+could put a pipe or a link in the place of a file, so only regular files are read.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, clean_lines
 
-#: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
+#: How much of the end of a log is read for its last lines.
 _TAIL_BYTES = 64 * 1024
 _MAX_LINE_CHARACTERS = 500
-#: Bytes of a log that are read at once.
 _READ_BYTES = 1 << 18
 
 
 def content(path: str) -> bytes:
-    """Return the content of a file, or nothing if it cannot be read."""
+    """Return the content of a file. Empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read()
@@ -37,9 +37,14 @@ def content(path: str) -> bytes:
 
 
 def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
-    """Return the last bytes of the last attempt's output in a log, and whether there is more of it.
+    """Return the end of the last attempt's output in a log.
 
-    Empty if the log cannot be read.
+    Args:
+        path: The path of the log.
+        size: How many bytes to read at most.
+
+    Returns:
+        The bytes, empty if the log cannot be read. Whether the output of this attempt is longer.
     """
     try:
         with open_regular(path, links=False) as file:
@@ -48,33 +53,44 @@ def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
             data = file.read(size)
     except OSError:
         return b"", False
-    marks = (
-        list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
-    )  # the search is slow
+    # The search for the pattern is slow.
+    marks = list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
 
 
 def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _TAIL_BYTES) -> list[str]:
-    """Return the last lines of a task of the run in a folder, without control sequences and shortened."""
+    """Return the last lines of a task, without control sequences and shortened.
+
+    Args:
+        root: The folder of the run.
+        task: The name of the task.
+        count: How many lines to return at most.
+        size: How many bytes of the log to read at most.
+    """
     return shown_lines(tail(RunPaths(root).log(TaskId(task)), size)[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:
-    """Return the last lines of a text, without control sequences, long lines shortened."""
+    """Return the last lines of a text, without control sequences and shortened.
+
+    Args:
+        text: The text.
+        count: How many lines to return at most.
+    """
     lines = clean_lines(text.encode(), is_cut=False)
     return [shortened(line, _MAX_LINE_CHARACTERS) for line in lines[-count:]]
 
 
 class GrowingLog:
-    """A log that grows, and may not exist yet. It is open only while it is read, as a run may have many.
+    """A log that grows, and that may not exist yet. It is open only while it is read, as a run may have many.
 
     Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
     written in lines as on the console.
 
     Args:
-        path: The file.
-        label: The label of the task, if its lines shall have one.
-        lines: The number of last lines to start with. By default all are written.
+        path: The path of the log.
+        label: The label of the task before each line. Empty if the lines get none.
+        lines: The number of last lines to start with. None for the whole log.
         is_terminal: Whether a terminal shows it.
     """
 
@@ -83,19 +99,25 @@ class GrowingLog:
     ) -> None:
         self._path = path
         self._lines = lines
-        #: How many bytes of it were read.
+        #: How many bytes of the log were read.
         self._at = 0
         first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
         self._cutter = LineCutter(first if label else b"", later if label else b"", keep_colours=is_terminal)
         self._is_raw = not label and not is_terminal
 
     def take_label(self, other: GrowingLog) -> None:
-        """Have the label of another log from now on."""
+        """Use the label of another log from now on, because the labels of all logs have become wider."""
         new, cutter = other._cutter, self._cutter
         cutter.prefix, cutter.continued_prefix = new.prefix, new.continued_prefix
 
     def write(self, out: BinaryIO) -> bool:
-        """Write the bytes since the last call, up to a limit. Returns whether there were any.
+        """Write what was added to the log since the last call, up to a limit.
+
+        Args:
+            out: Where to write it.
+
+        Returns:
+            Whether anything was added.
 
         Raises:
             LaunchError: The log cannot be read.
@@ -108,16 +130,21 @@ class GrowingLog:
         return bool(data)
 
     def write_rest(self, out: BinaryIO) -> None:
-        """Write the rest of the log, also a last line without a newline."""
+        """Write the rest of the log, and its last line even if it has no newline."""
         while self.write(out):
             pass
         self.write_line(out)
 
     def write_line(self, out: BinaryIO) -> None:
-        """Write the last line of a log that is complete, if it has no newline."""
+        """Write the last line of a log that no longer grows, if the line has no newline."""
         out.write(self._cutter.end())
 
     def _read(self) -> bytes:
+        """Return the next bytes of the log. Empty if there are none, or if it does not exist yet.
+
+        Raises:
+            LaunchError: The log cannot be read.
+        """
         try:
             status, data = os.lstat(self._path), b""
             if status.st_size > self._at or not stat.S_ISREG(status.st_mode):
@@ -135,12 +162,17 @@ class GrowingLog:
 
 
 def _start_of_last(lines: int, file: BinaryIO) -> int:
-    """Return the offset of the last ``lines`` lines of a file; the last one may have no newline."""
+    """Return the offset of the last lines of a file, the last of which may lack a newline.
+
+    Args:
+        lines: The number of lines.
+        file: The file, which is open for reading.
+    """
     size = os.fstat(file.fileno()).st_size
     if not size:
         return 0
     with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-        at = size - 1  # a newline at the end does not count
+        at = size - 1  # A newline at the end does not count.
         for _ in range(lines):
             at = text.rfind(b"\n", 0, at)
             if at < 0:

@@ -1,6 +1,7 @@
-"""The interface of renderers, and those for programs: ``--json`` and ``--events-fd``, an object a line.
+"""The interface of renderers, and the renderers for programs: ``--json`` and ``--events-fd``.
 
-`event_as_dict` and `record_as_dict` give the JSON form of events and reports, which is public.
+These write one JSON object a line. `event_as_dict` and `record_as_dict` return the JSON form of events and
+reports, which is public. `launcher.launch.display` makes the renderers of a job.
 """
 
 from __future__ import annotations
@@ -21,84 +22,95 @@ from launcher.job import Placement, RunPaths
 from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
 
-#: Events that a renderer shows. `TaskMoved` has the state of a task: what agents say about it is not shown.
+#: Events that a renderer shows. `TaskMoved` carries the state of a task, so what agents say about it is not
+#: among them.
 DisplayEvent = Event | Tell | TaskMoved | Restarting
 
 
 class RunInfo(Record):
-    """The job as renderers get it before the first event."""
+    """The knowledge of renderers about a run before its first event."""
 
     run_name: str
     placement: Placement
-    #: The run's files.
+    #: The files of the run.
     paths: RunPaths
-    #: Seconds since the epoch.
+    #: When it started, in seconds since the epoch.
     started_at: float
-    #: Other machines without a port that ``--relay`` forwards here.
+    #: The names of other machines without a port that ``--relay`` forwards to this one.
     without_relay: tuple[str, ...] = ()
 
 
 class TaskPlace(Record):
-    """What a launch knows about where its tasks run, for the hints of a failure."""
+    """The knowledge about where the tasks of a launch run, for the hints of a failure."""
 
-    #: Whether there may be other machines than this one.
+    #: Whether tasks may run on other machines than this one.
     other_machines: bool = False
     #: Whether these are reached over SSH.
     over_ssh: bool = False
     in_container: bool = False
-    #: Whether ``--sync`` copied folders there.
+    #: Whether ``--sync`` copied folders to them.
     synced: bool = False
-    #: How files get into a container; see `launcher.backends.backend.Backend.missing_file_hint`.
+    #: How files get into a container, see `launcher.backends.backend.Backend.missing_file_hint`.
     files: str = ""
-    #: The command that makes environments there.
+    #: The command that makes environments on them.
     prepare: str = "launch prepare"
-    #: The name of the environment that such a command made, and the tasks use; empty if they use none.
+    #: The name of the environment that such a command made and that the tasks use. Empty if they use none.
     venv: str = ""
-    #: Names of variables that the user sets for tasks. The plan does not have those of ``-x NAME``.
+    #: The names of variables that the user sets for tasks. The plan does not contain those of ``-x NAME``.
     passed: frozenset[str] = frozenset()
 
 
 class Renderer:
-    """Shows a job. One thread calls `begin` once, then `on` and `tick`, then `close` once.
+    """The interface of what shows a job.
 
-    No method raises an exception if output cannot be written: a full disk or a closed pipe does not end a
-    job. Subclasses override what they need: each method does nothing here.
+    One thread calls `begin` once, then `on` and `tick`, then `close` once.
+
+    Subclasses override the methods that they need, as each does nothing here. No method may raise an
+    exception because output cannot be written: a full disk or a closed pipe must not end a job.
     """
 
     def begin(self, run_info: RunInfo) -> None:
-        """The run begins."""
+        """Called once, before the first event of the run."""
 
     def on(self, event: DisplayEvent) -> None:
-        """An event happened."""
+        """Called for each event."""
 
     def tick(self, now: float) -> float | None:
-        """Time passes (``now`` by ``time.monotonic``).
+        """Called at each turn of the loop.
+
+        Args:
+            now: The time by ``time.monotonic``.
 
         Returns:
-            Seconds until the next call is needed; ``None``: no time limit.
+            The seconds until it must be called again. None if only an event can make that necessary.
         """
         return None
 
     def close(self, report: Report) -> None:
-        """The run has ended. When this returns, all output is written or queued."""
+        """Called once, when the run has ended. When it returns, all output is written or queued."""
 
 
-#: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
+#: How many bytes of an unfinished line wait for its end. More become an object with ``"more": true``.
 _MAX_LINE_BYTES = 1 << 20
-#: Types of values that are the same in JSON.
+#: Types whose values are the same in JSON.
 _PLAIN_TYPES = frozenset({str, TaskId, int, float, bool, type(None)})
-#: Seconds between two attempts to write to a full pipe of ``--events-fd``.
+#: The pause between two attempts to write to a full pipe of ``--events-fd``.
 _RETRY_SECONDS = 0.05
 
 
 def event_as_dict(event: DisplayEvent, now: float) -> dict[str, Any]:
-    """``{"event": "TaskMoved", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
+    """Return the JSON form of an event, as in ``{"event": "TaskMoved", "at": ..., ...}``.
+
+    Args:
+        event: The event.
+        now: The time of an event that carries none, a message, in seconds since the epoch.
+    """
     fields = record_as_dict(event)
     return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
 
 
 def record_as_dict(record: Record) -> dict[str, Any]:
-    """Return a record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
+    """Return a record as a dict: an enum becomes its value, a record in it a dict, and a tuple a list."""
     return {
         name: value if type(value) in _PLAIN_TYPES else _value(value)
         for name, value in as_dict(record).items()
@@ -106,6 +118,7 @@ def record_as_dict(record: Record) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
+    """Return the JSON form of a value of a record's field."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     if isinstance(value, enum.Enum):
@@ -118,11 +131,11 @@ def _value(value: Any) -> Any:
 
 
 class Jsonl(Renderer):
-    """The renderer for programs: all events and all output.
+    """The renderer of ``--json``, which writes all events and all output for programs.
 
     Args:
         writer: Writes the lines. Its ``make_notice`` is `skipped_notice`.
-        fd: The descriptor.
+        fd: The descriptor to which they are written.
     """
 
     def __init__(self, writer: Writer, fd: int = 1) -> None:
@@ -141,7 +154,7 @@ class Jsonl(Renderer):
         self._write(event_as_dict(event, time.time()))
 
     def close(self, report: Report) -> None:
-        """Write unfinished lines, then the report."""
+        """Write the unfinished lines, then the report."""
         for task in list(self._rests):
             self._end(task)
         self._write({"event": "Report", **record_as_dict(report)}, is_urgent=True)
@@ -150,6 +163,7 @@ class Jsonl(Renderer):
         self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", is_urgent=is_urgent)
 
     def _output(self, task: TaskId, data: bytes) -> None:
+        """Write an object for each line that this output completes, and keep the rest for later."""
         rest = self._rests.setdefault(task, bytearray())
         rest += data
         *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
@@ -169,15 +183,17 @@ class Jsonl(Renderer):
 
 
 class EventPipe(Jsonl):
-    """Writes events, without output of tasks, and the report for the program that started `launch`.
+    """The renderer of ``--events-fd``, for the program that started `launch`: events and the report.
 
-    The first line is ``{"event": "Opened", "job": NAME, "run_dir": PATH, "without_relay": [HOST, ...]}``, the
-    last one ``{"event": "Report", ...}``; if `launch` fails, ``{"event": "Failed", "error": PICKLE}``.
-    ``{"event": "Skipped", "lines": N, "bytes": N}`` stands for lines that were dropped because the reader was
-    too slow.
+    It does not write the output of tasks. Its lines are::
+
+        {"event": "Opened", "job": NAME, "run_dir": PATH, "without_relay": [HOST, ...]}   the first line
+        {"event": "Skipped", "lines": N, "bytes": N}   for lines that were dropped, as the reader was too slow
+        {"event": "Report", ...}                       the last line
+        {"event": "Failed", "error": PICKLE}           the last line if `launch` fails
 
     Args:
-        fd: The inherited descriptor of a pipe.
+        fd: The inherited descriptor of the pipe.
     """
 
     def __init__(self, fd: int) -> None:
@@ -190,7 +206,7 @@ class EventPipe(Jsonl):
         self._write({**fields, "run_dir": run_info.paths.root, "without_relay": run_info.without_relay})
 
     def on(self, event: DisplayEvent) -> None:
-        """Write the event, unless it is output."""
+        """Write the event, unless it is output of a task."""
         if not isinstance(event, events.TaskOutput):
             super().on(event)
 
@@ -200,13 +216,18 @@ class EventPipe(Jsonl):
         return _RETRY_SECONDS if self._writer.blocked() else None
 
     def close(self, report: Report) -> None:
-        """Write the report, wait for the reader within the limits of the writer, close the pipe."""
+        """Write the report, wait for the reader within the limits of the writer, and close the pipe."""
         super().close(report)
         self._writer.close()
 
 
 def skipped_notice(lines: int, size: int) -> bytes:
-    """Return the line in place of lines that were dropped because the reader was too slow."""
+    """Return the line that replaces lines that were dropped because the reader was too slow.
+
+    Args:
+        lines: The number of dropped lines.
+        size: The number of their bytes.
+    """
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 

@@ -1,7 +1,7 @@
 """TensorFlow's start-up notices: harmless lines that say nothing about the user's program.
 
-A terminal shows only how many there were: `TaskFolding` leaves them out, and `Folding` counts them. Logs keep
-them. docs/tasks.md has the same list.
+A terminal shows only how many there were: `TaskFolding` leaves them out for the console, and `Folding` counts
+them. Logs keep them. docs/tasks.md contains the same list.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from launcher.common.cluster import TaskId
 from launcher.common.text import plural
 from launcher.package_data import read_table
 
-#: A notice that goes on with options of a session, up to an empty line.
+#: A notice that contains this continues with options of a session, up to an empty line.
 _OPTIONS_START = b"] SessionOptions: "
-#: A message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
+#: Matches a message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
 _MESSAGE_PATTERN = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
 _OPTION_PATTERN = (
     rb"(?:\w+ \{|\}|  .+"
@@ -26,21 +26,24 @@ _OPTION_PATTERN = (
 
 @functools.cache
 def _patterns() -> tuple[bytes, bytes]:
-    """Return the pattern of notices about the build, and that of all notices."""
+    """Return the pattern of notices about the build of TensorFlow, and the pattern of all notices."""
     notices = read_table("output/notices.toml")
     return "|".join(notices["build"]).encode(), "|".join([*notices["build"], *notices["server"]]).encode()
 
 
 def is_about_the_build(line: str) -> bool:
-    """Return whether a line is a start-up notice that never explains a failure."""
+    """Return whether a line is a notice about the build of TensorFlow, which never explains a failure."""
     return re.search(_patterns()[0], line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
-    """Return the last line that is not a notice of TensorFlow, or the last one if all are.
+    """Return the last line that is not a notice of TensorFlow, or the last line if all are notices.
 
     Args:
-        lines: Of a task's output, in order.
+        lines: The lines of a task's output, in order.
+
+    Returns:
+        The line. Empty if there are no lines.
     """
     at = len(lines) - 1
     while at >= 0:
@@ -56,7 +59,7 @@ def last_of_program(lines: Sequence[str]) -> str:
     return lines[-1] if lines else ""
 
 
-#: Lines of a task's output, from its start on, among which notices are looked for.
+#: Notices are looked for among this many lines at the start of a task's output.
 _START_LINES = 200
 
 _TRACEBACK = b"Traceback (most recent call last):"
@@ -64,19 +67,19 @@ _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::|$)")
 
 
 class Folding:
-    """What was folded in a job."""
+    """The counter of the notices that were left out in a job."""
 
     def __init__(self) -> None:
         self._notices = 0
         self._tasks: set[TaskId] = set()
 
     def count(self, task: TaskId) -> None:
-        """Count a notice of a task."""
+        """Count one notice of a task."""
         self._notices += 1
         self._tasks.add(task)
 
     def summary(self) -> str:
-        """Return one line about all notices, or an empty text if there were none."""
+        """Return one message about all notices that were left out. Empty if there were none."""
         if not self._notices:
             return ""
         notices, tasks = plural(self._notices, "start-up notice"), plural(len(self._tasks), "task")
@@ -86,33 +89,35 @@ class Folding:
 
 
 class TaskFolding:
-    """Folds the lines of one attempt of a task.
+    """The filter that leaves out the notices among the lines of one attempt of a task.
 
     Args:
-        task: Of the lines.
-        prefix: That each line begins with.
-        folding: Of the job.
+        task: The task.
+        prefix: The text with which each line starts.
+        folding: Counts the notices of the job.
     """
 
     def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:
         self._task, self._prefix, self._folding = task, prefix, folding
         self._start_left = _START_LINES
-        #: Whether the last line was in a traceback; in a notice that goes on with options of a session.
+        #: Whether the last line belonged to a traceback, and to a notice that continues with options of a
+        #: session.
         self._in_traceback = self._in_options = False
 
     def feed(self, lines: bytes) -> bytes:
-        """Take complete lines; return the lines to show."""
+        """Return the lines to show among these, each of which must be complete."""
         if not self._start_left:
             return lines
         return b"".join(line for line in lines.splitlines(keepends=True) if not self._is_notice(line))
 
     def _is_notice(self, line: bytes) -> bool:
+        """Return whether the next line is to be left out, and count it if so."""
         if not self._start_left:
             return False
         self._start_left -= 1
         text = line.removeprefix(self._prefix).rstrip(b"\n")
         if self._in_traceback:
-            # It shows lines of the program, which may have the text of a notice.
+            # A traceback shows lines of the program, which may contain the text of a notice.
             self._in_traceback = not _EXCEPTION.match(text)
             return False
         self._in_traceback = text.startswith(_TRACEBACK)

@@ -1,11 +1,11 @@
 """Writes to stdout and stderr, without waiting for slow readers while the job runs.
 
-Renderers write complete lines to a `Writer`, and the orchestrator flushes it. It never blocks before
+Renderers write complete lines to a `Writer`, and the orchestrator flushes it. It must never block before
 `finish`, which has limits.
 
 Output passes a pipe, the agent, a message, the log file and the console, in this order. If the reader of the
 console is slow, the agents keep the output, and no line is lost. When the job has failed or was stopped,
-lines that the reader does not take are dropped, and a notice has their number.
+lines for which the reader is too slow are dropped, and a notice says how many.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from termios import FIONREAD
 
-#: Bytes that a pipe takes completely or not at all.
+#: A pipe accepts up to this many bytes completely or not at all.
 _PIPE_BUF = 4096
-#: Bytes that the pipe to a reader holds. With the usual 64 KiB launch and the reader wait for each other.
+#: The capacity of the pipe to a reader. With the usual 64 KiB launch and the reader wait for each other.
 _PIPE_BYTES = 1 << 20
-#: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
+#: How many chunks one ``writev`` contains at most.
 _MAX_CHUNKS = 64
+#: A queue with this many bytes is written without waiting for `flush`.
 _JOINED_BYTES = 1 << 18
 #: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.should_hold`.
 _DROP_FACTOR = 16
-#: Seconds that a job that is done waits for a slow reader before lines are dropped; less than agents have to
-#: end their tasks and to close.
+#: How long a job that is done waits for a slow reader before lines are dropped. Agents have more time to stop
+#: their tasks and to close.
 _DONE_TIMEOUT_SECONDS = 10.0
-#: Seconds between two questions of `Writer.finish` whether a signal asks for the end.
+#: The pause between two looks of `Writer.finish` at whether a signal asks for the end.
 _POLL_SECONDS = 0.05
 
 
+#: Returns the notice about a number of dropped lines and of their bytes.
 MakeNotice = Callable[[int, int], bytes]
 
 
 class Writer:
-    """A bounded queue for each file. One thread uses it.
+    """A bounded queue of lines for each file, which one thread uses.
 
     The thread calls `flush` at the end of each turn of its loop, and when a `blocked` file is writable. While
     `should_hold` is true the agents keep the output of tasks, so that no line is lost. At the end of a job
-    that failed a full queue drops lines, and a notice has their number.
+    that failed a full queue drops lines, and a notice says how many.
 
     Args:
-        logs: The folder of the complete output, for the notice; empty if there is none.
-        make_notice: Makes the notice from the numbers of lines and bytes that were dropped.
-        capacity: Bytes that may wait for one reader.
+        logs: The folder of the complete output, for the notice. Empty if there is none.
+        make_notice: Makes the notice. None for a line for people.
+        capacity: How many bytes may wait for one reader.
     """
 
-    #: Limits of `finish` in seconds: in total, without progress, in total after a failure, for urgent lines.
+    #: The limits of `finish` in seconds: in total, without progress, in total after a failure, and for urgent
+    #: lines.
     TOTAL, IDLE, FAILED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
@@ -60,16 +63,23 @@ class Writer:
     ) -> None:
         self._make_notice = make_notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
-        #: Bytes at which a queue drops lines; lower when the end of a job does not wait; 0: all are dropped.
+        #: The size at which a queue drops lines. It is lower when the end of a job does not wait for the
+        #: reader, and 0 when all lines are dropped.
         self._limit = _DROP_FACTOR * capacity
-        #: By device and inode, so that two descriptors of one file share a queue.
+        #: The queues by device and inode, so that two descriptors of one file share a queue.
         self._files: dict[object, _File] = {}
         self._of_fd: dict[int, _File] = {}
         self._full = False
         self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, *, is_urgent: bool = False) -> None:
-        """Queue complete lines until `flush`. Urgent lines (a report, a warning) are never dropped."""
+        """Queue complete lines for a descriptor until `flush` is called.
+
+        Args:
+            fd: The descriptor.
+            data: The lines.
+            is_urgent: Whether the lines must not be dropped, because they are a report or a warning.
+        """
         file = self._of_fd.get(fd) or self._open(fd)
         if not data or file.error is not None:
             return
@@ -83,16 +93,22 @@ class Writer:
             file.send()
 
     def flush(self) -> None:
-        """Write as much as the readers take now."""
+        """Write as much as the readers accept now."""
         for file in self._files.values():
             file.send()
 
     def blocked(self) -> Collection[int]:
-        """Descriptors whose reader is slow: call `flush` when one of them is writable."""
+        """Return the descriptors whose reader is slow. Call `flush` when one of them is writable."""
         return [file.fd for file in self._files.values() if file.is_blocked]
 
     def broken(self, fd: int) -> OSError | None:
-        """Return the error that ended writing to this descriptor: BrokenPipeError if its reader has gone."""
+        """Return the error that prevents writing to this descriptor.
+
+        It is BrokenPipeError if its reader exited.
+
+        Returns:
+            The error. None if there is none.
+        """
         file = self._of_fd.get(fd)
         return file.error if file else None
 
@@ -112,10 +128,10 @@ class Writer:
         return self._full and self._limit > self._capacity
 
     def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
+        """Wait until all is written, within limits. Then drop all but the urgent lines, and wait for these.
 
         Args:
-            is_interrupted: Tells whether a signal asks for the end now.
+            is_interrupted: Returns whether a signal asks to stop waiting.
 
         Returns:
             Whether all was written, except to files with an error.
@@ -132,16 +148,28 @@ class Writer:
         return False
 
     def close(self) -> bool:
-        """Call `finish`, then close the descriptors that this writer has opened."""
+        """Call `finish`, then close the descriptors that this writer has opened.
+
+        Returns:
+            What `finish` returned.
+        """
         done = self.finish()
         for file in self._files.values():
             file.close()
         return done
 
     def _wait(self, total: float, is_interrupted: Callable[[], bool]) -> bool:
-        """Write within the limits. Returns whether nothing waits any more.
+        """Write within limits.
 
-        While launch and its reader stand still (Ctrl-Z, a machine that is suspended), no time passes.
+        No time passes while launch and its reader stand still, because of Ctrl-Z or a machine that is
+        suspended.
+
+        Args:
+            total: How many seconds to wait at most.
+            is_interrupted: Returns whether a signal asks to stop waiting.
+
+        Returns:
+            Whether everything was written.
         """
         passed = idle = 0.0
         last = time.monotonic()
@@ -163,6 +191,7 @@ class Writer:
             poll.poll(_POLL_SECONDS * 1000)
 
     def _open(self, fd: int) -> _File:
+        """Return the queue for a descriptor. Descriptors of one file share a queue."""
         try:
             status = os.fstat(fd)
             place: object = (status.st_dev, status.st_ino)
@@ -174,22 +203,28 @@ class Writer:
 
 
 class _File:
-    """The queue of one file."""
+    """The queue of lines for one file, pipe or terminal.
+
+    Args:
+        fd: The descriptor, which stays open.
+        make_notice: Makes the notice about dropped lines.
+    """
 
     def __init__(self, fd: int, make_notice: MakeNotice) -> None:
         self._make_notice = make_notice
         self.size = 0
         self.error: OSError | None = None
-        #: The reader does not take all data now.
+        #: Whether the reader does not accept all data now.
         self.is_blocked = False
+        #: The data that waits, each piece with whether it is urgent.
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
-        #: The last written byte is not the end of a line.
+        #: Whether the last written byte is not the end of a line.
         self._within_line = False
         self._given = self.fd = fd
-        #: Writing may block: poll before each write, and write little.
+        #: Whether writing may block, so that each write must be small and be preceded by a poll.
         self._polls = False
-        #: The size of the pipe, in bytes; 0: it is another file.
+        #: The capacity of the pipe, in bytes. 0 if it is no pipe.
         self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode
@@ -202,7 +237,9 @@ class _File:
                     self._capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
                     if self._capacity < _PIPE_BYTES:
                         self._capacity = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        except OSError:  # closed (the first write reports it), a socket, another user's, too many
+        except OSError:
+            # It is closed, which the first write reports, or a socket, or belongs to another user, or no
+            # descriptor is left.
             pass
 
     def add(self, data: bytes, *, is_urgent: bool) -> None:
@@ -216,13 +253,13 @@ class _File:
         self._dropped_bytes += len(data)
 
     def add_notice(self) -> None:
-        """Queue the notice with the numbers of dropped lines and bytes, if there are any."""
+        """Queue the notice about the lines that were dropped, if there are any."""
         if self._dropped_lines and self.error is None:
             self.add(self._make_notice(self._dropped_lines, self._dropped_bytes), is_urgent=True)
             self._dropped_lines = self._dropped_bytes = 0
 
     def drop_waiting(self) -> None:
-        """Drop all lines but urgent ones and a line whose beginning was written."""
+        """Drop all lines that wait, except urgent ones and a line whose start was written."""
         waiting, self._queue, self.size = self._queue, deque(), 0
         lines = [(bytes(data), urgent) for data, urgent in waiting]
         if lines and self._within_line and not lines[0][1]:
@@ -238,7 +275,10 @@ class _File:
                 self.add(data, is_urgent=urgent)
 
     def send(self) -> None:
-        """Write as much as the reader takes now; to a slow one complete lines, as it may never read again."""
+        """Write as much as the reader accepts now.
+
+        A slow reader gets only complete lines, as it may never read again.
+        """
         try:
             while self._queue:
                 slow = self.is_blocked or self._polls
@@ -257,13 +297,13 @@ class _File:
             self._queue.clear()
 
     def _room(self) -> int:
-        """Return how many bytes the file takes completely or not at all. An empty pipe takes more."""
+        """Return how many bytes the file accepts completely or not at all. That is more for an empty pipe."""
         if self._capacity and fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
             return self._capacity
         return _PIPE_BUF
 
     def _lines(self) -> bytes:
-        """Return what the file takes completely or not at all: up to the end of a line, if there is one."""
+        """Return what the file accepts completely or not at all, up to the end of a line if there is one."""
         size, pieces = self._room(), []
         for data, _ in self._queue:
             pieces.append(data[:size])
@@ -274,7 +314,7 @@ class _File:
         return head[: head.rfind(b"\n") + 1] or head
 
     def _remove(self, size: int) -> None:
-        """Remove bytes that were written from the queue."""
+        """Remove bytes from the queue that were written."""
         self.size -= size
         while size:
             data, urgent = self._queue.popleft()

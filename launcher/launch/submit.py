@@ -61,12 +61,12 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         discard(run)
         raise
     except BaseException as error:
-        _leave(run, options, error)
+        _record_failed_start(run, options, error)
         raise
     if submitted.code is not None and not run.report():
         ended = LaunchError("its launcher has ended before the tasks started")
         ended.exit_code = submitted.code
-        _leave(run, options, ended)
+        _record_failed_start(run, options, ended)
         return submitted.code
     if submitted.code is None:
         say(f"{submitted.text}; launch attach {run.name} shows it")
@@ -75,8 +75,8 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     return submitted.code or 0
 
 
-def _leave(run: Run, options: LaunchOptions, error: BaseException) -> None:
-    """Leave a run whose launcher was not started, or has exited at once, as the newest run, which has failed.
+def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException) -> None:
+    """Let a run whose launcher was not started, or has exited at once, be the newest run, which has failed.
 
     Otherwise `launch attach` would show the run before it, which may have succeeded.
 

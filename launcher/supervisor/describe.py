@@ -374,7 +374,7 @@ def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
 
 
 def drain_over(state: JobState, late: Iterable[TaskId]) -> str:
-    """Return that tasks did not finish within the time that they had after the end of the job."""
+    """Return that tasks did not finish within the time after the end of the job that their role allows."""
     limit = time_limit(state.tasks.drain.elapsed_seconds)
     return f"{state.tasks.names(late)} did not finish within {limit} of the job's end: stopped"
 

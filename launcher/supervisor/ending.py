@@ -109,7 +109,10 @@ def handle_drain_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def may_finish(state: JobState, record: TaskRecord) -> bool:
-    """Return whether a task may still exit by itself, because the job is done and drains."""
+    """Return whether a task may still exit by itself, because the job is done and drains.
+
+    It may if its role allows time for that, if another such task needs it, or if it is a sidecar.
+    """
     drain = state.tasks.drain
     is_kept = record.sidecar or record.task in drain.tasks or record.task in drain.serving
     return is_kept and state.phase is Phase.DRAINING
@@ -231,7 +234,7 @@ def _close_if_empty(state: JobState) -> None:
 
 
 def finish_if_closed(state: JobState) -> None:
-    """Let the job be over once every agent is closed or lost."""
+    """Note that the job is over, if every agent is closed or lost."""
     if not state.hosts.has_any(*ACTIVE_STATES):
         state.phase = Phase.OVER
 

@@ -95,10 +95,9 @@ class Machine:
     # ------------------------------------------------------------------ events
 
     def begin(self) -> list[Command]:
-        """Begin the job. The launcher starts the agents at the same time.
+        """Begin the job, and return the first commands, which set timers.
 
-        Returns:
-            The first commands, which set timers.
+        The launcher starts the agents at the same time. A job without hosts is over at once.
         """
         state = self.state
         if state.hosts:

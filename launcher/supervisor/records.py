@@ -213,7 +213,9 @@ class TaskAttempt:
         self.ended_at: float | None = None
         self.peak_rss: int | None = None
         self.cpu_s: float | None = None
+        #: The number of processes that it left behind.
         self.leftovers = 0
+        #: The pids of processes that SIGKILL did not stop.
         self.unkillable: tuple[int, ...] = ()
         #: The last bytes of its output, in which the policy looks for an exception.
         self.tail = b""

@@ -110,7 +110,9 @@ class RestartPolicy:
         return self.limit > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
 
     def refusal(self, task: TaskId, status: ExitStatus) -> str:
-        """Return why a task does not start again, for the user. Call it when `after` has returned None.
+        """Return why a task does not start again, for the user.
+
+        Call it when `restart_after` has returned None.
 
         Args:
             task: The task.
@@ -175,7 +177,7 @@ class RestartPolicy:
             return ""
         return f"it failed {MAX_ALIKE_FAILURES} times in the same way without progress (docs/restarts.md)"
 
-    def after(
+    def restart_after(
         self,
         task: TaskId,
         status: ExitStatus,
@@ -208,7 +210,7 @@ class RestartPolicy:
         if counts and not self.has_restarts_left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1
-        number = self.count(task) if counts else 0
+        number = self.count_restart(task) if counts else 0
         tasks, includes_succeeded = failed, False
         for role in {self._roles[each].name: self._roles[each] for each in failed}.values():
             group, has_all = self._group(role, is_preempted=is_preempted)
@@ -221,8 +223,8 @@ class RestartPolicy:
             stage=Stage.ENDING if is_preempted else Stage.WAITING,
         )
 
-    def count(self, task: TaskId) -> int:
-        """Count a restart of a task. Call it for a restart that `after` did not count.
+    def count_restart(self, task: TaskId) -> int:
+        """Count a restart of a task. Call it for a restart that `restart_after` did not count.
 
         Returns:
             The number of restarts of the job that count.
@@ -257,15 +259,15 @@ class RestartPolicy:
         """
         rule = role.restart or self._policy.restart
         if is_preempted or rule == "job":
-            return self._of(lambda other: not other.sidecar), True
+            return self._tasks_whose_role(lambda other: not other.sidecar), True
         chiefs = self._names.intersection(CHIEF_ROLES)
         if rule == "auto" and "ps" not in self._names and role.name in {"worker", *chiefs}:
-            return self._of(lambda other: other.name in {"worker", *chiefs}), True
+            return self._tasks_whose_role(lambda other: other.name in {"worker", *chiefs}), True
         if rule == "auto" and chiefs and role.name in {"ps", *chiefs}:
-            return self._of(lambda other: other.name in {"ps", *chiefs}), False
+            return self._tasks_whose_role(lambda other: other.name in {"ps", *chiefs}), False
         return frozenset(), False
 
-    def _of(self, chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
+    def _tasks_whose_role(self, chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
         return frozenset(task for task, role in self._roles.items() if chosen(role))
 
 

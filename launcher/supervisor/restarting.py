@@ -62,7 +62,7 @@ def restart_after_failure(
     if is_own and not attempt.has_stalled and policy.is_permanent(record.task, attempt.status):
         return False
     ran = _seconds_of_work(state, record, failure.at)
-    restart = policy.after(record.task, attempt.status, ran, others, counted=is_own)
+    restart = policy.restart_after(record.task, attempt.status, ran, others, counted=is_own)
     if restart is None:
         return False
     restart.suspects, restart.caused_by = suspects, lost_ps
@@ -169,7 +169,7 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
     elif refusal := state.restart_policy.refusal(record.task, record.current.status):
         return refusal
     else:
-        restart.number = state.restart_policy.count(record.task)
+        restart.number = state.restart_policy.count_restart(record.task)
         state.tasks.failed_at[record.task] = failure.at
     restart.unshown_notice = describe.restart(state, restart, record, failure)
     return ""
@@ -384,10 +384,11 @@ def restart_after_loss(
         why: The reason of the loss, for the user.
 
     Returns:
-        Whether the tasks start again, so that the job has not failed. What happens to them, for the user,
-        which is empty if the loss says it all.
+        Two values. The first is whether the tasks start again, so that the job has not failed. The second is
+        a text about that for the user, which is empty if the message about the loss needs no addition.
     """
-    if moving is not None and not host.main_tasks:  # Tasks may have been about to move there.
+    # Tasks may have been about to move to this host, so it may be one too few.
+    if moving is not None and not host.main_tasks:
         state.set_timer(TimerKind.PLACE)
     if not _can_restart_after_loss(state, host):
         return False, ""
@@ -444,7 +445,7 @@ def _restart_of_all(
     ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
     also_failed = [record.task for record in others]
     policy = state.restart_policy
-    restart = policy.after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
+    restart = policy.restart_after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
     if restart is not None:
         restart.tasks = {task for task, record in state.tasks.items() if _takes_part_in_move(record)}
         restart.tasks |= state.tasks.restarting.keys()

@@ -30,7 +30,11 @@ def tick_seconds(state: JobState) -> float:
 
 
 def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[TaskRecord]:
-    """Return the silent tasks in the order of the table. The module says when a task is silent.
+    """Return the tasks that have been silent for longer than a limit, in the order of the table.
+
+    If no other task prints, a task is silent after the first limit. If others print, it is silent only if a
+    task of its role is among them, and after the second limit. Services do not count. Beside a chief and a
+    ps, workers serve the chief, so their output does not show that the job is alive.
 
     Args:
         state: The state of the job.
@@ -38,7 +42,7 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
         limit_beside_others: How many ticks it may print nothing when another task of its role prints.
 
     Returns:
-        The records of the tasks, empty if no task is silent.
+        The records of the tasks. Empty if no task is silent.
     """
     if state.stalls.ticks - state.stalls.since <= limit:
         return []  # No task can be silent for longer, because silence counts only from this tick on.

@@ -44,11 +44,12 @@ def test_preemption_starts_the_whole_job_again_and_does_not_count():
     spec = job("worker 2", "evaluator 1", restarts=1)
     policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
     for _ in range(3):
-        decision = policy.after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
+        decision = policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
         assert decision is not None
         assert (len(decision.tasks), decision.includes_succeeded, decision.number) == (3, True, 0)
-    assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None  # at once: a failure
-    assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
+    # An exit with this code at once is a failure.
+    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None
+    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
 
 
 def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back():
@@ -56,7 +57,7 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
     policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
 
     def after(seconds: float) -> float | None:
-        decision = policy.after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
+        decision = policy.restart_after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
         return None if decision is None else decision.pause_seconds
 
     assert [after(0.0) for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
@@ -78,7 +79,7 @@ def test_why_nothing_starts_again():
     policy = RestartPolicy(spec, place(spec, hosts(1)))
     worker, failed = TaskId("worker/0"), ExitStatus(code=1)
     assert "program" in policy.refusal(worker, ExitStatus(code=127))
-    assert policy.after(worker, failed, 1.0) is not None
+    assert policy.restart_after(worker, failed, 1.0) is not None
     assert policy.refusal(worker, failed) == "no restart is left of 1"
     assert policy.refusal(TaskId("ps/0"), failed) == ""
 

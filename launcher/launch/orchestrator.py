@@ -93,8 +93,9 @@ class Orchestrator:
         )
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
-        send = self._connections.send
-        job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
+        job = ControlledJob(
+            self._machine, report=self.report, send=self._connections.send, handle=self._handle
+        )
         self._control = Control(loop, display.event_buffer, job)
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.
@@ -105,7 +106,12 @@ class Orchestrator:
         self.plan: Plan | None = None
         #: Whether ``plan.json`` could not be written.
         self.plan_unwritten = False
-        self._perform: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._command_handlers()
+
+    def _command_handlers(self) -> dict[type, Callable[[Any], None]]:
+        """Return the function that executes each type of command."""
+        send = self._connections.send
+        return {
             events.HoldPorts: self._hold_ports,
             commands.CheckNetwork: self._check_network,
             events.StartTask: self._start,
@@ -243,7 +249,7 @@ class Orchestrator:
 
     def _execute(self, found: Sequence[commands.Command]) -> None:
         for command in found:
-            self._perform[type(command)](command)
+            self._handlers[type(command)](command)
 
     def _show(self, event: DisplayEvent) -> None:
         for renderer in self._display.renderers:

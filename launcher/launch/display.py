@@ -151,8 +151,7 @@ def _console(
         return Jsonl(writer)
     terminal = os.isatty(_STDOUT)
     # There is no live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
-    live = terminal and os.isatty(_STDERR) and tmux is None
-    live = live and os.environ.get("TERM") != "dumb"
+    live = terminal and os.isatty(_STDERR) and tmux is None and os.environ.get("TERM") != "dumb"
     shown = ConsoleOptions(
         live=live,
         colour=wants_colour(os.environ, is_tty=terminal),

@@ -200,7 +200,7 @@ class HostConnections:
         Raises:
             ProtocolError: The host sent what it may not send.
         """
-        # An event of another host may have closed it in the same turn.
+        # An event of another host may have closed the connection in the same turn of the loop.
         messages = () if connection.closed else connection.link.receive()
         if messages is None:
             connection.close()
@@ -212,9 +212,8 @@ class HostConnections:
             self._on_message(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 connection.close(stays=connection.link.stays)
-            if (
-                connection.closed
-            ):  # The host counts as lost, so what it said next is about an earlier attempt.
+            # The host counts as lost, so what it said next is about an attempt that is over.
+            if connection.closed:
                 return
 
     # ------------------------------------------------------------------ losses

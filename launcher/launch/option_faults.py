@@ -124,11 +124,8 @@ def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
 
     The API appends its own options to the options of the user. After a program they are arguments of it.
     """
-    if (
-        settings.is_given(table.EVENTS_FD)
-        and not settings.is_given(table.COMMANDS_FD)
-        and "--commands-fd" in command
-    ):
+    lacks_pipe = settings.is_given(table.EVENTS_FD) and not settings.is_given(table.COMMANDS_FD)
+    if lacks_pipe and "--commands-fd" in command:
         word = "--" if not command or command[0] == "--commands-fd" else command[0]
         expected = "expected options of launch only: the program is an argument of its own"
         yield Fault("options", f"{word!r} ends the options", expected)

@@ -195,11 +195,8 @@ def _without_rows(lines: Sequence[str]) -> list[str]:
     for are_rows, group in itertools.groupby(lines, _is_row):
         rows = list(group)
         # Lists that a program prints line by line are no array: each closes its brackets.
-        if (
-            are_rows
-            and len(rows) > _MAX_ARRAY_ROWS
-            and any(row.count("[") > row.count("]") for row in rows[:2])
-        ):
+        opens_array = any(row.count("[") > row.count("]") for row in rows[:2])
+        if are_rows and len(rows) > _MAX_ARRAY_ROWS and opens_array:
             rows[1:-1] = [f"... {len(rows) - 2} lines of values ..."]
         found += rows
     return found

@@ -142,7 +142,7 @@ class Jsonl(Renderer):
         self._writer = writer
         self._fd = fd
         #: The unfinished line of each task.
-        self._rests: dict[TaskId, bytearray] = {}
+        self._partial_lines: dict[TaskId, bytearray] = {}
 
     def on(self, event: DisplayEvent) -> None:
         """Write a line for each event, and for each line of output."""
@@ -155,7 +155,7 @@ class Jsonl(Renderer):
 
     def close(self, report: Report) -> None:
         """Write the unfinished lines, then the report."""
-        for task in list(self._rests):
+        for task in list(self._partial_lines):
             self._end(task)
         self._write({"event": "Report", **record_as_dict(report)}, is_urgent=True)
 
@@ -164,7 +164,7 @@ class Jsonl(Renderer):
 
     def _output(self, task: TaskId, data: bytes) -> None:
         """Write an object for each line that this output completes, and keep the rest for later."""
-        rest = self._rests.setdefault(task, bytearray())
+        rest = self._partial_lines.setdefault(task, bytearray())
         rest += data
         *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
         text = "".join(_object(task, line) for line in lines)
@@ -177,7 +177,7 @@ class Jsonl(Renderer):
             self._writer.write(self._fd, text.encode())
 
     def _end(self, task: TaskId) -> None:
-        rest = self._rests.pop(task, None)
+        rest = self._partial_lines.pop(task, None)
         if rest:
             self._writer.write(self._fd, _object(task, rest).encode())
 

@@ -56,7 +56,7 @@ class Writer:
 
     #: The limits of `finish` in seconds: in total, without progress, in total after a failure, and for urgent
     #: lines.
-    TOTAL, IDLE, FAILED, URGENT = 30.0, 2.0, 1.0, 1.0
+    TOTAL_SECONDS, IDLE_SECONDS, FAILED_SECONDS, URGENT_SECONDS = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
         self, logs: str = "", make_notice: MakeNotice | None = None, capacity: int = 4 << 20
@@ -67,8 +67,8 @@ class Writer:
         #: reader, and 0 when all lines are dropped.
         self._limit = _DROP_FACTOR * capacity
         #: The queues by device and inode, so that two descriptors of one file share a queue.
-        self._files: dict[object, _File] = {}
-        self._of_fd: dict[int, _File] = {}
+        self._files: dict[object, _OutputQueue] = {}
+        self._of_fd: dict[int, _OutputQueue] = {}
         self._full = False
         self._ending_since: float | None = None
 
@@ -139,12 +139,14 @@ class Writer:
         if self._limit:
             for file in self._files.values():
                 file.add_notice()
-            if self._wait(self.TOTAL if self._limit > self._capacity else self.FAILED, is_interrupted):
+            if self._wait(
+                self.TOTAL_SECONDS if self._limit > self._capacity else self.FAILED_SECONDS, is_interrupted
+            ):
                 return True
             self._limit = 0
             for file in self._files.values():
                 file.drop_waiting()
-        self._wait(self.URGENT, lambda: False)
+        self._wait(self.URGENT_SECONDS, lambda: False)
         return False
 
     def close(self) -> bool:
@@ -183,26 +185,26 @@ class Writer:
             since = min(now - last, 2 * _POLL_SECONDS)
             passed, last = passed + since, now
             idle = 0.0 if left < before else idle + since
-            if passed >= total or idle >= self.IDLE or is_interrupted():
+            if passed >= total or idle >= self.IDLE_SECONDS or is_interrupted():
                 return False
             poll = select.poll()
             for fd in self.blocked():
                 poll.register(fd, select.POLLOUT)
             poll.poll(_POLL_SECONDS * 1000)
 
-    def _open(self, fd: int) -> _File:
+    def _open(self, fd: int) -> _OutputQueue:
         """Return the queue for a descriptor. Descriptors of one file share a queue."""
         try:
             status = os.fstat(fd)
             place: object = (status.st_dev, status.st_ino)
         except OSError:
             place = fd
-        file = self._files.get(place) or self._files.setdefault(place, _File(fd, self._make_notice))
+        file = self._files.get(place) or self._files.setdefault(place, _OutputQueue(fd, self._make_notice))
         self._of_fd[fd] = file
         return file
 
 
-class _File:
+class _OutputQueue:
     """The queue of lines for one file, pipe or terminal.
 
     Args:
@@ -275,7 +277,7 @@ class _File:
                 self.add(data, is_urgent=urgent)
 
     def send(self) -> None:
-        """Write as much as the reader accepts now.
+        """Write as much as the reader accepts now, and note whether it is slow, or gone.
 
         A slow reader gets only complete lines, as it may never read again.
         """

@@ -339,7 +339,10 @@ class EventFollowers:
             self._drop(client)
 
     def _send(self, client: socket.socket) -> None:
-        """Send what a client can receive now. The loop continues when it can receive more."""
+        """Send what a client can receive now, and continue when it can receive more.
+
+        A client that is too slow is dropped after its last line.
+        """
         try:
             while rest := self._unsent[client] or self._more(client):
                 self._unsent[client] = rest

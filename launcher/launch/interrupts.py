@@ -86,6 +86,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Restore the signal handlers that the caller had."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._old.items():
             signal.signal(number, handler)

@@ -30,7 +30,7 @@ class SocketRelay:
         self._ports: Mapping[str, int] = {}
         if socket is not None and fleet.has_remote_hosts:
             if fleet.forwarding is None:
-                raise TransportError("--relay: this transport forwards no ports")
+                raise TransportError("--relay: this backend forwards no ports")
             self._ports = fleet.forwarding.relay(os.path.abspath(socket))
 
     def env(self, host: str) -> Mapping[str, str]:

@@ -115,10 +115,15 @@ class TensorBoardSidecar:
         return "" if self.url == before else f"TensorBoard: {self.url} (it takes some seconds to start)"
 
     def _local_port(self, task: TaskPlan) -> int:
+        """Return the port of this machine by which TensorBoard is reached.
+
+        Raises:
+            TransportError: The backend forwards no port of its host.
+        """
         if task.host in self._here:
             return task.port
         if self._forwarding is None:
-            raise TransportError("this transport forwards no ports")
+            raise TransportError("this backend forwards no ports")
         return self._forwarding.local_port(task.host, task.port, PREFERRED_PORTS)
 
     def observe(self, event: Event) -> str:

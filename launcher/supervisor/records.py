@@ -257,7 +257,7 @@ class TaskRecord(StateRecord):
         self.port: int | None = None
 
     def move_to(self, host: Host) -> None:
-        """Let the next attempt run on this host. A port on the present host is then of no use."""
+        """Let the next attempt run on this host, which has to choose a new port if it is another host."""
         if host.name != self.next_host:
             self.port = None
         self.next_host = host.name

@@ -501,6 +501,7 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
 
 
 def _fail_without_room(state: JobState, restart: Restart) -> None:
+    """Let the job fail, because its tasks have lost their hosts and no other host has room for them."""
     failure = describe.no_room(state, restart)
     state.cancel_restarts(state.tasks)
     state.tell(failure.text, urgent=True)

@@ -141,7 +141,7 @@ def test_a_key_of_the_job_file_asks_for_the_package(
         ("--rooms 2 --hosts a true", "--rooms: the hosts are named, too"),
         ("--docker x --rooms 2 true", "docker and rooms can't start the same tasks; expected one of them"),
         ("--room 2 true", "unrecognized option --room; did you mean --rooms?"),
-        ("--rooms 2 --relay {relay} true", "--relay: this transport forwards no ports"),
+        ("--rooms 2 --relay {relay} true", "--relay: this backend forwards no ports"),
     ],
 )
 def test_mistakes(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path, words: str, expected: str):

@@ -72,6 +72,7 @@ class StagedFiles:
         self._outputs: Mapping[str, str] = {}
 
     def _transfer(self, seconds: float = math.inf) -> FileTransfer:
+        """Return a transfer for files of this launch, which may take at most these seconds."""
         settings = self._requested.options.settings
         quiet = settings[QUIET] or settings[JSON]
         return FileTransfer(self._programs, settings[FANOUT], seconds, self._loop, quiet=quiet)

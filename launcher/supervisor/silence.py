@@ -56,6 +56,7 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
     if serving.issuperset(record.task.role for record in others):
         return silent
+    # Other tasks print, so this one hangs for certain only if tasks that do the same work are among them.
     last = state.stalls.ticks - 1
     printing = {record.task.role for record in others if record.current.output_tick == last} - serving
     return [

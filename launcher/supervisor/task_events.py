@@ -101,7 +101,8 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
     record = state.tasks[event.task]
     attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
-    # SIGTERM to all processes of a service or a step reaches the task before the agent does.
+    # systemd and Slurm send SIGTERM to all processes of a service or a step at once, so that a task may exit
+    # on it before its agent says that it has sent a signal.
     was_terminated = record.state is TaskState.STOPPING and event.signal == SIGTERM
     record.transition_to(TaskState.ENDED, event)
     attempt.status = ExitStatus(event.code, event.signal)

@@ -35,7 +35,7 @@ def test_the_tasks_that_start_again_together(line: str):
     workers = {str(placed.task) for placed in placement.tasks if placed.role.name != "evaluator"}
     for case in expected.split(" | "):
         failed, _, names = case.partition(": ")
-        decision = RestartPolicy(spec, placement).after(TaskId(failed), ExitStatus(code=1), 20.0)
+        decision = RestartPolicy(spec, placement).restart_after(TaskId(failed), ExitStatus(code=1), 20.0)
         chosen = workers if names == "all" else set(names.replace("-", "").split())
         assert (set() if decision is None else set(decision.tasks)) == chosen
 
@@ -69,7 +69,7 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
 def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
     spec = job("worker 1", restarts=7)
     assert (
-        RestartPolicy(spec, place(spec, hosts(1))).after(TaskId("worker/0"), ExitStatus(code=code), 1.0)
+        RestartPolicy(spec, place(spec, hosts(1))).restart_after(TaskId("worker/0"), ExitStatus(code=code), 1.0)
         is None
     )
 

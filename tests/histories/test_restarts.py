@@ -68,10 +68,8 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
 @pytest.mark.parametrize("code", [126, 127])
 def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
     spec = job("worker 1", restarts=7)
-    assert (
-        RestartPolicy(spec, place(spec, hosts(1))).restart_after(TaskId("worker/0"), ExitStatus(code=code), 1.0)
-        is None
-    )
+    policy = RestartPolicy(spec, place(spec, hosts(1)))
+    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=code), 1.0) is None
 
 
 def test_why_nothing_starts_again():

@@ -107,7 +107,7 @@ def test_the_time_for_the_others_begins_with_the_first_failure():
     script = Script(job("worker 3"), hosts(3))
     replay = script.play("lost node1; ready node2; refused node2; time up rest; closed node2")
     assert replay.all(commands.SetTimer).count(commands.SetTimer(Timer(TimerKind.OTHER_HOSTS), 10.0)) == 1
-    assert replay.notices[-1].startswith("host node3 can't be used: ")
+    assert replay.notices[-1].startswith("host node3 cannot be used: ")
 
 
 def test_lost_while_it_runs():

@@ -197,7 +197,7 @@ def _may_be_in(pid: int, pid_namespace: str) -> bool:
 
 
 def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
 
 

@@ -74,7 +74,7 @@ def _listening_sockets() -> Iterator[Tuple[bytes, int]]:
 
 def _ephemeral_ports() -> Iterable[int]:
     """Return the ports from which the kernel chooses when a program does not name one."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
         first, last = map(int, file.read().split())
     return range(first, last + 1)
 

@@ -18,13 +18,13 @@ from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
-from launcher.output.background import Background
 from launcher.output.console import Console, ConsoleOptions, wants_colour
 from launcher.output.renderers import EventPipe, Jsonl, Renderer, RunInfo, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:
+    from launcher.output.background import Background
     from launcher.output.tmux import Tmux
 
 _STDOUT = 1

@@ -7,7 +7,6 @@ A run whose launcher, agent and watchdog were all killed leaves processes: the n
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import time
@@ -234,7 +233,9 @@ def _is_over(path: str) -> bool:
 
 def _last_written(paths: RunPaths) -> float:
     """Return when the launcher of a run last wrote to its folder, in seconds since the epoch."""
-    files = [paths.events, paths.messages, *glob.glob(f"{glob.escape(paths.logs)}/*")]
+    files = [paths.events, paths.messages]
+    with contextlib.suppress(OSError):
+        files += [entry.path for entry in os.scandir(paths.logs)]
     times = [os.lstat(path).st_mtime for path in files if os.path.lexists(path)]
     return max([os.stat(paths.root).st_mtime, *times])
 

@@ -50,6 +50,7 @@ _COLUMNS = (
     "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
     "not checked",
 )  # fmt: skip
+#: The program that answers on each host.
 _ENTRY = "launcher.agent.checks:main"
 #: The time limit for one connection between two hosts.
 _CONNECT_TIMEOUT_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """Asks the launcher of a run by its control socket, whose other end is `launcher.launch.control`.
 
-Commands such as ``launch ps`` and ``launch attach`` use it. It trusts only a launcher of the same user that
-is the process which the folder of the run names.
+Commands such as ``launch ps`` and ``launch attach`` use it. It never trusts a process only because that
+listens at the socket: the process must belong to this user, and be the one that the folder of the run names.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ from launcher.common.text import escape_controls
 from launcher.common.trusted_io import PACKET_BYTES, connect_unix, control_address, process_and_user
 from launcher.runs.run import Run, RunState
 
-#: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
 _ANSWER_TIMEOUT_SECONDS = 10.0
+#: A launcher that has just started has no socket yet; one that has just ended has no report yet. This is how
+#: long they may take.
 _APPEARANCE_TIMEOUT_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
 
 class RunSnapshot(Record):
-    """The tasks of a run, as they are now or were at its end."""
+    """The state of a run and its tasks: now, or at the end of the run."""
 
     report: Report
     ended: bool
-    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
+    #: The resident memory of tasks in bytes, by the names of the tasks that were measured.
     memory: Mapping[str, int] = {}
+    #: Whether hosts still measure memory, so that a later snapshot may contain more.
     measuring: bool = False
-    #: Tasks that wait to start again.
+    #: The names of tasks that wait to start again.
     restarting: Collection[str] = ()
 
 
 def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
-    """Return the tasks of a run now; of one that has ended those of its report.
+    """Return the state of a run now. If the run has ended, return what its report says.
 
     Args:
         run: The run.
-        measure: Whether to let the hosts measure the memory of tasks, for later calls.
+        measure: Whether to let the hosts measure the memory of tasks, which later snapshots will contain.
 
     Raises:
-        LaunchError: Its launcher cannot be asked.
+        LaunchError: The launcher cannot be asked, or its answer or report is that of another version of
+            launch.
     """
     run.check_trusted()
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
@@ -74,34 +77,38 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
 
 
 def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer of a run's launcher to a request.
+    """Send a request to the launcher of a run, and return its answer.
 
     Raises:
-        ConnectionError: It has no control socket, or closes it: the job has not begun yet, or has ended.
-        LaunchError: It refuses the request, does not answer, or is not a process of this user.
+        ConnectionError: The launcher has no control socket, or closes it, because the job has not started yet
+            or has ended.
+        LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         return _ask(peer, run, request, _ANSWER_TIMEOUT_SECONDS)
 
 
 class EventStream:
-    """The events of a run that come from now on. Leaving its context closes the connection.
+    """The events of a run from now on. Leaving its context closes the connection to the launcher.
 
     Args:
         run: The run.
-        seconds: The time limit for the answer of its launcher.
-        with_output: Whether ``Printed`` comes, too, when logs have grown.
+        seconds: The time limit for the first answer of its launcher.
+        with_output: Whether the events shall contain ``Printed`` when logs have grown.
 
     Raises:
-        ConnectionError, LaunchError: See `ask`.
+        ConnectionError: The job has not started yet, or has ended.
+        LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
     """
 
     def __init__(
         self, run: Run, seconds: float = _ANSWER_TIMEOUT_SECONDS, *, with_output: bool = False
     ) -> None:
         self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        #: Whether no more come: the job ends, its launcher was killed, or we were too slow.
+        #: Whether no more events come, because the job ends, its launcher was killed, or the caller was too
+        #: slow.
         self.has_ended = False
+        #: The start of a line whose end has not arrived yet.
         self._rest = b""
         try:
             _ask(self._peer, run, {"request": "follow", "output": with_output}, seconds)
@@ -120,15 +127,18 @@ class EventStream:
         self._peer.close()
 
     def wait(self, seconds: float | None = None) -> list[Mapping[str, Any]]:
-        """Return the next events, or none if the time is up or there are no more.
+        """Wait for events, and return them.
 
         Args:
             seconds: How long to wait. By default there is no limit.
+
+        Returns:
+            The fields of each event. Empty if the time is up, or if the stream has ended.
         """
         if not select.select([self._peer], [], [], seconds)[0]:
             return []
         packet = b""
-        with suppress(ConnectionError):  # it was killed
+        with suppress(ConnectionError):  # The launcher was killed.
             packet = self._peer.recv(PACKET_BYTES)
         self.has_ended = not packet
         *lines, self._rest = (self._rest + packet).split(b"\n")
@@ -136,6 +146,20 @@ class EventStream:
 
 
 def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    """Connect a socket to the launcher of a run, send a request, and return the answer.
+
+    The answer comes as a file, because it may be larger than a packet.
+
+    Args:
+        peer: A new socket. It stays connected.
+        run: The run.
+        request: The request.
+        seconds: The time limit for connecting and for the answer.
+
+    Raises:
+        ConnectionError: The job has not started yet, or has ended.
+        LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
+    """
     connected = False
     try:
         connect_unix(peer, control_address(run.name), seconds)
@@ -143,7 +167,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
         pid, uid = process_and_user(peer)
         if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
             text = f"its socket belongs to process {pid} of user {uid}"
-            raise LaunchError(f"can't ask the launcher of {run.name}: {text}")
+            raise LaunchError(f"cannot ask the launcher of {run.name}: {text}")
         peer.send(json.dumps(request).encode())
         _, files, _, _ = socket.recv_fds(peer, PACKET_BYTES, 1)
     except TimeoutError as error:
@@ -163,10 +187,10 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
 
 
 def _unreachable(run: Run) -> str:
-    """Return why the launcher of a run has no control socket.
+    """Return a message for the user: why the launcher of a run has no control socket.
 
     Raises:
-        LaunchError: Nobody can tell here whether it is alive.
+        LaunchError: The launcher was started on another machine, so nobody can tell here whether it is alive.
     """
     run.check_seen()
     if run.state is RunState.RUNNING:

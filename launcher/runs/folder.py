@@ -1,7 +1,8 @@
-"""Makes the folder of a run, and removes what old runs have left: their folders, and their processes here.
+"""Makes the folder of a run, and removes what old runs have left: their folders and their processes here.
 
-A run whose launcher, agent and watchdog were all killed leaves processes: the next launch on this machine,
-``launch ps`` and ``launch stop`` kill them.
+A launch makes the folder of its run. A run whose launcher, agent and watchdog were all killed leaves
+processes. The next launch on this machine, ``launch ps`` and ``launch stop`` kill them. The module never
+touches a folder or a process of a run that may still be running.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from launcher.runs.run import (
     runs_folder,
 )
 
-#: Number of runs that are kept below the state folder. When there are more by the second number, a launch
-#: removes the oldest ones that are over, at most the third number.
+#: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
+#: A launch removes old runs only when there are this many too many, so that few launches spend time on it.
 _PRUNE_SLACK = 20
+#: The largest number of runs that one launch removes.
 MAX_REMOVED = 20
-#: Folders in each other of a ``--run-dir``; they are made one by one.
+#: The largest depth of a ``--run-dir``, because Python makes its parent folders by recursion.
 _MAX_DEPTH = 200
-#: Number of the newest runs that a launch checks for dead launchers.
+#: A launch checks this number of the newest runs for launchers that have died.
 _MAX_CHECKED_RUNS = 20
-#: Seconds after which a run of another machine without a report may be removed.
+#: A run of another machine without a report may be removed this long after its last sign of life.
 _UNKNOWN_AGE_SECONDS = 30 * 24 * 3600.0
 #: The name of a run: the time in UTC and letters.
 _RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
@@ -48,19 +50,23 @@ _RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
 def create(
     run_dir: str | None, run_name: str, agents: Sequence[int] = (), batch: BatchJob | None = None
 ) -> RunPaths:
-    """Make the folder of a new run, owned by this process.
+    """Make the folder of a new run, with a record that names this process as its launcher.
 
     From now on only this user can read and write what this process creates.
 
     Args:
-        run_dir: A new or an empty folder; ``None``: a folder below the state folder.
-        run_name: The run's name.
-        agents: The numbers of its agents on this machine.
-        batch: The job of a cluster's queue. Without a number, its launcher has not begun yet.
+        run_dir: The folder, which must not exist yet or be empty. None: a folder below the state folder.
+        run_name: The name of the run.
+        agents: The ids of its agents on this machine.
+        batch: The job of a cluster's queue that starts the launcher. If it has no number, another process
+            will be the launcher, so the record names none.
+
+    Returns:
+        The paths of the files of the run.
 
     Raises:
-        JobError: ``run_dir`` is in use.
-        LaunchError: It cannot be made (full disk, no permission).
+        JobError: The folder is in use.
+        LaunchError: The folder cannot be made, for example because the disk is full.
     """
     os.umask(os.umask(0o077) & 0o077)
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
@@ -70,7 +76,7 @@ def create(
     try:
         os.mkdir(paths.logs, 0o700)
         _own(paths, run_name, agents, batch)
-    except FileExistsError as error:  # another launch has made it since
+    except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
         if made:
@@ -82,21 +88,27 @@ def create(
 
 
 def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPaths:
-    """Let this process own a run whose folder is there: a cluster's queue starts its launcher.
+    """Make this process the launcher of a run whose folder another process has made.
+
+    A cluster's queue starts such a launcher, and may start it again after a time limit.
 
     Args:
-        run: That was made by `create`.
-        agents, batch: See `create`.
+        run: The run, whose folder `create` has made.
+        agents: The ids of its agents on this machine.
+        batch: The job of the cluster's queue in which this process runs.
+
+    Returns:
+        The paths of the files of the run.
 
     Raises:
-        LaunchError: Its folder cannot be written.
+        LaunchError: The folder cannot be written.
     """
     os.umask(os.umask(0o077) & 0o077)
     try:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.replace(run.paths.report, run.paths.earlier)
-        with contextlib.suppress(FileNotFoundError):  # it was for the launcher before this one
+        with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
             os.unlink(run.paths.stop_asked)
         _own(run.paths, run.name, agents, batch)
     except OSError as error:
@@ -105,7 +117,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
 
 
 def _own(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
-    """Write the record of a run."""
+    """Write the record of a run. It names this process as the launcher, unless a queue will start one."""
     owner = as_dict(this_process()) if batch is None or batch.number else {}
     record = {"schema": 1, "job": run_name, "started_at": time.time(), **owner}
     if agents:
@@ -120,17 +132,17 @@ def _batch_words(batch: BatchJob) -> list[str]:
 
 
 def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
-    """Write the batch job into the record of a run whose launcher is elsewhere and does not write it.
+    """Write the job of a cluster's queue into the record of a run, for a launcher that cannot do it itself.
 
     Args:
-        run: Its folder is here.
-        batch: The batch job of its launcher; None if there is no longer one.
+        run: The run, whose folder is on this machine.
+        batch: The job in which its launcher runs. None if there is no such job any longer.
 
     Returns:
-        The run with this batch job.
+        The run with this job.
 
     Raises:
-        LaunchError: Its folder cannot be written.
+        LaunchError: The folder cannot be written.
     """
     try:
         _change_record(run, "batch", None if batch is None else _batch_words(batch))
@@ -140,13 +152,13 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
 
 
 def _change_record(run: Run, name: str, value: object) -> None:
-    """Change a field of the record of a run; None removes it."""
+    """Change one field in the record of a run. The value None removes the field."""
     record = {**read_record(run.paths)[0], name: value}
     write_json(run.paths.owner, {name: value for name, value in record.items() if value is not None})
 
 
 def discard(run: Run) -> None:
-    """Remove the folder of a run that was not started."""
+    """Remove the folder of a run that was not started, and the link to it. Errors are ignored."""
     with contextlib.suppress(OSError, LaunchError):
         link = f"{runs_folder()}/{run.name}"
         if os.path.islink(link):
@@ -155,7 +167,13 @@ def discard(run: Run) -> None:
 
 
 def unfinished(run_name: str) -> list[Run]:
-    """Return the newest other runs that have agents and no report: they run, or their launchers died."""
+    """Return other runs with agents and without a report: they are running, or their launchers have died.
+
+    Only the newest runs are checked, because each launch calls this.
+
+    Args:
+        run_name: The name of the caller's own run, which is left out.
+    """
     try:
         folder = runs_folder()
         names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]
@@ -167,7 +185,12 @@ def unfinished(run_name: str) -> list[Run]:
 
 
 def _make(root: str) -> bool:
-    """Make the folder, unless an empty one exists. Returns whether it was made."""
+    """Make a folder, and return whether it is new; an empty one that exists already is fine, too.
+
+    Raises:
+        JobError: There is something else than an empty folder.
+        LaunchError: The folder cannot be made or read.
+    """
     try:
         os.makedirs(os.path.dirname(root), mode=0o700, exist_ok=True)
         os.mkdir(root, 0o700)
@@ -188,7 +211,7 @@ def _make(root: str) -> bool:
 
 
 def _register_and_prune(root: str, run_name: str) -> None:
-    """Link a run that lies elsewhere, so that ``launch ps`` finds it; remove old runs. Ignores errors."""
+    """Link a run with a ``--run-dir`` so that ``launch ps`` finds it, and remove old runs; ignore errors."""
     with contextlib.suppress(OSError, LaunchError):
         folder = runs_folder()
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -200,13 +223,14 @@ def _register_and_prune(root: str, run_name: str) -> None:
 
 
 def prune(folder: str, names: Sequence[str], keep: int) -> None:
-    """Remove the oldest runs beyond the newest ``keep``, except those that are not over.
+    """Remove the oldest runs, but none that may still be running.
 
-    Only folders with the name of a run are removed; of a run with a ``--run-dir`` only the link.
+    Only folders with the name of a run are removed. For a run with a ``--run-dir`` only the link to it is
+    removed.
 
     Args:
         folder: The folder of the runs.
-        names: Its entries; the names of runs sort by time.
+        names: The names of its entries. Sorted by name, runs are sorted by time.
         keep: The number of runs that stay.
     """
     runs = sorted(name for name in names if re.fullmatch(_RUN_NAME_PATTERN, name))
@@ -217,10 +241,16 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
 
 
 def _is_over(path: str) -> bool:
-    """Return whether no process writes to the run any more.
+    """Return whether no process writes to the folder of a run any longer.
+
+    If the launcher is on another machine, nobody can tell. Then a run counts as over when nothing was written
+    for a long time.
+
+    Args:
+        path: The folder of the run, or a link to it.
 
     Raises:
-        OSError: Its folder cannot be read.
+        OSError: The folder cannot be read.
     """
     run, newest = load(path), os.lstat(path).st_mtime
     if run is not None:
@@ -242,49 +272,49 @@ def _last_written(paths: RunPaths) -> float:
 
 def _in_use(root: str, reason: str) -> JobError:
     return JobError(
-        [Fault("--run-dir", f"{root!r} can't be used: {reason}", "expected a new or an empty folder")]
+        [Fault("--run-dir", f"{root!r} cannot be used: {reason}", "expected a new or an empty folder")]
     )
 
 
 def _cannot_make(root: str, error: OSError) -> LaunchError:
     where = "" if error.filename in (None, root) else f" ({error.filename!r})"
-    text = f"can't make the run's folder {root!r}: {error.strerror}{where}"
+    text = f"cannot make the run's folder {root!r}: {error.strerror}{where}"
     return LaunchError(f"{text}; --run-dir DIR puts it elsewhere, and XDG_STATE_HOME those of all runs")
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder; links in it are not followed."""
+    """Remove a folder with its content. Links in it are removed, not followed."""
     import shutil  # noqa: PLC0415 - with compression: 4 ms
 
     shutil.rmtree(folder)
 
 
-#: Seconds for killed processes to end.
+#: The time limit for killed processes to disappear.
 _KILL_TIMEOUT_SECONDS = 5.0
-#: Seconds between two looks at the processes.
+#: Seconds between two checks of the processes.
 _POLL_SECONDS = 0.02
-#: States of a suspended process.
+#: The letters in /proc for the states of a suspended process.
 _SUSPENDED_STATES = "Tt"
 
 
 class Swept(Record):
-    """The result for some runs."""
+    """What `kill_leftovers` did."""
 
-    #: A message for the user; empty: nothing was left.
+    #: A message for the user. Empty if no processes were left.
     text: str = ""
-    #: Some processes still exist.
+    #: Whether some processes still exist.
     left: bool = False
 
 
 def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
-    """Kill the agents and tasks that these runs left here, if their launchers died.
+    """Kill the agents and tasks that runs have left on this machine after their launchers died.
 
-    Records of other users are ignored.
+    Runs whose record another user wrote are ignored.
 
     Args:
-        runs: Runs without a report.
-        seconds: For agents that still run to end their tasks and themselves; then they are killed too.
-            ``None``: agents that still run are not killed.
+        runs: The runs. Those that have not died are ignored.
+        seconds: How long agents that still run may take to stop their tasks and to exit. Then they are
+            killed, too. None: agents that still run are left alone.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
     swept = [_sweep(run, seconds) for run in died]
@@ -293,6 +323,12 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
 
 
 def _sweep(run: Run, seconds: float | None) -> Swept:
+    """Kill what one run has left on this machine. Its agents have time to do it themselves first.
+
+    Args:
+        run: The run, whose launcher has died.
+        seconds: How long agents that still run may take. None: they are left alone.
+    """
     until = time.monotonic() + (seconds or 0.0)
     agents = {tag(number, 0) for number in run.agents}
     while ending := [
@@ -308,7 +344,8 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     found = _processes(run)
     left = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
     if not left:
-        with contextlib.suppress(OSError):  # a later launch then looks for processes again
+        # If the record cannot be changed, a later launch looks for the processes again.
+        with contextlib.suppress(OSError):
             _change_record(run, AGENTS_FIELD, None)
     if not found:
         return Swept()
@@ -318,9 +355,10 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
 
 
 def _processes(run: Run) -> list[Process]:
-    """Return the agents and watchdogs of the run, and all that they started.
+    """Return the processes of a run on this machine: its agents, their watchdogs, and all that they started.
 
-    Those of this user, unless this user is root: processes of others could set an agent's tag.
+    A process belongs to the run if it carries the tag of an agent. Other users could set that,
+    too, so only processes of this user count, unless this user is root.
     """
     by_number = tagged()
     return [

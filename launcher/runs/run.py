@@ -1,6 +1,7 @@
 """Finds runs, reads the files of their folders, and signals their launcher processes.
 
-Commands such as ``launch ps`` and ``launch stop`` use it. It changes nothing in a folder.
+Commands such as ``launch ps`` and ``launch stop`` use it. Files of a run may be damaged or written by another
+user, so nothing in them is believed without a check. The module changes nothing in a folder.
 """
 
 import enum
@@ -24,68 +25,75 @@ from launcher.common.text import did_you_mean, duration, escape_controls, task_r
 from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_most, read_regular
 from launcher.job import RunPaths
 
-#: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
+#: The field of ``launcher.json`` with the ids of agents. It is removed when none of their processes is left.
 AGENTS_FIELD = "agents"
-#: Largest size of a ``launcher.json``, in bytes.
+#: The largest size of a ``launcher.json``.
 _MAX_RECORD_BYTES = 64 * 1024
-#: Largest size of a plan or a report, in bytes: enough for ten thousand tasks.
+#: The largest size of a plan or a report, enough for ten thousand tasks.
 _MAX_JSON_BYTES = 1 << 30
-#: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
+#: The latest start of a run, in seconds since the epoch. A later one in a file is wrong.
 _MAX_START_TIME = 1e11
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
-#: Characters of the name of a run: none of them looks like another.
+#: Characters for the name of a run. None of them looks like another.
 _NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
-#: The newest run.
+#: What the user types for the newest run.
 LATEST = "latest"
 
 
 class RunState(enum.Enum):
-    """The state of a run."""
+    """The state of a run, as far as it can be told on this machine."""
 
-    RUNNING = "running"  #: its launcher is alive
-    ENDED = "ended"  #: there is a report
-    DIED = "died"  #: its launcher has provably ended without a report
-    ELSEWHERE = "elsewhere"  #: its launcher may run on another machine or in a queue, and there is no report
+    #: Its launcher is alive.
+    RUNNING = "running"
+    #: Its launcher has exited and left a report.
+    ENDED = "ended"
+    #: Its launcher has provably exited without a report.
+    DIED = "died"
+    #: There is no report, and its launcher may be running on another machine or in a queue.
+    ELSEWHERE = "elsewhere"
 
 
 class BatchJob(Record):
-    """The job of a cluster's queue in which the launcher of a run is, or from which it will be started."""
+    """The job of a cluster's queue in which the launcher of a run runs, or will run."""
 
-    #: The backend of the cluster.
+    #: The name of the backend of the cluster.
     transport: str
-    #: Its number there; empty: not known yet.
+    #: The number of the job in the cluster. Empty if it is not known yet.
     number: str = ""
-    #: The node of the launcher, or its pod; empty: it has not begun yet.
+    #: The node or the pod of the launcher. Empty if the launcher has not started yet.
     node: str = ""
-    #: How its cluster is reached: the context of kubectl.
+    #: How the cluster is reached, such as a context of kubectl.
     where: str = ""
 
 
 def new_run_name() -> str:
-    """Return a name such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
+    """Return a new name such as ``20261121-070912-k3f9m``: the time in UTC, then random letters."""
     letters = "".join(_NAME_CHARACTERS[byte % 32] for byte in os.urandom(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
 class Run(Record):
-    """One run: its name, its files, and its launcher (``None`` if there is no record of it)."""
+    """One execution of a job, as its folder describes it: name, files and launcher process."""
 
     name: str
     paths: RunPaths
+    #: The launcher. None if the record names none.
     owner: ProcessIdentity | None
-    #: Seconds since the epoch; 0: unknown.
+    #: The start, in seconds since the epoch. 0 if it is unknown.
     started_at: float
-    #: The numbers of its agents on this machine, which are in the process tags of all that they started.
+    #: The ids of its agents on this machine. They are part of the tags of all processes that the agents
+    #: started.
     agents: tuple[int, ...] = ()
-    #: User id of the owner of its ``launcher.json``.
+    #: The id of the user who owns ``launcher.json``. -1 if there is no such file.
     written_by: int = -1
-    #: Whether and where a cluster's queue starts its launcher; ``None``: it does not.
+    #: The job of a cluster's queue that starts its launcher. None if no queue does.
     batch: BatchJob | None = None
 
     @property
     def state(self) -> RunState:
-        """Its state now."""
-        alive = self.owner is not None and is_alive(self.owner)  # first: it may end in between
+        """The state of the run now, found out anew at each call."""
+        # This is asked first: once the launcher has exited, the report either exists or never will.
+        alive = self.owner is not None and is_alive(self.owner)
         if os.path.exists(self.paths.report) and not alive:
             return RunState.ENDED
         if alive:
@@ -96,15 +104,18 @@ class Run(Record):
 
     @property
     def machine(self) -> str:
-        """The machine of a launcher that cannot be seen from here, for the user."""
+        """A name for the machine of a launcher that cannot be seen from here, for messages.
+
+        It starts with ``another`` if that machine has the name of this one.
+        """
         name = escape_controls(self.owner.machine) if self.owner else "machine"
         return name if self.owner and self.owner.machine != os.uname().nodename else f"another {name}"
 
     def check_seen(self) -> None:
-        """Refuse a run of which nobody can tell here whether its launcher is alive.
+        """Refuse a run if nobody can tell on this machine whether its launcher is alive.
 
         Raises:
-            LaunchError: Its launcher was started elsewhere.
+            LaunchError: The launcher was started on another machine.
         """
         if self.state is not RunState.ELSEWHERE:
             return
@@ -115,14 +126,16 @@ class Run(Record):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this user or root wrote its record: other users must not choose which processes we kill."""
+        """Whether this user or root wrote the record. Other users must not choose which processes we kill."""
         return is_ours(self.written_by)
 
     def check_trusted(self) -> None:
-        """Refuse a record that names a launcher, unless this user, root, or the launcher's own user wrote it.
+        """Refuse a record that names a living process, unless somebody who may signal that process wrote it.
+
+        That is this user, root, or the user of the process.
 
         Raises:
-            LaunchError: Another user could have named any process.
+            LaunchError: Another user wrote the record, and could have named any process.
         """
         owner = self.owner
         if owner is None or self.is_ours or not is_alive(owner) or self.written_by == user_of(owner.pid):
@@ -133,11 +146,11 @@ class Run(Record):
         )
 
     def plan(self) -> Mapping[str, Any]:
-        """Return the content of ``plan.json``; empty until there is one."""
+        """Return the content of ``plan.json``. Empty if there is no such file yet."""
         return json_of(self.paths.plan) or {}
 
     def report(self) -> Mapping[str, Any]:
-        """Return the content of ``report.json``; empty until there is one."""
+        """Return the content of ``report.json``. Empty if there is no such file yet."""
         return json_of(self.paths.report) or {}
 
 
@@ -164,7 +177,7 @@ def all_runs() -> list[Run]:
         names = os.listdir(folder)
     except OSError:
         return []
-    # A link of an earlier run may lead to a --run-dir that a later run has used.
+    # A link with the name of an earlier run may lead to a --run-dir that a later run has used since.
     runs = [run for name in names if (run := load(f"{folder}/{name}")) is not None and run.name == name]
     return sorted(runs, key=lambda run: (run.started_at, run.name))
 
@@ -175,11 +188,11 @@ def running() -> list[Run]:
 
 
 def find(text: str | None = None) -> Run:
-    """Find a run.
+    """Find the run that a user means.
 
     Args:
-        text: Its name, the beginning or the last letters of its name if no other run has them, or the path
-            of its folder; ``latest`` or ``None``: the newest.
+        text: The name of the run; the start or the last letters of its name, if no other run has them; the
+            path of its folder; or ``latest``. None means the newest run, too.
 
     Raises:
         InputError: No run matches, or several do.
@@ -210,7 +223,10 @@ def find(text: str | None = None) -> Run:
 
 
 def load(path: str) -> Run | None:
-    """Return the run of a folder, or None if it is not the folder of a run."""
+    """Read a run from its folder, and return it, or None if the path is not the folder of a run.
+
+    Values of a wrong type in the record are left out.
+    """
     paths = RunPaths(os.path.realpath(path))
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
@@ -230,12 +246,12 @@ def load(path: str) -> Run | None:
 
 
 def tasks(run: Run) -> dict[TaskId, str]:
-    """Return the tasks of a run and the host of each, in the order of the plan, once there is a plan."""
+    """Return the host of each task of a run, in the order of the plan. Empty if there is no plan yet."""
     return tasks_of(run.plan())
 
 
 def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
-    """Return the tasks and hosts in the content of ``plan.json``; entries that are not tasks are left out."""
+    """Return the host of each task in the content of ``plan.json``; other entries are left out."""
     planned = plan.get("tasks")
     found = {}
     for entry in planned if isinstance(planned, list) else []:
@@ -246,28 +262,35 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
 
 
 def command_of(plan: Mapping[str, Any]) -> list[str]:
-    """Return the command line in the content of ``plan.json``, without the path of ``launch``."""
+    """Return the command line in the content of ``plan.json``, without the path of ``launch``.
+
+    Returns:
+        Empty if the plan contains none.
+    """
     found = plan.get("command")
     return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
 
 
 def listing(runs: Sequence[Run]) -> str:
-    """Return the five newest of these runs: a line for each with its name, age and command."""
+    """Describe the five newest of some runs for a message: a line for each, with name, age and command."""
     ages = [f"{run.name}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
     commands = [shlex.join(command_of(run.plan())) for run in runs[-5:]]
     return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
 
 
 def selected(known: Collection[TaskId], names: Collection[str], where: str = "") -> list[TaskId]:
-    """Return the tasks that names select: ``worker``, ``ps/0``, ``worker/2-5``; without names all.
+    """Return the tasks that names select, such as ``worker``, ``ps/0`` or ``worker/2-5``.
 
     Args:
         known: The tasks of the run.
-        names: Of roles, tasks, and ranges of tasks.
-        where: The option, for messages.
+        names: The names of roles, tasks and ranges of tasks. Empty: all tasks are selected.
+        where: The option that contains the names, for messages.
+
+    Returns:
+        The selected tasks, in the order of `known`.
 
     Raises:
-        InputError: Names that are none of these; all of them.
+        InputError: Some names match no task. The error lists all of them.
     """
     by_role: dict[str, list[TaskId]] = {}
     for task in known:
@@ -299,7 +322,7 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 
 
 def remaining(run: Run) -> list[TaskId]:
-    """Return the tasks of a run that are not over, by its events."""
+    """Return the tasks of a run that are not over according to its ``events.jsonl``."""
     over = {}
     with suppress(OSError), open_regular(run.paths.events) as file:
         lines = iter(lambda: file.readline(MAX_FILE_BYTES), b"")
@@ -309,7 +332,7 @@ def remaining(run: Run) -> list[TaskId]:
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:
-    """Return the object in a JSON file of a run, or None if there is none."""
+    """Return the object in a JSON file of a run, or None if the file is missing or contains no object."""
     try:
         return _object(read_regular(path, _MAX_JSON_BYTES))
     except OSError:
@@ -317,9 +340,12 @@ def json_of(path: str) -> Mapping[str, Any] | None:
 
 
 def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
-    """Return the object in ``launcher.json``, empty if there is none; and the id of the file's owner.
+    """Read the record of a run, ``launcher.json``.
 
-    A link in its place is ignored: launch writes a file.
+    A link in its place is ignored, because launch itself writes a file.
+
+    Returns:
+        The content, and the id of the user who owns the file. Empty and -1 if there is no such file.
     """
     try:
         with open_regular(paths.owner, links=False) as file:
@@ -329,6 +355,7 @@ def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
 
 
 def _object(data: bytes) -> Mapping[str, Any] | None:
+    """Return the object in a text of JSON, or None if it contains none."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -337,6 +364,7 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
 
 
 def _batch(value: object) -> BatchJob | None:
+    """Return the job of a queue in a field of ``launcher.json``, or None if the field describes none."""
     words = (
         [escape_controls(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
     )
@@ -344,7 +372,7 @@ def _batch(value: object) -> BatchJob | None:
 
 
 def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
-    """Return the launcher that a ``launcher.json`` identifies, or None if its fields are wrong."""
+    """Return the launcher process that the content of a ``launcher.json`` identifies, or None."""
     fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
     types = (int, int, str, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
@@ -353,10 +381,13 @@ def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
 
 
 def open_pidfd(owner: ProcessIdentity) -> int | None:
-    """Return a pidfd of the process, readable when the process has ended, or None if it has ended already.
+    """Open a pidfd of a launcher, which becomes readable when the process exits. The caller closes it.
+
+    Returns:
+        None if the process has exited already.
 
     Raises:
-        LaunchError: The system has no pidfds.
+        LaunchError: The kernel does not provide a pidfd.
     """
     if not is_alive(owner):
         return None
@@ -365,15 +396,21 @@ def open_pidfd(owner: ProcessIdentity) -> int | None:
     except ProcessLookupError:
         return None
     except OSError as error:
-        raise LaunchError(f"can't watch process {owner.pid}: {error.strerror}") from error
-    if start_ticks(owner.pid) == owner.start_ticks:  # the pidfd is not of a later process
+        raise LaunchError(f"cannot watch process {owner.pid}: {error.strerror}") from error
+    # A later process may have got the pid before the pidfd was opened.
+    if start_ticks(owner.pid) == owner.start_ticks:
         return pidfd
     os.close(pidfd)
     return None
 
 
 def send_sigterm(pidfd: int) -> None:
-    """Send SIGTERM to a launcher; and SIGCONT, because a suspended one does not handle signals.
+    """Send SIGTERM to a launcher, and then SIGCONT, because a suspended process does not handle signals.
+
+    A process that has exited is ignored.
+
+    Args:
+        pidfd: A pidfd of the launcher.
 
     Raises:
         LaunchError: The process belongs to another user.
@@ -381,19 +418,25 @@ def send_sigterm(pidfd: int) -> None:
     try:
         for number in (signal.SIGTERM, signal.SIGCONT):
             signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:  # it has ended
+    except ProcessLookupError:
         return
     except PermissionError as error:
-        raise LaunchError("can't stop it: the launcher of this run is another user's") from error
+        raise LaunchError("cannot stop it: the launcher of this run belongs to another user") from error
 
 
 def is_pending(pidfd: int, number: int) -> bool:
-    """Return whether a process has not handled a signal yet. Until then the kernel drops a second one."""
+    """Return whether a process has not handled a signal yet. Until then the kernel drops a second one.
+
+    Args:
+        pidfd: A pidfd of the process. False is returned if the process has exited.
+        number: The number of the signal.
+    """
     try:
         with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
             pid = int(file.read().partition(b"\nPid:")[2].split()[0])
         with open(f"/proc/{pid}/status", "rb") as file:
             pending = int(file.read().partition(b"\nShdPnd:")[2].split()[0], 16)
-    except (OSError, ValueError, IndexError):  # it has ended
+    except (OSError, ValueError, IndexError):
+        # The process has exited.
         return False
     return bool(pending >> (number - 1) & 1)

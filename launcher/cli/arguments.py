@@ -203,6 +203,7 @@ class RowParser(argparse.ArgumentParser):
         _, others = self.parse_known_args(words, namespace)
         unknown = [word for word in others if word.startswith("-") and word.strip("-")]
         arguments = [word for word in others if word != "--"]
+        # An argument too many may be the value of an unknown option, so that option is reported instead.
         if arguments and not unknown:
             self.error(f"unexpected argument {' '.join(arguments)!r}")
         return unknown
@@ -296,6 +297,7 @@ def _version() -> str:
 
 
 def _completions(row: Setting[Any], **_: object) -> list[str]:
+    """Return the values that a shell completes for a setting."""
     return row.complete() if row.complete else [*row.choices]
 
 

@@ -59,8 +59,10 @@ def run(settings: Settings) -> int:
         LaunchError: A log or the report cannot be read, or the job cannot be stopped from here.
     """
     found = find_or_newest(settings[RUN])
+    # Ctrl-C raises KeyboardInterrupt even if the parent process ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        # If the files of the run are not here, the machine of its launcher shows them.
         code = shown_there(found, "attach", "--lines", str(settings[LINES]), found.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE

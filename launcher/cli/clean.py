@@ -67,6 +67,7 @@ def run(settings: Settings) -> int:
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
         )
         known = backends.backends().values()
+        # An option such as --kubernetes restricts the command to its backend.
         chosen = [each for each in known if each.clean_rows and settings[each.clean_rows[0]]]
         for backend in chosen or known:
             try:

@@ -43,7 +43,10 @@ def command_module(name: str) -> ModuleType:
 
 
 def groups_of(name: str) -> Sequence[Group]:
-    """Return the options and arguments of a command in the groups that its help shows."""
+    """Return the options and arguments of a command in the groups that its help shows.
+
+    A module computes its groups by a function if they contain options of backends.
+    """
     module = command_module(name)
     found: Sequence[Group] = module.groups() if hasattr(module, "groups") else module.GROUPS
     return found

@@ -74,9 +74,11 @@ def run(settings: Settings) -> int:
     if options.hosts_named:
         problem = f"the hosts are named, but {form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
+    # Only a launcher starts TensorBoard for a job.
     spec = replace(options.spec, roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
     arguments = [argument for role in spec.roles for argument in role.program.args]
     values = [value for name, value in spec.option_env if name not in spec.copied]
+    # Python shows bytes that are not UTF-8 as these characters. A file of text cannot contain them.
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
         raise JobError([Fault(ON_COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
     write = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
@@ -158,6 +160,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
         pod_options = from_attributes(KubernetesOptions, pod_options, KubernetesOptions())
         if faults := list(user_faults(pod_options)):
             raise JobError(faults)
+    # With --workdir the tasks run in a folder of their images, which must contain the program then.
     files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)

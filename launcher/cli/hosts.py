@@ -63,7 +63,7 @@ def run(settings: Settings) -> int:
 def _row(host: Host) -> list[str]:
     """Return the cells of a host in the table."""
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
-    python = (host.python, host.venv, host.workdir, ",".join(_names(host)))
+    python = (host.python, host.venv, host.workdir, ",".join(_variable_names(host)))
     numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))
     chosen = (",".join(host.labels), "yes" if host.spare else None)
     cells = (host.name, host.address, host.user, host.port, *numbers, *python, *chosen)
@@ -72,8 +72,8 @@ def _row(host: Host) -> list[str]:
 
 def _record(host: Host) -> dict[str, object]:
     """Return a host as ``--json`` prints it: the fields of `Host`, but only the names of its variables."""
-    return {**as_dict(host), "env": _names(host)}
+    return {**as_dict(host), "env": _variable_names(host)}
 
 
-def _names(host: Host) -> list[str]:
+def _variable_names(host: Host) -> list[str]:
     return [name for name, _ in host.env]

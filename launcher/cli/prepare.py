@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 
 from launcher.backends.fleet import HostPrograms
 from launcher.cli.connecting import check_current_folder, connecting_groups, named_hosts
@@ -20,7 +21,7 @@ from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
-from launcher.environments.prepare import Preparer, Requirements, Resolver, wanted
+from launcher.environments.prepare import EnvironmentStatus, Preparer, Requirements, Resolver, wanted
 from launcher.messages import say
 from launcher.output.table import print_table
 
@@ -91,18 +92,19 @@ def run(settings: Settings) -> int:
     Raises:
         InputError: The hosts or the packages have faults. The error lists all of them.
     """
-    text, cleans = settings[HOSTS], settings[CLEAN]
-    named = read_hosts(text)
-    if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
+    text, is_cleaning = settings[HOSTS], settings[CLEAN]
+    named, packages = read_hosts(text), Requirements()
+    if is_cleaning and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
-    packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
+    if not is_cleaning:
+        packages = wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
 
     # A signal raises an exception, so that the contexts below remove what they have made.
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    makes = not settings[CHECK] and not cleans
-    asked = {"name": settings[NAME], "makes": makes, "days": _UNUSED_DAYS if cleans else 0}
+    is_making = not settings[CHECK] and not is_cleaning
+    request = {"name": settings[NAME], "makes": is_making, "days": _UNUSED_DAYS if is_cleaning else 0}
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
     check_current_folder()
     with (
@@ -111,27 +113,27 @@ def run(settings: Settings) -> int:
         HostPrograms(allocation, allocation.hosts) as programs,
     ):
         resolver = Resolver(packages, folder, upgrade=settings[UPGRADE], offline=settings[OFFLINE])
-        looks = Preparer(allocation.hosts, asked, resolver, programs).prepare(settings[FANOUT])
-    print_table(
-        _COLUMNS,
-        [
-            [host, look.python, look.tensorflow, look.driver, look.size, look.state]
-            for host, look in looks.items()
-        ],
-    )
-    for what, versions in (
-        ("Pythons", {look.python for look in looks.values()}),
-        ("versions of TensorFlow", {look.tensorflow for look in looks.values()}),
-    ):
-        if len(versions - {""}) > 1:
-            say(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")
-    bad = [host for host, look in looks.items() if look.state != ("clean" if cleans else "ready")]
+        statuses = Preparer(allocation.hosts, request, resolver, programs).prepare(settings[FANOUT])
+    _print(statuses)
+    bad = [host for host, status in statuses.items() if status.state != ("clean" if is_cleaning else "ready")]
     if bad:
-        what = "not cleaned" if cleans else "without the environment"
-        say(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
-    elif makes:
+        what = "not cleaned" if is_cleaning else "without the environment"
+        say(f"{plural(len(bad), 'host')} of {len(statuses)} {what}: {join_names(bad)}")
+    elif is_making:
         there = f" --hosts {shlex.quote(text)}" if text else ""
-        is_here = allocation.local.issuperset(looks)
+        is_here = allocation.local.issuperset(statuses)
         send = "" if is_here else " --sync ."
         say(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
     return int(bool(bad))
+
+
+def _print(statuses: Mapping[str, EnvironmentStatus]) -> None:
+    """Print a table of the environments by host, and warn the user if their versions differ."""
+    found = statuses.items()
+    print_table(_COLUMNS, [[host, s.python, s.tensorflow, s.driver, s.size, s.state] for host, s in found])
+    for what, versions in (
+        ("Pythons", {status.python for status in statuses.values()}),
+        ("versions of TensorFlow", {status.tensorflow for status in statuses.values()}),
+    ):
+        if len(versions - {""}) > 1:
+            say(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")

@@ -98,11 +98,11 @@ def run(settings: Settings) -> int:
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
     with_states = [(run, run.state, queued.get(run.name)) for run in runs]
-    records = [_record(*each) for each in with_states if settings[ALL] or _is_unfinished(*each[1:])]
+    records = [_run_as_json(*each) for each in with_states if settings[ALL] or _is_unfinished(*each[1:])]
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], columns=_columns())
+        print_table(_HEADERS, [_run_row(record, settings[ALL]) for record in records], columns=_columns())
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         say(f"nothing is running{hint}")
@@ -127,8 +127,8 @@ def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
 def _watch(run: Run, as_json: bool) -> None:
     """Show the tasks of a run until it has ended.
 
-    On a terminal the table is drawn again whenever the state of a task changes. Elsewhere a line is printed
-    for each change.
+    On a terminal the table is drawn again whenever the state of a task changes. Elsewhere, and as JSON, a
+    line is printed for each change.
     """
     run.check_trusted()
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
@@ -203,7 +203,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     if now.ended and not as_json:
         print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
         return
-    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:max_tasks]]
+    records = [_task_as_json(run, now, task) for task in record_as_dict(now.report)["tasks"][:max_tasks]]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
@@ -214,7 +214,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
             print(f"TensorBoard: {escape_controls(now.report.tensorboard)}")
 
 
-def _task_record(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
+def _task_as_json(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task as ``--json`` prints it: its fields in the report, its memory and its last line.
 
     Args:
@@ -242,7 +242,7 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[str, Any]:
+def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[str, Any]:
     """Return a run as ``--json`` prints it.
 
     Args:
@@ -253,6 +253,7 @@ def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[st
     plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)
     pid = owner.pid if owner and state is RunState.RUNNING else None
+    # Nobody knows when a launcher in a queue has started, so its seconds count from its submission.
     return {
         "run": run.name,
         "state": state.value if queued is None else _STATES_BY_QUEUE_STATE[queued.state],
@@ -271,7 +272,7 @@ def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[st
     }
 
 
-def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
+def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     """Return the cells of a run in the table, from what ``--json`` would print for it.
 
     Args:

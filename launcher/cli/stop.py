@@ -141,6 +141,7 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
     """
     waiting, follower = Waiting(), RunFollower(run)
     while run.state is not RunState.ENDED:
+        # If the other command failed, the launcher may be about to exit anyway. Its agents get time for that.
         if code not in (0, TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:

@@ -85,6 +85,8 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
     Raises:
         JobError: A task uses its rank, which Kubernetes does not tell it.
     """
+    # A key of a ConfigMap cannot contain a slash, so files are numbered, and the volume maps the keys to
+    # paths.
     start = Block(_START_SCRIPT.format(seconds=math.ceil(options.start_timeout)))
     data = {"start.py": start, **{f"file-{n}": Block(text) for n, text in enumerate(files.values())}}
     paths = ["start.py", *(f"files/{path}" for path in files)]
@@ -102,7 +104,7 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
         metadata = {"name": name, **namespace, "labels": {_NAME_LABEL: job.name}}
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
-    made = [
+    documents = [
         manifest("v1", "ConfigMap", job.name, data=data),
         manifest("v1", "Service", job.name, spec=service),
     ]
@@ -112,8 +114,8 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
         pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
         spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name
-        made.append(manifest("batch/v1", "Job", _job_name(job.name, role.name), spec=spec))
-    return heading(job, "kubernetes", _LEFT_OUT_NOTE, _usage(job, options, user, files)) + to_yaml(*made)
+        documents.append(manifest("batch/v1", "Job", _job_name(job.name, role.name), spec=spec))
+    return heading(job, "kubernetes", _LEFT_OUT_NOTE, _usage(job, options, user, files)) + to_yaml(*documents)
 
 
 def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Collection[str]) -> Iterator[str]:

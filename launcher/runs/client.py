@@ -54,6 +54,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
             launch.
     """
     run.check_trusted()
+    # A launcher that has just started has no socket yet, and one that has just exited perhaps no report.
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
     while True:
         late = time.monotonic() > deadline

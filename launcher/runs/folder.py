@@ -72,14 +72,14 @@ def create(
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
         raise JobError([Fault("--run-dir", f"more than {_MAX_DEPTH} folders in each other")])
     paths = RunPaths(f"{runs_folder()}/{run_name}" if run_dir is None else os.path.abspath(run_dir))
-    made = _make(paths.root)
+    is_new = _make_folder(paths.root)
     try:
         os.mkdir(paths.logs, 0o700)
-        _own(paths, run_name, agents, batch)
+        _write_record(paths, run_name, agents, batch)
     except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):
                 _remove(paths.root)
         raise _cannot_make(paths.root, error) from error
@@ -110,13 +110,13 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
             os.replace(run.paths.report, run.paths.earlier)
         with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
             os.unlink(run.paths.stop_asked)
-        _own(run.paths, run.name, agents, batch)
+        _write_record(run.paths, run.name, agents, batch)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
     return run.paths
 
 
-def _own(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
+def _write_record(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
     """Write the record of a run. It names this process as the launcher, unless a queue will start one."""
     owner = as_dict(this_process()) if batch is None or batch.number else {}
     record = {"schema": 1, "job": run_name, "started_at": time.time(), **owner}
@@ -128,6 +128,7 @@ def _own(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob 
 
 
 def _batch_words(batch: BatchJob) -> list[str]:
+    """Return a job of a queue as the list of texts that ``launcher.json`` contains for it."""
     return [batch.transport, batch.number, batch.node, batch.where]
 
 
@@ -184,7 +185,7 @@ def unfinished(run_name: str) -> list[Run]:
     return [run for run in runs if run is not None and run.agents]
 
 
-def _make(root: str) -> bool:
+def _make_folder(root: str) -> bool:
     """Make a folder, and return whether it is new; an empty one that exists already is fine, too.
 
     Raises:
@@ -284,7 +285,7 @@ def _cannot_make(root: str, error: OSError) -> LaunchError:
 
 def _remove(folder: str) -> None:
     """Remove a folder with its content. Links in it are removed, not followed."""
-    import shutil  # noqa: PLC0415 - with compression: 4 ms
+    import shutil  # noqa: PLC0415 - it imports modules for compression: 4 ms
 
     shutil.rmtree(folder)
 
@@ -331,6 +332,7 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     """
     until = time.monotonic() + (seconds or 0.0)
     agents = {tag(number, 0) for number in run.agents}
+    # A suspended agent cannot stop its tasks, so this does not wait for it.
     while ending := [
         process
         for process in _processes(run)

@@ -188,6 +188,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         roles = {task.role for task in tasks(newest[0])}
         if "/" in selected[0] or selected[0] in roles:
             return newest[0], selected
+        # The user may have typed worker0 or worker-0 for worker/0.
         task = re.fullmatch(r"(.+?)[-_:.]?(\d+)", selected[0])
         if task is None or task[1] not in roles:
             raise

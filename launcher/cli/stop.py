@@ -78,9 +78,11 @@ def run(settings: Settings) -> int:
         LaunchError: The run may be running on another machine, or belongs to another user.
     """
     found = find(settings[RUN]) if settings[RUN] else _only_one()
+    # A launcher that is still pending in a queue is only taken out of it.
     if text := withdrawn(found):
         print(text)
         return 0
+    # If the launcher runs at a cluster, its machine runs this command.
     now = ["--now"] if settings[NOW] else []
     shared = shares_files(found)
     seconds = _RELAYED_SECONDS if shared else settings[TIMEOUT]

@@ -55,7 +55,7 @@ def _usage(job: ExportedJob) -> Iterator[str]:
     if job.copied:
         copied = join_names(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."
-    yield "All tasks run on one machine, which has the images and the folders below."
+    yield "All tasks run on one machine, which must contain the images and the folders below."
 
 
 def _service(
@@ -65,6 +65,7 @@ def _service(
     completed = job.completed(task)
 
     def text(value: str) -> str:
+        # Compose replaces $NAME in its file by a variable, and $$ by a single $.
         return value.replace("$", "$$")
 
     gpus = [{"driver": "nvidia", "count": len(placed.gpus or ()), "capabilities": ["gpu"]}]

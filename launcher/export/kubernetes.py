@@ -143,10 +143,10 @@ def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Colle
     if others:
         yield f"When the job is done, only the last line above stops {join_names(others)}."
     if job.copied:
-        yield f"The values of {join_names(job.copied)} are not here. The Secret {job.name} must have them:"
+        yield f"The values of {join_names(job.copied)} are not here. The Secret {job.name} must contain them:"
         yield f"    {kubectl} create secret generic {job.name} --from-env-file=FILE"
     yield (
-        f"The ConfigMap has {join_names([*files]) or 'no file of the program'}. The images must have "
+        f"The ConfigMap contains {join_names([*files]) or 'no file of the program'}. The images must contain "
         "all others, "
         f"and a Python 3.8 or newer. Tasks run as user {user}, in an empty folder unless the job names one."
     )
@@ -183,6 +183,7 @@ def _pod(
         later.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 
     def text(value: str) -> str:
+        # Kubernetes replaces $(NAME) by a variable, and $$ by a single $.
         return fill_marks(value, lambda known: known.replace("$", "$$"), later.__getitem__)
 
     names = {*later, *_RANK_PLACEHOLDERS}

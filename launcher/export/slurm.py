@@ -130,7 +130,7 @@ def _usage(job: ExportedJob) -> Iterator[str]:
     yield (
         "The exit code is that of the first task that fails. Then, or when the job is done, the other tasks "
         f"get SIGTERM, and SIGKILL after {math.ceil(job.spec.policy.grace)} s. Each task but a ps sees all "
-        "GPUs that Slurm gives it on its node. All nodes must have bash, and the folders and programs below."
+        "GPUs that Slurm gives it on its node. All nodes need bash, and the folders and programs below."
     )
 
 

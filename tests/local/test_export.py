@@ -192,7 +192,7 @@ def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path
     (tmp_path / "train.py").write_text("import big\n")
     ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
     assert "cannot contain the packages that the program imports: 2 files, 1 MB or more" in ended.err
-    assert "The ConfigMap has train.py." in ended.out
+    assert "The ConfigMap contains train.py." in ended.out
     ended = launch.here("export", "kubernetes", *IMAGE, "-m", "big", cwd=tmp_path)
     assert "cannot contain the program: 1 file, 1 MB or more" in ended.err
     (tmp_path / "cfg.json").touch()

@@ -288,19 +288,22 @@ class Agent:
             self._cut_short("the agent exited: it was sent SIGTERM", self._sigterm_stop_sequence)
 
     def _on_watchdog(self) -> None:
+        """Stop all tasks and exit, because the watchdog has ended and nothing else guards them."""
         self._selector.unregister(self._watchdog)
         self._cut_short("its watchdog was killed")
 
     # ------------------------------------------------------------------ ports
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
-        """Hold a port for each task, after trying their Python environment if they have one."""
+        """Reserve a port of this host for each task, and tell the launcher the ports.
+
+        If the tasks run in a Python environment, the agent finds out first whether its Python runs.
+        """
         if command.venv is None:
             self._on_environment_tried(command)
         else:
-            self._questions.try_environment(
-                command.venv, on_tried=partial(self._on_environment_tried, command)
-            )
+            on_tried = partial(self._on_environment_tried, command)
+            self._questions.try_environment(command.venv, on_tried=on_tried)
 
     def _on_environment_tried(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
         """Hold a port for each task, and tell the launcher the ports, or why there are none.
@@ -315,9 +318,8 @@ class Agent:
             if not self._spawner.limits.make_room(len(command.tasks)):
                 self._exits.is_enabled = False
             try:
-                held = {
-                    task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks
-                }
+                preferred = command.preferred
+                held = {task: self._ports.hold(task, preferred.get(task, ())) for task in command.tasks}
             except OSError as error:
                 self._ports.release(command.tasks)
                 fault = LaunchError(ports.explain_refusal(error))
@@ -332,7 +334,10 @@ class Agent:
         self._cluster = ClusterSpec(command.addresses, command.sidecars)
 
     def _start(self, command: events.StartTask) -> None:
-        """Start a task, after completing its command and environment with what depends on the ClusterSpec."""
+        """Start a task, by forking it from a fork server or in a process of its own.
+
+        The agent completes its command and its environment with what depends on the addresses of all tasks.
+        """
         argv, env = command.argv, dict(command.env)
         if self._cluster is not None:
             program = (command.args, command.flags, command.templates, command.attempt)
@@ -434,6 +439,7 @@ class Agent:
         task.has_exited = True
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        # A SIGKILL that was not ours may come from the kernel's OOM killer.
         suspect = number == SIGKILL and not task.was_signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
         exited = events.TaskExited(
@@ -484,7 +490,7 @@ class Agent:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
-        """Stop tasks by the stop sequence of the launcher."""
+        """Start to stop tasks as the launcher commands, by its signals and seconds between them."""
         # A task that waits for a fork server starts first, so that it is stopped and reported like all
         # others.
         for start in self._fork_servers.cancel(command.tasks):
@@ -498,7 +504,7 @@ class Agent:
         """Start to stop tasks.
 
         Args:
-            tasks: The tasks. Of those without a process only the output may still be open.
+            tasks: The tasks. The output of one whose processes have all ended may still be open.
             steps: The signals and the seconds between them.
         """
         # A process that has ended already must not be reported as ended by our signal.
@@ -507,6 +513,7 @@ class Agent:
         for task in tasks:
             if not task.is_empty:
                 self._stopping.begin(task, steps, now)
+            # Another process keeps the output open. Nobody waits for that if the task is to be killed.
             elif steps[0][0] == SIGKILL:
                 self._outputs.let_go(task)
         self._poll_stopping()

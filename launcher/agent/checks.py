@@ -84,6 +84,7 @@ def main(_: object) -> None:
 
     Each request is answered in its own thread. This is a remote command, which ignores its arguments.
     """
+    # The commands that this process runs belong to its process group, which is killed at the end.
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     with open(0, "rb", closefd=False) as requests:

@@ -216,6 +216,8 @@ class LauncherConnection:
             Whether the streams are used. Their connection must be newer than the present one.
         """
         if hello is None:
+            # The launcher that started this agent was cut off before its first greeting. So the agent waits
+            # only as long as after the end of a connection.
             if self._attempt < 0:
                 self._until = min(self._until, time.monotonic() + self._outage_seconds())
             return False
@@ -232,6 +234,7 @@ class LauncherConnection:
         try:
             self.channel.greeted(hello)
         except ProtocolError:
+            # The launcher claims to have received messages that were never sent.
             self._on_end()
         self._flush()
         return True

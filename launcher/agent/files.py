@@ -65,6 +65,7 @@ class _LauncherPipe(TransferStream):
 
     def _read(self) -> bytes:
         data = os.read(0, 256 * 1024)
+        # The launcher has closed the remote command, or is gone.
         if not data:
             raise EOFError
         return data
@@ -83,6 +84,7 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
 
     @functools.wraps(function)
     def run(arguments: Any) -> int:
+        """Call the function, send the launcher its result or error, and return the exit status."""
         pipe = _LauncherPipe()
         try:
             try:
@@ -91,7 +93,7 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
                 answer = FilesFailed(str(error))
             except OSError as error:
                 path = os.fsdecode(error.filename2 or error.filename or _cache_path())
-                answer = FilesFailed(f"can't write {path}: {error.strerror or error}")
+                answer = FilesFailed(f"cannot write {path}: {error.strerror or error}")
             pipe.put(answer)
             pipe.flush()
         except (BrokenPipeError, EOFError):
@@ -151,7 +153,7 @@ def _make_cache() -> None:
     except LaunchError:
         why = "there is no home folder"
     except OSError as error:
-        why = f"can't write {error.filename}: {error.strerror}"
+        why = f"cannot write {error.filename}: {error.strerror}"
     raise LaunchError(
         f"{why}; --sync FOLDER:PLACE copies to another folder, and XDG_CACHE_HOME in the environment of "
         "logins there (/etc/environment) replaces ~/.cache"
@@ -159,6 +161,11 @@ def _make_cache() -> None:
 
 
 def _run_folder(run_name: str) -> str:
+    """Return the path of the folder of a run on this host.
+
+    Raises:
+        ProtocolError: The launcher has sent a name that would lead to another folder.
+    """
     if not run_name or "/" in run_name or run_name.startswith(".") or "\0" in run_name:
         raise ProtocolError(f"{run_name!r} is not the name of a run")
     return f"{_cache_path()}/work/{run_name}"

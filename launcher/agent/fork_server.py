@@ -261,6 +261,7 @@ def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
 
 
 def _compiled(file: str) -> Any:
+    """Return the code of a Python file, compiled as if it were run by itself."""
     with open(file, "rb") as source:
         return compile(source.read(), file, "exec", dont_inherit=True)
 

@@ -125,10 +125,13 @@ class ForkServers:
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
     def _started(self, command: Preload) -> _ForkServer:
-        """Start the process of a fork server, and send it the names of the modules.
+        """Start the process of a fork server, and send it its program and the names of the modules.
+
+        Args:
+            command: The Python, its environment and the modules.
 
         Returns:
-            The fork server. It is one that was given up if its process cannot be started.
+            The fork server. If its process cannot be started, it has no link and is given up already.
         """
         from launcher.agent import fork_server  # noqa: PLC0415 - few agents need runpy and ctypes
 
@@ -222,7 +225,7 @@ class ForkServers:
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self._give_up(found, f"{start.task} can't be passed on to its process: {error.strerror}")
+            self._give_up(found, f"{start.task} cannot be passed on to its process: {error.strerror}")
             return
         os.close(writing)
         os.close(reading)

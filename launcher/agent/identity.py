@@ -197,6 +197,7 @@ def _may_be_in(pid: int, pid_namespace: str) -> bool:
 
 
 def _boot_id() -> str:
+    """Return the kernel's random id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
 

@@ -85,7 +85,7 @@ def find_script(name: str, folder: str) -> None:
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         raise NotRunnableError(f"{name!r} is a folder, not a program")
     if not os.access(script, os.R_OK):
-        raise NotRunnableError(f"{name!r} can't be read: permission denied")
+        raise NotRunnableError(f"{name!r} cannot be read: permission denied")
 
 
 def _not_there(name: str, folder: str) -> ProgramError:
@@ -170,7 +170,13 @@ def try_python(folder: str) -> NoReturn:
 
 
 def mark_environment_used(folder: str) -> None:
-    """Record that a run uses an environment, if ``launch prepare`` has made it."""
+    """Record the time at which a run uses an environment, if ``launch prepare`` has made it.
+
+    The time is that of the modification of a file in the environment.
+
+    Args:
+        folder: The folder of the environment.
+    """
     # It may belong to another user, or be one of venv or conda.
     with suppress(OSError):
         os.utime(os.path.join(folder, "environment.json"), follow_symlinks=False)

@@ -79,6 +79,7 @@ def run(
 
 
 def _patience(arguments: Mapping[str, Any]) -> Patience:
+    """Return how long the agent waits for its launcher, according to the arguments of the launcher."""
     outage = float(arguments.get("outage", MIN_OUTAGE_SECONDS))
     return Patience(lease=float(arguments.get("lease", "inf")), outage=outage)
 
@@ -168,9 +169,11 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     processes.close_inherited()
     waiting = select.poll()
     waiting.register(0, select.POLLIN)
+    # Without POLLIN, only the end of stdin was reported.
     if not waiting.poll()[0][1] & select.POLLIN:
         sys.exit(1)
     listener = listen(str(arguments["token"]))
+    # A child passes the streams to the agent like any program that connects later.
     if processes.fork() == 0:
         listener.close()
         processes.leave_to_launcher()
@@ -223,7 +226,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         agent = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
     except TimeoutError as error:
         # The launcher will try again.
-        sys.stderr.write(f"its agent can't be reached: {error}\n")
+        sys.stderr.write(f"its agent cannot be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
         if _await_end(agent_id, watchdog) is None:

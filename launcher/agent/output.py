@@ -108,6 +108,7 @@ class Outputs:
                 self._close(self._open[output], output)
 
     def _listen(self, output: int) -> None:
+        """Let the selector wake the agent when this output can be read."""
         task = self._open[output]
         self._selector.register(output, selectors.EVENT_READ, lambda: self._read(task))
 

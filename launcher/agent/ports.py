@@ -197,6 +197,7 @@ def call_side_by_side(
     results, ahead = list(late), iter(enumerate(calls))
 
     def work() -> None:
+        """Call one function after the other, as long as no other thread has called it."""
         for place, call in ahead:
             results[place] = call()
 

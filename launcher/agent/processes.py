@@ -179,10 +179,9 @@ class Process(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is a zombie, which has ended and waits for its parent to reap it.
+        """Whether the process is a zombie (Z) or dead (X), which has ended and waits to be reaped.
 
-        A process whose main thread has exited has the state of a zombie, too, but its other threads still
-        run.
+        A process of which only the main thread has exited has the state Z, too, but it still runs.
         """
         return self.state in "ZX" and self.threads <= 1
 
@@ -192,7 +191,8 @@ def read_process(pid: int) -> Optional[Process]:
     text = _of_process(_read, f"/proc/{pid}/stat")
     if text is None:
         return None
-    # The name of the program stands in parentheses, and may itself contain parentheses and spaces.
+    # See proc_pid_stat(5). The second field is the name of the program in parentheses, which may itself
+    # contain parentheses and spaces. The numbers below count from the third field.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(
         pid,

@@ -61,7 +61,7 @@ class Questions:
         except LaunchError as fault:
             on_tried(fault)
         except OSError as error:
-            why = f"the Python of the environment {venv!r} can't be tried: {why_not_started(error)}"
+            why = f"the Python of the environment {venv!r} cannot be tried: {why_not_started(error)}"
             on_tried(LaunchError(why))
 
     def ask_for_gpus(self) -> None:
@@ -114,20 +114,31 @@ class Questions:
     # ------------------------------------------------------------------ answers
 
     def _on_gpus_listed(self, answer: bytes) -> None:
+        """Send the GPUs that ``nvidia-smi`` has printed to the launcher, if there are any."""
         gpus = host.read_gpus(answer)
         if gpus:
             self._on_event(events.HostGpus("", events.now(), gpus))
 
     def _on_peers_tried(self, command: events.TryPeers, answer: bytes) -> None:
+        """Send the addresses that cannot be reached, which a child has printed, to the launcher."""
         unreachable = ports.read_unreachable(answer, command.addresses)
         self._on_event(events.PeersTried("", events.now(), unreachable))
 
     def _on_servers_checked(self, answer: bytes) -> None:
+        """Send advice to the launcher if a child has found tasks that listen on other ports."""
         if text := listening.explain(answer):
             self._on_event(events.HostNotice("", events.now(), text))
 
 
 def _on_python_tried(venv: str, folder: str, on_tried: OnEnvironmentTried, answer: bytes) -> None:
+    """Tell the one who asked whether the Python of an environment runs.
+
+    Args:
+        venv: The environment, as the user named it.
+        folder: Its folder.
+        on_tried: Called with the answer.
+        answer: What the Python has printed. It is empty if the Python does not run.
+    """
     if answer:
         lookup.mark_environment_used(folder)
         on_tried(None)

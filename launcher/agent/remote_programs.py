@@ -183,9 +183,11 @@ class Children:
             self._end_if_over(child)
 
     def _send_output(self, number: int, data: bytes) -> None:
+        """Send bytes from the stdout of a remote command to the launcher. No bytes mean its end."""
         self._connection.send(CommandData(number, data))
 
     def _report_end(self, number: int) -> None:
+        """Tell the launcher how a remote command has ended, unless the launcher has closed it."""
         child = self._commands.pop(number, None)
         if child is not None:
             errors = child.errors.decode("utf-8", "replace")

@@ -55,14 +55,17 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Report about this node, wait for the arguments of its agent, and become the agent.
+    """Report about this node, wait until the launcher wants an agent here, and become the agent.
 
-    The report is a line of JSON on stdout. The arguments are a line of JSON on stdin, which empty lines may
-    precede: those of `launcher.agent.main.serve`, and ``variables`` that describe the job. If stdin is closed
-    before, the launcher does not need the node, and this process exits with 0.
+    The report is a line of JSON on stdout. It contains the number of CPUs, the GPUs that Slurm has granted,
+    and whether this node shares files with the machine of the launcher. The launcher answers with a line of
+    JSON on stdin, which empty lines may precede: the arguments of `launcher.agent.main.serve`, and
+    ``variables`` that describe the job. If stdin is closed before, the launcher does not need the node, and
+    this process exits with 0.
 
     Args:
-        arguments: ``files``, which contains paths and their `fingerprint` on the machine of the launcher.
+        arguments: The mapping ``files``, with the `fingerprint` that each path has on the machine of the
+            launcher.
     """
     files: Mapping[str, Optional[List[Any]]] = arguments["files"]
     cpus = os.environ.get("SLURM_CPUS_ON_NODE", "")
@@ -71,7 +74,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
     }
-    # If srun is killed, stdin is not closed.
+    # If srun is killed, stdin is not closed. Then the alarm kills this process.
     signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
     _import_the_agent()

@@ -30,7 +30,7 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy")
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _MISSING_LOADER = (
-    "can't be run: the loader that it was built for is missing: was it built for another system?"
+    "cannot be run: the loader that it was built for is missing: was it built for another system?"
 )
 #: The kernel looks for the interpreter of a script in its first bytes only.
 _SHEBANG_BYTES = 256
@@ -41,8 +41,8 @@ _NOT_RUNNABLE_REASONS: Dict[Optional[int], str] = {
     errno.ENOENT: _MISSING_LOADER,
     errno.ENOTDIR: _MISSING_LOADER,
     errno.EACCES: "is not executable: chmod +x would make it so",
-    errno.ENOEXEC: "can't be run: not a program for this machine, or a script without a #! line",
-    errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
+    errno.ENOEXEC: "cannot be run: not a program for this machine, or a script without a #! line",
+    errno.E2BIG: "cannot be run: arguments and environment are larger than the kernel allows",
 }
 
 
@@ -272,7 +272,7 @@ def _enter(home: int, workdir: Optional[str]) -> None:
         if workdir is not None:
             os.chdir(os.path.expanduser(workdir))
     except (OSError, ValueError) as error:
-        why = f"can't enter the working folder {workdir!r}: {_reason(error)}"
+        why = f"cannot enter the working folder {workdir!r}: {_reason(error)}"
         raise NotRunnableError(why) from error
 
 
@@ -304,7 +304,7 @@ def _start_error(error: Exception, name: str, path: str) -> LaunchError:
     code = error.errno if isinstance(error, OSError) else None
     if code in _NOT_RUNNABLE_REASONS:
         return NotRunnableError(f"{name!r} {_fault_of_first_line(code, path) or _NOT_RUNNABLE_REASONS[code]}")
-    return LaunchError(f"{name!r} can't be started: {_reason(error)}")
+    return LaunchError(f"{name!r} cannot be started: {_reason(error)}")
 
 
 def _fault_of_first_line(code: Optional[int], path: str) -> str:
@@ -324,7 +324,7 @@ def _fault_of_first_line(code: Optional[int], path: str) -> str:
         return ""
     if code == errno.ENOEXEC and line.startswith(_BYTE_ORDER_MARK + b"#!"):
         return (
-            "can't be run: a byte order mark stands before its #! line:"
+            "cannot be run: a byte order mark stands before its #! line:"
             r" sed -i '1s/^\xEF\xBB\xBF//' FILE removes it"
         )
     words = line[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")
@@ -334,11 +334,11 @@ def _fault_of_first_line(code: Optional[int], path: str) -> str:
     interpreter = os.fsdecode(words[0])
     if interpreter.endswith("\r"):
         return (
-            f"can't be run: its first line names the interpreter {interpreter!r}, because its lines end as on"
-            r" Windows: sed -i 's/\r$//' FILE makes them end as here"
+            f"cannot be run: its first line names the interpreter {interpreter!r}, because its lines end as"
+            r" on Windows: sed -i 's/\r$//' FILE makes them end as here"
         )
-    missing = "can't be executed" if os.path.exists(interpreter) else "is missing"
-    return f"can't be run: the interpreter {interpreter!r} in its first line {missing}"
+    missing = "cannot be executed" if os.path.exists(interpreter) else "is missing"
+    return f"cannot be run: the interpreter {interpreter!r} in its first line {missing}"
 
 
 def _reason(error: Exception) -> str:

@@ -127,7 +127,7 @@ class StopProgress:
         self._begin(steps, now)
 
     def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
-        """Start the first of these steps."""
+        """Start the first of these steps. The others follow when `advance` is called in time."""
         #: The signal of the present step.
         (self.signal, seconds), *self._ahead = steps
         self._until = now + seconds
@@ -314,6 +314,7 @@ class Stopping:
             self._on_signalled(task, stop.signal, len(members))
 
     def _send_one(self, task: RunningTask, process: Process, number: int) -> None:
+        """Send a signal to one process of a task."""
         if number == signal.SIGABRT:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:

@@ -32,7 +32,7 @@ def kill(arguments: Mapping[str, Any]) -> int:
     """
     left = kill_leftovers(int(arguments["agent"]), _KILL_TIMEOUT_SECONDS)
     if left:
-        sys.stderr.write(f"processes that can't be killed: {left}\n")
+        sys.stderr.write(f"processes that cannot be killed: {left}\n")
     return 1 if left else 0
 
 

@@ -316,6 +316,7 @@ class DestinationTree:
             if size > free:
                 text = f"disk full: {byte_size(size)} are needed, and {byte_size(free)} are free"
                 raise OSError(errno.ENOSPC, text, self.top)
+        # Files that change while they are sent are sent twice.
         self._size = 2 * size + _MAX_GROWTH_BYTES
 
     def land(self, entry: FileEntry) -> None:

@@ -81,6 +81,7 @@ class Deadline:
         return now + _SECOND_CHANCE_SECONDS if now >= late_at else min(late_at, now + _MAX_POLL_SECONDS)
 
     def _late_at(self) -> float:
+        """Return when the agent counts as late, a moment after its deadline."""
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
         return until + _MAX_LATE_SECONDS
 

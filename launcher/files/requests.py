@@ -92,12 +92,12 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         return Fault(where, f"{folder!r} {fault}", _SYNC_FORM)
     name = os.path.basename(os.path.abspath(folder))
     if not name or os.path.realpath(folder) == "/":
-        return Fault(where, "'/' can't be copied", "expected a folder in it")
+        return Fault(where, "'/' cannot be copied", "expected a folder in it")
     place = remote.removeprefix("~/")
     parts = [part for part in place.split("/") if part not in ("", ".")]
     if colon and (not parts or ".." in parts or parts[0].startswith("~") or "\0" in place):
         expected = "expected a folder below the home, or /a/path"
-        return Fault(where, f"{remote!r} can't be a place on the hosts", expected)
+        return Fault(where, f"{remote!r} cannot be a place on the hosts", expected)
     one_spelling = "/" * place.startswith("/") + "/".join(parts)
     return SyncRequest(
         text, folder=os.path.realpath(folder), name=name, remote=one_spelling if colon else None

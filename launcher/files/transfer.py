@@ -518,7 +518,6 @@ def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: 
         ProtocolError: The host has sent a wrong message, or too many.
     """
     destination = result.landings[-1]
-
     for _ in range(_MAX_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):
@@ -539,6 +538,6 @@ def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: 
             try:
                 destination.land(message)
             except OSError as error:
-                text = f"{sanitize_host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
-                _note(result.failures, item, text)
+                path = sanitize_host_text(message.path)
+                _note(result.failures, item, f"{path!r} cannot be put into {item.into}: {error.strerror}")
     raise ProtocolError("too many messages")

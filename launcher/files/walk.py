@@ -92,6 +92,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
     tree, rules, unreadable = SourceTree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
     def problem(source: str, why: str) -> None:
+        """Record a path that cannot be copied, and the reason."""
         if why == SPECIAL_FILE_REASON:
             tree.left_out["as sockets, pipes or devices"].append(os.path.relpath(source, request.folder))
         else:
@@ -113,7 +114,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
         else:
             tree.entries[entry.path] = entry
     if unreadable:
-        text = f"can't be copied: {join_names(sorted(unreadable), _MAX_NAMED)}"
+        text = f"cannot be copied: {join_names(sorted(unreadable), _MAX_NAMED)}"
         advice = f"make them readable, or leave them out with a line in {request.folder}/{RULE_FILES[-1]}"
         raise JobError([Fault("--sync", text, advice)])
     return tree
@@ -206,7 +207,7 @@ def _read(path: str) -> Patterns:
     try:
         text = read_regular(path).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        fault = Fault("--sync", f"can't read {escape_controls(path)!r}: {error.strerror}")
+        fault = Fault("--sync", f"cannot read {escape_controls(path)!r}: {error.strerror}")
         raise JobError([fault]) from error
     for line in text.split("\n"):
         # Git ignores a line that is no valid pattern, too.

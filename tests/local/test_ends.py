@@ -80,7 +80,7 @@ def _pids(launch: Launch) -> dict[str, int]:
         (b"#!/no/such/interpreter -x\n", ["'/no/such/interpreter'", "missing"]),
         (b"#! /bin/sh\r\necho x\r\n", [r"'/bin/sh\r'", "sed -i"]),
         (b"\xef\xbb\xbf#!/bin/sh\necho x\n", ["byte order mark", "sed -i"]),
-        (b"#!/etc/passwd\n", ["'/etc/passwd'", "can't be executed"]),
+        (b"#!/etc/passwd\n", ["'/etc/passwd'", "cannot be executed"]),
         (b"#!/bin/sh/x\n", ["'/bin/sh/x'", "missing"]),
         (b"no program\n", ["without a #! line"]),
     ],

@@ -370,7 +370,7 @@ def test_a_program_that_can_not_be_read(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").touch(mode=0o200)
     command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
     ended = launch.start("train.py", cwd=tmp_path, command=command).wait(20)
-    assert (ended.code, "'train.py' can't be read: permission denied" in ended.err) == (126, True)
+    assert (ended.code, "'train.py' cannot be read: permission denied" in ended.err) == (126, True)
 
 
 @pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])

@@ -121,8 +121,8 @@ def test_what_is_there_is_replaced_and_no_link_followed(hosts: LocalHosts, out: 
     (out / "log").symlink_to("precious")
     result = fetch(hosts, item("log", out), item("d", out))
     assert result.failures == [
-        f"a: 'd/sub' can't be put into {out}: Not a directory",
-        f"a: 'd/sub/x' can't be put into {out}: Not a directory",
+        f"a: 'd/sub' cannot be put into {out}: Not a directory",
+        f"a: 'd/sub/x' cannot be put into {out}: Not a directory",
     ]
     assert os.listdir(tmp_path / "elsewhere") == []
     assert (out / "log").read_text() == "new" and not (out / "log").is_symlink()
@@ -141,7 +141,7 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert result.failures == [f"a: 'd/x' can't be put into {out}: File too large"]
+    assert result.failures == [f"a: 'd/x' cannot be put into {out}: File too large"]
     assert sorted(os.listdir(out / "d")) == ["y", "z"]
 
 

@@ -55,11 +55,11 @@ def test_inside(here: Path):
         (["nowhere"], ["'nowhere' is not there"]),
         ([""], ["'' is not there"]),
         (["file", "file:there"], ["'file' is not a folder"] * 2),
-        (["/"], ["'/' can't be copied"]),
+        (["/"], ["'/' cannot be copied"]),
         (
             ["src:", "src:~", "src:/", "src:.", "src:../up", "src:~other/x"],
             [
-                f"{place!r} can't be a place on the hosts"
+                f"{place!r} cannot be a place on the hosts"
                 for place in ("", "~", "/", ".", "../up", "~other/x")
             ],
         ),

@@ -282,9 +282,9 @@ def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: P
         bring(f"{folder}:some/where")
     assert snapshot(there) == {b"thesis": ("file", 0o644, b"years of work")}
     (hosts.home("a") / "file").write_text("x")
-    with pytest.raises(TransportError, match=r"a: can't write .*/file: Not a directory"):
+    with pytest.raises(TransportError, match=r"a: cannot write .*/file: Not a directory"):
         bring(f"{folder}:file")
-    with pytest.raises(TransportError, match=r"a: can't write .*/file/.*: Not a directory"):
+    with pytest.raises(TransportError, match=r"a: cannot write .*/file/.*: Not a directory"):
         bring(f"{folder}:file/below")
     for place in (".cache", ".cache/tf-launcher", ".."):
         path = os.path.realpath(hosts.home("a") / place)
@@ -297,7 +297,7 @@ def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: P
     (there / "out").mkdir()
     (there / "out/result").write_text("mine")
     (folder / "out").write_text("a file now")
-    with pytest.raises(TransportError, match=r"can't write .*where/out: Is a directory"):
+    with pytest.raises(TransportError, match=r"cannot write .*where/out: Is a directory"):
         bring(f"{folder}:some/where")
     assert (there / "out/result").read_text() == "mine"
 

@@ -185,7 +185,7 @@ def test_all_that_can_not_be_read_is_named_at_once():
         )  # fmt: skip
     assert ended.returncode == 2
     text = (
-        f"--sync: can't be copied: '{root}/closed folder' (Permission denied), '{root}/secret00' (Permission"
+        f"--sync: cannot be copied: '{root}/closed folder' (Permission denied), '{root}/secret00' (Permission"
     )
     assert text in ended.stderr
     assert "and 7 more; make them readable, or leave them out with a line in" in ended.stderr

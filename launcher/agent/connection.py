@@ -107,7 +107,7 @@ class LauncherConnection:
         self._until = self._received_at + patience.first_greeting
         #: The launcher's number of the present connection, or -1 before the first one.
         self._attempt = -1
-        #: A socket to the program whose stdin and stdout are the connection; None if they are our own.
+        #: A socket to the program whose stdin and stdout are the connection, or None if they are our own.
         self._program: Optional[socket.socket] = None
         self._peers: Optional[PeerListener] = None
         if listener is None:

@@ -601,7 +601,8 @@ def _find(base: str, path: str) -> List[Tuple[str, str]]:
 
     Returns:
         For each match, its path on this host and its path in the copy. The latter begins where the wildcards
-        of the pattern begin: ``a/model`` and ``b/model`` in this example.
+        of the pattern begin: ``a/model`` and ``b/model`` in this example. Without wildcards it is the last
+        part of the path, or empty for ``.`` and ``..``, whose content is copied.
     """
     path = _resolved(path) if path.startswith("~") else path
     whole = os.path.normpath(os.path.join(base, path))

@@ -446,9 +446,13 @@ def ordinal_of(number: int) -> int:
 
 
 def tag_of(pid: int) -> int:
-    """Return the process tag of a process, or 0 if it has none or is gone.
+    """Return the number by which `agent_of` tells which agent has started a process.
 
-    The tag is the first number in ``Max realtime timeout      5764607523034234881    unlimited    us``.
+    The tag is the soft limit RLIMIT_RTTIME, which ``/proc/PID/limits`` shows in the line
+    ``Max realtime timeout      5764607523034234881    unlimited    us``.
+
+    Returns:
+        0 if the process has no such limit or is gone.
     """
     limits: bytes = _of_process(_read, f"/proc/{pid}/limits") or b""
     fields = limits.partition(b"Max realtime timeout ")[2].split(None, 1)

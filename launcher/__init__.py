@@ -1,12 +1,13 @@
-"""Launches distributed TensorFlow jobs.
+"""The public API of the launcher for distributed TensorFlow jobs.
 
 The names in ``__all__`` are public. Each is imported when it is first used, so that a launch imports only the
-modules that it needs.
+modules that it needs. This module must not import any other module of the package by itself.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers know this name; importing it from ``typing`` takes 3 ms
+# Type checkers know this name by itself. Importing it from ``typing`` takes 3 ms.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from launcher.api.cluster import TFCluster as TFCluster
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Module -> its public names, the same as under ``TYPE_CHECKING`` above.
+#: The public names by module. They are the same as under ``TYPE_CHECKING`` above.
 _MODULES = {
     "launcher.api.cluster": "TFCluster",
     "launcher.api.parallel": "TFParallel",

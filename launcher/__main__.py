@@ -1,12 +1,18 @@
-"""The command: ``launch`` and ``python -m launcher``."""
+"""The entry point of ``launch`` and of ``python -m launcher``.
+
+It prepares the process (signals, standard streams, garbage collection), runs the command line and exits with
+its code. It must not import more than it needs: every command waits for these imports. Exit code 125 means
+that the launcher itself failed.
+"""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the half of ``signal`` that is there already
+import _signal  # type: ignore[import-not-found]  # the half of ``signal`` that Python has already loaded
 import os
 import sys
 
-# ``python -m`` puts the current folder there. The agent, a fork of this process, imports modules later.
+# ``python -m`` puts the current folder first on the path. The agent, which is a fork of this process, imports
+# modules later, and must not find files of the user there.
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
@@ -15,11 +21,15 @@ _INTERRUPTED_EXIT_CODE = 130
 
 
 def _exit_interrupted(*_: object) -> None:
-    """Ctrl-C ends a command at once, without a traceback; a running job handles it: `Interrupts`."""
+    """Exit at Ctrl-C, at once and without a traceback.
+
+    This is the signal handler of a command. While a job runs, `launcher.launch.interrupts` replaces it.
+    """
     os._exit(_INTERRUPTED_EXIT_CODE)
 
 
-# Before all other imports. A caller that ignores Ctrl-C (nohup) wants it ignored.
+# This happens before all other imports, because Ctrl-C may come during them. A caller that ignores Ctrl-C, as
+# nohup does, wants it ignored.
 _IS_COMMAND = __name__ == "__main__" or os.path.basename(sys.argv[0]) == "launch"
 if _IS_COMMAND and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _exit_interrupted)
@@ -32,17 +42,17 @@ from typing import NoReturn  # noqa: E402
 from launcher.common.text import NO_THREAD_REASON  # noqa: E402
 from launcher.threads import is_no_thread  # noqa: E402
 
-#: Exit code when the launcher itself failed.
+#: Exit code of a command in which the launcher itself failed.
 _LAUNCHER_FAILED_EXIT_CODE = 125
-#: Errors of an output that can't be written, other than a closed pipe.
+#: Errors of an output that cannot be written, other than a closed pipe.
 _UNWRITABLE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process with its exit code.
+    """Run the command line and exit with its code.
 
-    The process ends by `os._exit`: all output is written by then, and shutting down the interpreter takes
-    time.
+    The process exits by `os._exit`, because shutting down the interpreter takes time. All output is written
+    before.
     """
     if sys.platform != "linux":
         print(
@@ -51,10 +61,13 @@ def main() -> NoReturn:
             file=sys.stderr,
         )
         sys.exit(_LAUNCHER_FAILED_EXIT_CODE)
-    gc.disable()  # imports make no garbage, and the collector would take a quarter of the time
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
+    # Imports make no garbage, and the collector would take a quarter of the time.
+    gc.disable()
+    # While a process ignores SIGCHLD, the kernel keeps no exit status of its children.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _open_standard_streams()
-    # Print characters that the terminal's encoding lacks as escapes. The stream may be closed.
+    # Characters that the terminal's encoding lacks are printed as escapes. Whatever stands in for stdout may
+    # not have this method.
     getattr(sys.stdout, "reconfigure", dict)(errors="backslashreplace")
     try:
         code = _flushed(_run(sys.argv[1:]))
@@ -71,23 +84,26 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    # Python has none for a stream that was closed when it started.
+    # Python sets ``sys.stdout`` to None if the stream was closed when Python started.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the process exits
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command line, and return its exit code, even where argparse ends it or the launcher fails."""
+    """Run a command line and return its exit code.
+
+    It returns also where argparse exits, where the reader of a pipe has gone, and where the launcher fails.
+    """
     try:
-        from launcher.cli.main import main as command  # noqa: PLC0415 - if it fails: exit code 125
+        from launcher.cli.main import main as command  # noqa: PLC0415 - a failed import is caught below
 
         return command(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001 - a fault of the launcher: its traceback, and exit code 125
+    except Exception as error:  # noqa: BLE001 - any fault of the launcher leads to exit code 125
         if isinstance(error, OSError) and error.errno in _UNWRITABLE_ERRORS and error.filename is None:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
@@ -101,13 +117,20 @@ def _run(argv: list[str]) -> int:
 
 def _report_unwritable(error: Exception) -> None:
     try:
-        os.write(2, f"launch: can't write the output: {error}\n".encode())
-    except OSError:  # stderr can't be written either
+        os.write(2, f"launch: cannot write the output: {error}\n".encode())
+    except OSError:  # stderr cannot be written either
         return
 
 
 def _flushed(code: int) -> int:
-    """Flush the standard streams; exit code 0 becomes 125 if that fails."""
+    """Flush the standard streams and return the exit code of the command.
+
+    Args:
+        code: The exit code so far.
+
+    Returns:
+        The same code, but 125 instead of 0 if output could not be written. A closed pipe is no failure.
+    """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

@@ -1,8 +1,9 @@
-"""The loop of a launch: it calls functions when descriptors are ready, at times, and for other threads.
+"""The event loop of a launch.
 
-It runs in the main thread, and drives all links of a launch: a link is a state machine over a descriptor.
-While files are copied, before and after the job, the same loop runs. Threads do only what blocks: logins, and
-starts of commands.
+It calls functions when descriptors are ready, at given times, and on behalf of other threads. It runs in the
+main thread and drives all links to agents, each of which is a state machine over a descriptor. The same loop
+runs while files are copied before and after the job. A function that it calls must never block: logins and
+starts of commands run in threads (`EventLoop.run_in_thread`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from launcher.threads import new_pool
 
-if TYPE_CHECKING:  # with logging and queue: 15 ms
+if TYPE_CHECKING:  # These import logging and queue, which takes 15 ms.
     from concurrent.futures import Future
 
     from _typeshed import FileDescriptorLike
@@ -28,32 +29,37 @@ if TYPE_CHECKING:  # with logging and queue: 15 ms
 
 _T = TypeVar("_T")
 _Function = Callable[[], object]
-#: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
+#: Many threads may wait at the same time, each for a host that does not answer.
 _MAX_THREADS = 128
-#: Seconds until a thread is started again, if this system starts none now.
+#: The pause before another try to start a thread where the system starts none now.
 _NO_THREAD_PAUSE_SECONDS = 0.2
-#: Seconds to wait for the rest of a message, see `EventLoop.await_rest`.
+#: How long the rest of a message may take to arrive, see `EventLoop.await_rest`.
 _REST_SECONDS = 0.001
 
 
 def await_readable(file: FileDescriptorLike, seconds: float) -> None:
-    """Wait until something can be read from a descriptor, or it is at its end.
+    """Wait until something can be read from a descriptor, or its other end is closed.
 
     Args:
-        file: the descriptor; it may be above 1023.
-        seconds: the time limit.
+        file: The descriptor. Numbers above 1023, which `select.select` refuses, are allowed.
+        seconds: The longest time to wait.
     """
     poll = select.poll()
     poll.register(file, select.POLLIN)
     poll.poll(max(0.0, seconds) * 1000 + 1)
 
 
-#: Bytes of freed memory that the process keeps at least, see `mallopt`: M_MMAP_THRESHOLD.
+#: The size of a block by which glibc is made to keep freed memory (mallopt(3), M_MMAP_THRESHOLD).
 _KEPT_BYTES = 2 << 20
 
 
 class TimerHandle:
-    """A function that is called at a time (monotonic seconds)."""
+    """A function that the loop calls at a given time, which `EventLoop.call_at` returns for `cancel`.
+
+    Args:
+        due: The time of the call in monotonic seconds.
+        function: The function, without arguments.
+    """
 
     __slots__ = ("due", "function")
 
@@ -65,22 +71,23 @@ class TimerHandle:
         return self.due < other.due
 
     def cancel(self) -> None:
-        """Do not call the function."""
+        """Prevent the call. After the call this does nothing."""
         self.function = None
 
 
 class EventLoop:
-    """Calls functions, one after the other, in the thread that made it. Other threads may use `call_soon`.
+    """An event loop that calls functions one after the other, in the thread that made it.
 
-    A context: leaving it waits for work that has begun.
+    Other threads may use only `call_soon`. The loop is a context manager: leaving it waits for the functions
+    that still run in threads.
     """
 
     def __init__(self) -> None:
-        # From the first large block that is freed on, glibc keeps that much memory for the next ones. Without
-        # it each read of output would get its memory from the kernel, and give it back.
+        # Once a large block was freed, glibc keeps that much memory for later blocks. Without this, each read
+        # of output would get its memory from the kernel and return it.
         bytes(_KEPT_BYTES)
         self._selector = selectors.DefaultSelector()
-        #: What is called when a descriptor is readable, and writable.
+        #: By descriptor: the function to call when it is readable, and the one for writable.
         self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}
         self._timers: list[TimerHandle] = []
         self._calls: deque[_Function] = deque()
@@ -102,12 +109,18 @@ class EventLoop:
             os.close(self._wake)
             self._wake = -1
 
-    # ------------------------------------------------------------------ what is called
+    # ------------------------------------------------------------------ requests for calls
 
     def watch(self, fd: int, read: _Function | None = None, write: _Function | None = None) -> None:
-        """Call functions while a descriptor is readable, and writable. Without functions, stop watching it.
+        """Call functions in each turn in which a descriptor is ready.
 
-        Call it before the descriptor is closed.
+        The functions replace those of an earlier call for the descriptor. Without functions the loop stops
+        watching the descriptor, which must happen before it is closed.
+
+        Args:
+            fd: The descriptor.
+            read: The function to call while it is readable.
+            write: The function to call while it is writable.
         """
         events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
         known = self._watched.pop(fd, None)
@@ -121,13 +134,17 @@ class EventLoop:
             self._selector.modify(fd, events)
 
     def call_at(self, due: float, function: _Function) -> TimerHandle:
-        """Call a function at a time (monotonic seconds)."""
+        """Call a function at a given time, in monotonic seconds.
+
+        Returns:
+            The handle that cancels the call.
+        """
         timer = TimerHandle(due, function)
         heapq.heappush(self._timers, timer)
         return timer
 
     def call_soon(self, function: _Function) -> None:
-        """Call a function in the next turn. Any thread may ask for that."""
+        """Call a function in the next turn. Any thread may use this."""
         self._calls.append(function)
         if threading.get_ident() != self._thread:
             with self._lock:
@@ -135,11 +152,19 @@ class EventLoop:
                     os.eventfd_write(self._wake, 1)
 
     def await_rest(self) -> None:
-        """Begin the next turn `_REST_SECONDS` later, because only a part of a message has come."""
+        """Delay the next turn a little, because only a part of a message has arrived.
+
+        The sender is still writing. A turn for each small piece would cost more CPU time than one for all.
+        """
         self._rest_comes = True
 
     def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
-        """Call a function that blocks in another thread, then ``done`` in this one."""
+        """Call a function that blocks in another thread.
+
+        Args:
+            function: The function, without arguments.
+            done: Called afterwards by the loop, with the future that contains the result or the exception.
+        """
         if self._pool is None:
             self._pool = new_pool(_MAX_THREADS, "work")
         future = self._pool.begin(function)
@@ -147,42 +172,52 @@ class EventLoop:
         future.add_done_callback(lambda _: self.call_soon(lambda: done(future)))
 
     def _await_thread(self) -> None:
-        """Try again later if this system starts no thread now: a job goes on meanwhile."""
+        """Try again later if the system starts no thread now, so that the job continues in the meantime."""
         if self._pool is not None and not self._pool.can_work():
             self.call_at(time.monotonic() + _NO_THREAD_PAUSE_SECONDS, self._await_thread)
 
     # ------------------------------------------------------------------ turns
 
     def run_once(self, seconds: float | None = None) -> None:
-        """Wait for so long at most, and call what is due.
+        """Run one turn: wait for something to do, and call the functions that are due.
 
         Args:
-            seconds: ``None``: until something is due.
+            seconds: The longest time to wait. None waits until something is due.
         """
         if self._rest_comes:
             self._rest_comes = False
             time.sleep(_REST_SECONDS)
         ready = self._selector.select(self._seconds_to_wait(seconds))
-        for key, events in ready:  # a function may end the watching of another descriptor
+        for key, events in ready:
+            # A function may stop the watching of any descriptor, so each is looked up when its turn comes.
             read, write = self._watched.get(key.fd, (None, None))
             if read is not None and events & selectors.EVENT_READ:
                 read()
                 read, write = self._watched.get(key.fd, (None, None))
             if write is not None and events & selectors.EVENT_WRITE:
                 write()
-            self._call()  # so that a command is not sent later because other hosts print much
+            # Commands to hosts must not wait until the output of all other hosts was read.
+            self._call()
         for timer in self._due():
             if timer.function is not None:
                 timer.function()
         self._call()
 
     def _call(self) -> None:
-        """Call what was asked for; what that asks for is called later."""
+        """Call the functions of `call_soon`. Those that they ask for have to wait for the next time."""
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Run turns until a condition is true, for so long at most. Returns whether it is true."""
+        """Run turns until a condition is true or the time is over.
+
+        Args:
+            condition: Checked before each turn.
+            seconds: The longest time to run.
+
+        Returns:
+            Whether the condition is true.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             left = deadline - time.monotonic()
@@ -192,13 +227,17 @@ class EventLoop:
         return True
 
     def _due(self) -> list[TimerHandle]:
-        """Remove and return the timers whose time has come: a function may set another one."""
+        """Remove and return the timers that are due.
+
+        All are removed before any is called, because the function of a timer may set another timer.
+        """
         now, due = time.monotonic(), []
         while self._timers and self._timers[0].due <= now:
             due.append(heapq.heappop(self._timers))
         return due
 
     def _seconds_to_wait(self, seconds: float | None) -> float | None:
+        """Return how long a turn may wait for descriptors: until the next call or timer, or ``seconds``."""
         if self._calls:
             return 0.0
         while self._timers and self._timers[0].function is None:

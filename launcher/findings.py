@@ -1,4 +1,8 @@
-"""The findings of ``launch check``: the faults of a set of hosts, from their reports. Pure."""
+"""Decides which faults a set of hosts has, from the reports of the hosts.
+
+``launch check`` calls `findings` with the results of its inspection, and a launch calls `findings_of_agents`
+with what its agents say anyway. This module is pure: it must not do any input or output.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,18 @@ from launcher.common.record import Record, replace
 from launcher.common.text import byte_size, duration, join_names, last_line, sanitize_host_text
 from launcher.job import Host, is_loopback
 
-#: A job on these hosts will fail, or do something else than was asked for; or it may.
+#: The severity of a fault with which a job will fail, or will do something else than the user asked for.
 PROBLEM = "problem"
+#: The severity of a fault with which a job may fail.
 WARNING = "warning"
-#: Seconds that a clock may be off: above the first a warning; above the second certificates and locks fail.
+#: A clock that is further off leads to a warning.
 _ODD_CLOCK_SECONDS = 1.0
+#: With a clock that is further off, certificates and locks fail.
 _WRONG_CLOCK_SECONDS = 30.0
-#: Bytes of disk and memory below which a job probably fails.
+#: With less disk or memory than this a job probably fails.
 _MIN_FREE_BYTES = 1_000_000_000
 _ADDRESS_ADVICE = "write an address that all hosts can use as `address:` into the hostfile"
-#: By the result of a connection.
+#: What to do about a failed connection, by `ReachResult.result`.
 _ADVICE_BY_RESULT = {
     "refused": "a firewall rejects it, or the address leads to another machine: look at both",
     "timed out": "a firewall drops it, or the hosts have no route: tasks use ports of the range in "
@@ -30,41 +36,41 @@ _ADVICE_BY_RESULT = {
     "into the hostfile",
     "cut off": "a firewall or a proxy closes the connections",
 }
-#: What a folder is, and how the hostfile names another.
+#: By the key in a report: how messages call the folder, and the setting of the hostfile that names another.
 _FOLDER_NAMES = {
     "workdir": ("its working folder", "`workdir:`"),
     "tmp": ("its folder for temporary files", "`env: {TMPDIR: ...}`"),
 }
-_PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}
+_PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "cannot be run"}
 
 
 class Finding(Record):
-    """A fault that the check found."""
+    """A fault of one host, or the same fault of several hosts."""
 
     #: `PROBLEM` or `WARNING`.
     severity: str
-    #: The subject, for programs: ``address``, ``name``, ``unreachable``, ``python``, ``clock``, ...
+    #: A word that programs can compare: ``address``, ``name``, ``unreachable``, ``python``, ``clock``, ...
     kind: str
-    #: The hosts concerned, in the order of the inventory.
+    #: The names of the hosts, in the order in which the user listed them.
     hosts: tuple[str, ...]
-    #: The fault.
+    #: What is wrong, as a part of a sentence about the hosts.
     seen: str
-    #: A remedy; may be empty.
+    #: What to do about it. It may be empty.
     advice: str = ""
 
 
 class Folder(Record):
-    """A folder of a host."""
+    """What a host reports about one of its folders."""
 
     path: str
-    #: Bytes; ``None``: not known.
+    #: The free space in bytes, or None if it is unknown.
     free: int | None
-    #: Why it can't be written; may be empty.
+    #: Why the folder cannot be written. It is empty if it can.
     why: str
 
 
 class Gpu(Record):
-    """A line of ``nvidia-smi``."""
+    """One GPU as ``nvidia-smi`` lists it."""
 
     index: str
     uuid: str
@@ -81,55 +87,71 @@ class Gpus(Record):
 
 
 class TaskPython(Record):
-    """The Python of the tasks; the versions are those of packages that it would import."""
+    """The Python that would run the tasks of a host, and the versions of packages that it would import."""
 
+    #: The Python as the user or launch names it.
     asked: str
+    #: Where it was found.
     path: str
-    #: As of `Gpus`.
+    #: The result of running it: ``ok``, ``missing``, ``failed`` or ``slow``.
     state: str
+    #: What it printed.
     output: str
     version: str = ""
+    #: The version of TensorFlow, or None if it is not installed. The same holds for the next two.
     tensorflow: str | None = None
     keras: str | None = None
     tf_keras: str | None = None
 
 
 class HostInspection(Record):
-    """See `launcher.agent.checks`."""
+    """The answer of `launcher.agent.checks`, which inspects one host for ``launch check``."""
 
-    #: What an agent reports, too.
+    #: The same facts that an agent reports when it starts.
     agent: HostFacts
+    #: Bytes of available memory, or None if they are unknown.
     available: int | None
+    #: The folders that tasks write to, by the keys of `_FOLDER_NAMES`.
     folders: Mapping[str, Folder]
+    #: Environment variables of the agent that matter to tasks.
     environment: Mapping[str, str]
     gpus: Gpus
     task_python: TaskPython
 
 
 class HostCheck(Record):
-    """What a host reports about itself."""
+    """A host that was inspected, with what it reported about itself."""
 
     host: Host
     facts: HostInspection
-    #: Seconds by which its clock is ahead of this machine's.
+    #: How many seconds its clock is ahead of this machine's clock.
     clock: float
 
     def version(self, package: str) -> str:
-        """The version of a package that the tasks' Python would import; empty: it is not installed."""
+        """Return the version of a package that the Python of the tasks would import.
+
+        Args:
+            package: ``tensorflow``, ``keras`` or ``tf_keras``, or ``version`` for Python itself.
+
+        Returns:
+            The version. It is empty if the package is not installed.
+        """
         return getattr(self.facts.task_python, package) or ""
 
 
 class ReachResult(Record):
-    """A connection from a host to the port of a host."""
+    """The result of one connection that a host tried to make to a port on another host or on itself."""
 
+    #: The name of the host that tried to connect.
     source: str
+    #: The name of the host to which it connected.
     target: str
     #: ``ok``, ``refused``, ``timed out``, ``no route``, ``unknown name``, ``another program``, ``cut off`` or
     #: ``failed``.
     result: str
-    #: The error, as the source's system names it.
+    #: The error in the words of the source's system.
     why: str = ""
-    #: The numeric address that the target's name has at the source; empty: none.
+    #: The numeric address to which the source resolves the target's name. It is empty if it cannot.
     address: str = ""
 
 
@@ -139,13 +161,13 @@ def findings(
     pairs: Sequence[ReachResult],
     more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """All findings, the worst first.
+    """Return all findings of ``launch check``, problems before warnings.
 
     Args:
-        hosts: the inventory, with the hosts that could not be checked.
-        reports: of the hosts that answered.
-        pairs: the connections between them.
-        more: findings of the allocation.
+        hosts: All hosts, including those that could not be inspected.
+        reports: The reports of the hosts that answered.
+        pairs: The results of the connections between these hosts.
+        more: Findings about the allocation, which the backend made.
     """
     facts = {report.host.name: report.facts.agent for report in reports}
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
@@ -156,11 +178,13 @@ def findings(
 
 
 def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
-    """The findings from the facts of the agents, before a launch: they cost nothing.
+    """Return what is wrong with the hosts of a launch, judged by the facts that their agents report anyway.
+
+    A launch can warn about these before its tasks start, without asking the hosts anything.
 
     Args:
-        hosts: of the tasks.
-        facts: of each host.
+        hosts: The hosts on which tasks will run.
+        facts: What the agent of each host reported, by the name of the host.
     """
     same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
     pythons = _python_versions({name: facts[name].python for name in same})
@@ -168,13 +192,13 @@ def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) ->
 
 
 def _runs_its_agent(host: Host) -> bool:
-    """Whether the Python of its tasks also runs its agent."""
+    """Return whether the tasks of a host run with the same Python as its agent."""
     relative = host.python is not None and "/" in host.python and host.python[0] not in "/~"
     return host.venv is None and not relative
 
 
 def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, ...]:
-    """The worst first; a finding of several hosts stands once."""
+    """Return problems before warnings, and join findings that differ only in their hosts."""
     order = {host.name: number for number, host in enumerate(hosts)}
     same: dict[Finding, set[str]] = defaultdict(set)
     for finding in found:
@@ -187,7 +211,7 @@ def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, .
 
 
 def _as_address(text: str) -> str:
-    """A numeric address in its usual form, ``fd00::1``; empty: it is a name."""
+    """Return a numeric address in its usual form, such as ``fd00::1``. For a name the result is empty."""
     try:
         return str(ip_address(text.strip("[]")))
     except ValueError:
@@ -195,12 +219,16 @@ def _as_address(text: str) -> str:
 
 
 def _own(facts: HostFacts) -> set[str]:
-    """The addresses of a host's interfaces."""
+    """Return the addresses of a host's own interfaces."""
     return set(map(_as_address, facts.addresses))
 
 
 def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """Addresses in the inventory that lead elsewhere; a list of this machine alone is right."""
+    """Yield the faults of addresses that lead to another host than the one the user meant.
+
+    A loopback address is a fault only if some hosts have another address: if all have one, all tasks run on
+    this machine.
+    """
     by_address: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
         address = _as_address(host.shown_address)
@@ -222,7 +250,11 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterato
 def _pairs(
     pairs: Sequence[ReachResult], hosts: Sequence[Host], facts: Mapping[str, HostFacts]
 ) -> Iterator[Finding]:
-    """Connections that fail: a finding for each wrong name, and for each host and way of failing."""
+    """Yield the faults of failed connections.
+
+    There is one finding for each name that a host resolves wrongly. All other failures are grouped by the
+    host that tried to connect and the way in which it failed.
+    """
     names = {host.name: host.shown_address for host in hosts}
     failed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pair in pairs:
@@ -232,7 +264,7 @@ def _pairs(
         owners = [host for host in facts if address in _own(facts[host])]
         wrong = ""
         if pair.result == "unknown name":
-            wrong = f"{name} can't be resolved: {pair.why}"
+            wrong = f"{name} cannot be resolved: {pair.why}"
         elif is_loopback(address) and pair.source != pair.target:
             wrong = f"{name} means {address} there, the host itself"
         elif owners and pair.target not in owners:
@@ -253,7 +285,7 @@ def _pairs(
 
 
 def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
-    """Missing Pythons and TensorFlows, and versions that differ."""
+    """Yield the faults of hosts without a usable Python or TensorFlow, or with versions that differ."""
     usable = []
     for report in reports:
         python = report.facts.task_python
@@ -282,7 +314,7 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
 
 
 def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
-    """Python versions that differ in more than the last number."""
+    """Yield the faults of Python versions that differ from the usual one in more than the last number."""
     for version, names, usual in _odd({host: _minor(version) for host, version in versions.items()}):
         advice = "one may not read what another pickles; one `python:` or `venv:` for all avoids it"
         seen = f"Python {version}, the others have {usual}"
@@ -290,7 +322,14 @@ def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _odd(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Each value that is not the usual one, the hosts that have it, and the usual one."""
+    """Yield each value that differs from the most frequent one.
+
+    Args:
+        values: A value for each host, by the name of the host.
+
+    Yields:
+        The value, the names of the hosts with this value, and the most frequent value.
+    """
     all_values = list(values.values())
     usual = max(dict.fromkeys(all_values), key=all_values.count, default="")
     for value in dict.fromkeys(all_values):
@@ -299,15 +338,18 @@ def _odd(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]
 
 
 def _minor(version: str) -> str:
-    """``3.11`` of ``3.11.7``."""
+    """Return the first two numbers of a version: ``3.11`` for ``3.11.7``."""
     return ".".join(version.split(".")[:2])
 
 
-# ---------------------------------------------------------------------- clocks, room, GPUs
+# ---------------------------------------------------------------------- clocks, disks, memory, GPUs
 
 
 def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
-    """Clocks that are off from most others, this machine's among them."""
+    """Yield the faults of clocks that differ from the median of all clocks, this machine's included.
+
+    With a single host, its clock is compared with this machine's.
+    """
     times = sorted([report.clock for report in reports] + [0.0])
     usual, others = (times[len(times) // 2], "the others") if len(reports) > 1 else (0.0, "this machine's")
     for report in reports:
@@ -320,13 +362,14 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
 
 
 def _resources(report: HostCheck) -> Iterator[Finding]:
+    """Yield the faults of a host whose folders cannot be written, or that is short of disk or memory."""
     here = (report.host.name,)
     for name, (what, key) in _FOLDER_NAMES.items():
         if (folder := report.facts.folders.get(name)) is None:
             continue
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:
-            seen = f"{where} can't be written: {folder.why}"
+            seen = f"{where} cannot be written: {folder.why}"
             advice = f"free space there, correct it, or use another: {key} in the hostfile"
             yield Finding(PROBLEM, "disk", here, seen=seen, advice=advice)
         elif free is not None and free < _MIN_FREE_BYTES:
@@ -339,7 +382,7 @@ def _resources(report: HostCheck) -> Iterator[Finding]:
 
 
 def _gpus(report: HostCheck) -> Iterator[Finding]:
-    """The GPUs of the hostfile against those of ``nvidia-smi``."""
+    """Yield the faults of GPUs: ``nvidia-smi`` fails, or does not list a GPU that the hostfile names."""
     here, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
     absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus.list)]
     if gpus.state in ("failed", "slow"):
@@ -353,7 +396,13 @@ def _gpus(report: HostCheck) -> Iterator[Finding]:
 
 
 def _has_gpu(gpu: str, there: Sequence[Gpu]) -> bool:
-    """Whether a GPU, an index or the beginning of a UUID, is listed; true for parts of GPUs (MIG)."""
+    """Return whether a GPU of the hostfile is among those of ``nvidia-smi``.
+
+    Args:
+        gpu: An index, or the beginning of a UUID. A part of a GPU (MIG) always counts as there, because
+            ``nvidia-smi`` lists whole GPUs only.
+        there: The GPUs that ``nvidia-smi`` lists.
+    """
     uuid = gpu.startswith("GPU-")
     return gpu.startswith("MIG") or any(
         gpu == found.index or (uuid and found.uuid.startswith(gpu)) for found in there

@@ -1,12 +1,16 @@
-"""A command line that runs `launch` itself, from another process or on another machine."""
+"""The command line that runs ``launch`` itself in another process.
+
+The Python API starts its launchers by it, and Slurm and Kubernetes start the launchers of submitted jobs. It
+must not depend on an installed script, because launch also runs from a folder that is on no path.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-#: Runs the launcher of the folder that is its first argument. The current folder is not on its ``sys.path``,
-#: and it handles Ctrl-C and the other stop signals even where this process ignores them.
+#: Python code that runs the launcher from the folder in its first argument. It takes the current folder off
+#: the path, and resets all signals, because a child inherits the signals that this process ignores.
 START_CODE = """\
 import sys
 if sys.path[:1] == [""]:
@@ -20,10 +24,10 @@ for name in ("HUP", "QUIT", "USR1", "USR2", "TERM", "CHLD", "XCPU", "PWR"):
 from launcher.__main__ import main
 main()
 """
-#: The folder of the package, for the path of a Python.
+#: The folder that contains the package.
 PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
 
 
 def launch_command(*argv: str) -> list[str]:
-    """The command line that runs ``launch`` with these arguments."""
+    """Return the command line that runs ``launch`` with these arguments, for `subprocess`."""
     return [sys.executable, "-c", START_CODE, PACKAGE_FOLDER, *argv]

@@ -1,4 +1,8 @@
-"""Records of a job: its roles, tasks and hosts, the placement and the plan."""
+"""The records that describe a job: its hosts, roles and policy, the placement, the plan and the run's files.
+
+`launcher.config` reads them from the user's input, `launcher.scheduler` computes placement and plan, and all
+other packages of the launcher use them. Agents do not have this module. It is pure: it opens no file.
+"""
 
 import enum
 import re
@@ -7,132 +11,140 @@ from collections.abc import Mapping, Sequence
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.record import Record, replace
 
-#: The variable with the output folder of a task, if it has one.
+#: The environment variable with the output folder of a task, if it has one.
 OUTPUT_DIR_VARIABLE = "OUTPUT_DIR"
-#: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
+#: The environment variable with the ``host:port`` on a task's host that leads to a socket on the launcher's
+#: machine.
 RELAY_VARIABLE = "LAUNCH_RELAY"
-#: The variable by which a launcher in the job of a cluster's queue knows the folder of its run.
+#: The environment variable by which a launcher that a cluster's queue has started knows the folder of its
+#: run.
 RUN_FOLDER_VARIABLE = "LAUNCH_RUN_FOLDER"
-#: Variables with a value of its own for each task; users can't set them.
+#: Environment variables whose value launch sets for each task. Users cannot set them.
 RESERVED_VARIABLES = (
     "TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", "LAUNCH_ATTEMPT", TASK_MARK,
 )  # fmt: skip
 
 
 class Host(Record):
-    """One machine of the inventory, as the user wrote it.
+    """A machine, container or pod on which tasks can run, as the user or the backend named it.
 
-    ``None``, and an empty tuple of roles, variables or labels, mean that the user gave none.
+    None, and an empty tuple of roles, variables or labels, mean that the user set none.
     """
 
-    #: The name or address to connect to, as written.
+    #: The name or address to which the launcher connects, as the user wrote it.
     name: str
-    #: The address that other tasks connect to; ``None``: the name.
+    #: The address to which other tasks connect, or None if that is the name.
     address: str | None = None
-    #: Login user and port of its ssh server.
+    #: The user to log in as.
     user: str | None = None
+    #: The port of its ssh server.
     port: int | None = None
-    #: Number of tasks that it takes before other hosts are used; number of tasks that it takes at most.
+    #: How many tasks it accepts before other hosts are used.
     slots: int | None = None
+    #: How many tasks it accepts at most.
     max_slots: int | None = None
-    #: Ids of the GPUs that tasks may use, as in ``CUDA_VISIBLE_DEVICES``; ``()``: the host has no GPU.
+    #: Ids of the GPUs that tasks may use, as in ``CUDA_VISIBLE_DEVICES``. An empty tuple means no GPU.
     gpus: tuple[str, ...] | None = None
-    #: Only tasks of these roles run here; empty: any.
+    #: The roles whose tasks may run on it. Empty means all roles.
     roles: tuple[str, ...] = ()
-    #: The Python that runs ``.py`` programs here.
+    #: The Python that runs ``.py`` programs on it.
     python: str | None = None
-    #: The environment of the tasks: its folder, or its name, see `launcher.agent.lookup`.
+    #: The Python environment of its tasks: a folder, or a name that `launcher.agent.lookup` finds.
     venv: str | None = None
-    #: The folder that tasks run in.
+    #: The working folder of its tasks.
     workdir: str | None = None
-    #: Environment of every task here, ``(name, value)`` pairs in the order written.
+    #: Environment variables of all its tasks as ``(name, value)`` pairs, in the order in which they were
+    #: written.
     env: tuple[tuple[str, str], ...] = ()
-    #: Labels by which roles select hosts: ``fast`` or ``zone=a``.
+    #: Labels by which roles select hosts, such as ``fast`` or ``zone=a``.
     labels: tuple[str, ...] = ()
-    #: Only tasks of a lost host run here.
+    #: Whether it runs no tasks until another host is lost, and then those of the lost host.
     spare: bool = False
-    #: The machine that the host is on, a pod of a cluster; empty: it is a machine, or it is not known.
+    #: The machine under a host that is a pod. It is empty if it is unknown, or if the host is a machine
+    #: itself.
     node: str = ""
-    #: ``file:line`` where the user wrote it, for messages; empty: in no file.
+    #: ``file:line`` where the user wrote it, for messages. It is empty for hosts from no file.
     source: str = ""
 
     @property
     def shown_address(self) -> str:
-        """The address that other tasks connect to: ``address``, else the name."""
+        """The address to which other tasks connect: ``address`` if the user set one, else the name."""
         return self.name if self.address is None else self.address
 
     def at(self, port: int) -> str:
-        """``host:port`` for other tasks, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+        """Return ``host:port`` for other tasks, with an IPv6 address in brackets (RFC 3986, 3.2.2)."""
         name = self.shown_address
         return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
 
 
-#: Names and addresses that mean the machine itself on every machine.
+#: Names and addresses by which every machine means itself.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(name: str) -> bool:
-    """Whether ``name`` means "this machine" on every machine (``localhost``, ``127.x.y.z``, ``::1``)."""
+    """Return whether every machine means itself by a name: ``localhost``, ``127.x.y.z`` or ``::1``."""
     return name in LOOPBACK_NAMES or (name.startswith("127.") and name.replace(".", "").isdigit())
 
 
-#: Roles that never exit: launch stops them when the job is done.
+#: Roles whose tasks never exit by themselves. launch stops them when the job is done.
 SERVICE_ROLES = ("ps", "evaluator")
 
-#: Roles whose end ends the job. ``master`` is the chief of TensorFlow 1.
+#: Roles with which the job is done when they exit. ``master`` is the chief of TensorFlow 1.
 CHIEF_ROLES = ("chief", "master")
 
-#: Roles of which TensorFlow accepts at most one task.
+#: Roles for which TensorFlow accepts at most one task.
 SINGLE_ROLES = (*CHIEF_ROLES, "evaluator")
 
-#: Largest number of tasks of a role.
+#: The largest number of tasks in a role.
 MAX_TASKS = 10_000
 
 
 class ProgramKind(enum.Enum):
-    """How a program is started."""
+    """The way in which a program is started."""
 
-    SCRIPT = "script"  #: a ``.py`` file, run with the task's Python
-    MODULE = "module"  #: ``python -m NAME``
-    CODE = "code"  #: ``python -c NAME``: the name is the code
-    EXECUTABLE = "executable"  #: any other program, looked up along ``PATH``
+    SCRIPT = "script"  #: A ``.py`` file, which the task's Python runs.
+    MODULE = "module"  #: ``python -m NAME``.
+    CODE = "code"  #: ``python -c NAME``, where the name is the code itself.
+    EXECUTABLE = "executable"  #: Any other program, looked up along ``PATH``.
 
 
-#: Options of Python -> the kind of program, and the argument that follows, for messages.
+#: By the option of Python: the kind of program, and what messages call the argument that follows.
 _PYTHON_OPTIONS = {
     "-m": (ProgramKind.MODULE, "the name of a module"),
     "-c": (ProgramKind.CODE, "Python code"),
 }
 
 
-#: A word of a command that runs Python: the interpreter, or a script. A module of its own name is none.
+#: Matches an argument that names a Python interpreter or a script, also inside a command of a shell.
 _PYTHON_WORD = r"(?:^|[\s/;&|(])(?:python[\d.]*|[\w./-]+\.py)(?:$|[\s;&|)])"
 
 
 class Program(Record):
-    """A task's program: ``name`` is a script, module, executable or code; ``args`` may have placeholders."""
+    """The program that a task runs, with its arguments."""
 
     kind: ProgramKind
+    #: The path of the script or executable, the name of the module, or the code.
     name: str
+    #: The arguments, which may contain placeholders such as ``{task_index}``.
     args: tuple[str, ...] = ()
 
     @property
     def runs_python(self) -> bool:
-        """Whether its words say that it runs Python: ``sh -c 'exec python train.py'`` does, too."""
+        """Whether the command line shows that it runs Python, as ``sh -c 'exec python train.py'`` does."""
         if self.kind is not ProgramKind.EXECUTABLE:
             return True
         return any(re.search(_PYTHON_WORD, word) for word in (self.name, *self.args))
 
     @classmethod
     def of(cls, command: Sequence[str]) -> "Program":
-        """The program of a command line.
+        """Return the program that a user wrote as a command line.
 
         Args:
             command: ``["train.py", ...]``, ``["-m", "MODULE", ...]``, ``["-c", "CODE", ...]`` or
                 ``["EXECUTABLE", ...]``.
 
         Raises:
-            ValueError: it names no program; the text is ``expected ...``.
+            ValueError: The command names no program. The text says what was expected.
         """
         if not command or not command[0]:
             raise ValueError("expected a program: FILE.py, -m MODULE, -c CODE or an executable")
@@ -146,55 +158,63 @@ class Program(Record):
 
 
 class Role(Record):
-    """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
+    """A group of tasks that run the same program, such as ``ps``, ``worker`` or ``chief``.
+
+    Where a field is None, the setting of the whole job applies.
+    """
 
     name: str
+    #: The number of tasks.
     count: int
     program: Program
-    #: ``(name, value)`` pairs added to the environment of its tasks.
+    #: Environment variables of its tasks as ``(name, value)`` pairs.
     env: tuple[tuple[str, str], ...] = ()
-    #: GPUs for each task; ``None``: an equal share of the host's GPUs.
+    #: The number of GPUs for each task. With None the tasks of a host share its GPUs equally.
     gpus: int | None = None
-    #: Names of the hosts that its tasks may run on, and labels that such a host must have; empty: any.
+    #: Names of the hosts on which its tasks may run. Empty means any host.
     hosts: tuple[str, ...] = ()
+    #: Labels that a host must have to run its tasks.
     labels: tuple[str, ...] = ()
-    #: Its tasks never exit: they are stopped, and succeed, when the job is done.
+    #: Whether its tasks never exit by themselves. They are stopped when the job is done, which is a success.
     service: bool = False
-    #: Seconds that its tasks have to finish after the job is done; ``None``: not given.
+    #: How many seconds its tasks may still run after the job is done. None means that the user set no time.
     drain: float | None = None
-    #: It serves the job (TensorBoard): a service whose end, also a failure, has no effect on the job.
+    #: Whether it only accompanies the job, as TensorBoard does. Its failures have no effect on the job.
     sidecar: bool = False
-    #: The folder that its tasks run in; ``None``: the host's or the job's.
+    #: The working folder of its tasks. With None it is that of the host or of the job.
     workdir: str | None = None
-    #: What starts again when one of its tasks fails: ``never``, ``task``, ``job``; ``None``: as for the job.
+    #: What starts again when one of its tasks fails: ``never``, ``task`` or ``job``.
     restart: str | None = None
-    #: Exit codes after which its tasks start again; a signal N counts as 128 + N. ``None``: all.
+    #: Exit codes after which its tasks start again, where a signal N counts as 128 + N. None means all codes.
     retryable: tuple[range, ...] | None = None
-    #: Append the classic flags to its arguments; ``None``: as for the job, but not for a sidecar.
+    #: Whether the classic flags are appended to its arguments. With None a sidecar never gets them.
     flags: bool | None = None
-    #: The image of the containers of its tasks; ``None``: as for the job.
+    #: The container image of its tasks.
     image: str | None = None
-    #: Limits of each task, for containers: CPUs, and bytes of memory; ``None``: as for the job.
+    #: The number of CPUs that the container of a task may use.
     cpus: float | None = None
+    #: The bytes of memory that the container of a task may use.
     memory: int | None = None
-    #: ``file:line`` of the role and of its program, for messages.
+    #: ``file:line`` where the user wrote the role, for messages.
     source: str = ""
+    #: ``file:line`` where the user wrote its program, for messages.
     program_source: str = ""
 
 
 def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]:
-    """The roles whose tasks decide when the job is done, each with the number of its tasks, from index 0.
+    """Return the roles whose tasks decide when the job is done.
 
-    By default the chief or master; without a chief, all roles that are not services. A ps or evaluator never
-    exits (``server.join()`` blocks for ever), so it decides only in a job of services alone. A sidecar
-    decides only in a job of sidecars alone.
+    By default that is the chief or master, and without one all roles that are not services. A ps or evaluator
+    never exits (``server.join()`` blocks for ever), so it decides only in a job of nothing but services. A
+    sidecar decides only in a job of nothing but sidecars.
 
     Args:
-        roles: of the job.
-        done_when: a role; ``workers``: chief and all workers; ``chief``: without a chief, worker 0.
+        roles: The roles of the job.
+        done_when: The value of ``--done-when``: the name of a role, ``workers`` for the chief and all
+            workers, ``chief`` for the chief or, in a job without one, worker 0, or empty for the default.
 
     Returns:
-        Empty: the job has no such role.
+        How many tasks of each role decide, counted from index 0. It is empty if the job has no such role.
     """
     counts = {role.name: role.count for role in roles if not role.sidecar}
     counts = counts or {role.name: role.count for role in roles}
@@ -212,158 +232,173 @@ def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]
 
 
 class OnFailure(enum.Enum):
-    """The effect of a failed task on the others."""
+    """What happens to the other tasks when a task fails."""
 
-    STOP = "stop"  #: the others are stopped at once
-    CONTINUE = "continue"  #: the others continue; the job still fails
+    STOP = "stop"  #: They are stopped at once.
+    CONTINUE = "continue"  #: They continue, and the job still fails when they have exited.
 
 
-#: Values of ``--restart``, and of ``restart:`` in a role: see `launcher.supervisor.restart_policy`.
+#: Values of ``--restart``, see `launcher.supervisor.restart_policy`.
 RESTART_CHOICES = ("auto", "task", "job")
+#: Values of ``restart:`` in a role of a job file.
 ROLE_RESTART_CHOICES = ("never", "task", "job")
 
 
 class Policy(Record):
-    """How the job ends."""
+    """The user's rules about failures, restarts, time limits and the end of a job."""
 
     on_failure: OnFailure = OnFailure.STOP
-    #: Seconds from SIGTERM to SIGABRT, which SIGKILL follows.
+    #: Seconds from SIGTERM to SIGABRT. SIGKILL follows.
     grace: float = 10.0
-    #: Seconds that the job may take; ``None``: no limit.
+    #: How many seconds the job may run. None means no limit.
     timeout: float | None = None
-    #: The limit as the user wrote it, ``2h``; empty: no limit.
+    #: The time limit as the user wrote it, such as ``2h``. It is empty if there is none.
     timeout_text: str = ""
-    #: Largest number of restarts after failures.
+    #: The largest number of restarts after failures.
     restarts: int = 0
-    #: What starts again after a failure, see `launcher.supervisor.restart_policy`: ``auto``, ``task`` or
-    #: ``job``.
+    #: What starts again after a failure: ``auto``, ``task`` or ``job``, see
+    #: `launcher.supervisor.restart_policy`.
     restart: str = "auto"
-    #: Seconds after which a silent task counts as failed, and as the user wrote it; ``None``: never.
+    #: After how many seconds without output a task counts as failed. None means never.
     stall: float | None = None
+    #: The same as the user wrote it.
     stall_text: str = ""
-    #: ``--done-when``, see `deciding_roles`; empty: the default.
+    #: The value of ``--done-when``, see `deciding_roles`. Empty means the default.
     done_when: str = ""
-    #: Attempts of the tasks, and restarts, of launchers before this one: a queue has started the run again.
+    #: How many attempts of the tasks were made by earlier launchers of the run, which a queue has started
+    #: again.
     attempts_before: int = 0
+    #: How many restarts were made by those launchers.
     restarts_before: int = 0
 
 
 class JobSpec(Record):
-    """The job of a launch, without its hosts."""
+    """What the user wants to run: roles, policy and variables, without the hosts."""
 
     roles: tuple[Role, ...]
-    #: Append the classic ``--ps_hosts= --worker_hosts= --job_name= --task_index=``.
+    #: Whether ``--ps_hosts= --worker_hosts= --job_name= --task_index=`` are appended to the arguments.
     flags: bool = False
-    #: ``(name, value)`` pairs for every task.
+    #: Environment variables of every task as ``(name, value)`` pairs.
     env: tuple[tuple[str, str], ...] = ()
-    #: The same from the command line: these override the variables of hosts and roles.
+    #: Environment variables from the command line, which override those of the job, the hosts and the roles.
     option_env: tuple[tuple[str, str], ...] = ()
-    #: Names of those in ``option_env`` that are copies of launch's own: they have no placeholders.
+    #: Names in ``option_env`` whose values were copied from the environment of launch. They contain no
+    #: placeholders.
     copied: frozenset[str] = frozenset()
-    #: The folder of tasks whose role and host name none; ``None``: the agent's own folder.
+    #: The working folder where neither role nor host sets one. None means the agent's own folder.
     workdir: str | None = None
-    #: The Python of ``.py`` programs on hosts that name none; ``None``: ``python3``.
+    #: The Python of ``.py`` programs where the host sets none. None means ``python3``.
     python: str | None = None
-    #: The environment of tasks on hosts that name none, see `Host`.
+    #: The Python environment of tasks where the host sets none, see `Host`.
     venv: str | None = None
     #: The command that makes environments on the hosts, without their names, for messages.
     prepare: str = "launch prepare --hosts HOSTS"
     policy: Policy = Policy()
-    #: Modules that a process on each host imports; tasks are forked from it.
+    #: Modules that one process on each host imports, from which the tasks are then forked.
     preload: tuple[str, ...] = ()
-    #: Each task gets a folder for results, which is in the run's folder when the job has ended.
+    #: Whether each task gets a folder for its results, which launch copies to the run's folder at the end.
     output_dirs: bool = False
 
 
 class PlacedTask(Record):
-    """One task and its host."""
+    """A task together with the host on which it will run."""
 
     task: TaskId
     role: Role
     host: Host
-    #: Ids of the GPUs of this task only; ``()``: it sees no GPU; ``None``: launch does not set
+    #: Ids of the GPUs of this task. With an empty tuple it sees no GPU. With None launch does not set
     #: ``CUDA_VISIBLE_DEVICES``.
     gpus: tuple[str, ...] | None = None
-    #: Variables that launch sets for this task or its host; the user can't override them.
+    #: Environment variables that launch sets for this task or its host. The user cannot override them.
     env: tuple[tuple[str, str], ...] = ()
 
 
 class Placement(Record):
-    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes for the user."""
+    """All tasks of a job with their hosts, and the hosts that wait for tasks."""
 
+    #: The tasks in the order of the table for users: chief, worker, ps, evaluator, other roles.
     tasks: tuple[PlacedTask, ...]
+    #: Messages for the user.
     notes: tuple[str, ...] = ()
-    #: Hosts without a task that take those of a lost host; spares first.
+    #: Hosts without a task, which can replace a lost host. Spares come first.
     standby: tuple[Host, ...] = ()
 
     def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> "Placement":
-        """The placement with more of launch's variables for some tasks."""
+        """Return the placement with more environment variables of launch's own.
+
+        Args:
+            variables: The new variables of each task that gets some.
+        """
         more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
         return replace(self, tasks=tuple(replace(placed, env=placed.env + new) for placed, new in more))
 
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts in use, in the order of their first tasks."""
+        """Return the hosts with at least one task, in the order of their first tasks."""
         return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
 
     def by_host(self) -> dict[str, list[PlacedTask]]:
-        """The tasks of each host in use."""
+        """Return the tasks by the name of their host."""
         found: dict[str, list[PlacedTask]] = {}
         for placed in self.tasks:
             found.setdefault(placed.host.name, []).append(placed)
         return found
 
     def agent_hosts(self) -> tuple[Host, ...]:
-        """The hosts that have an agent: those in use, then those on standby."""
+        """Return the hosts on which an agent runs: those with tasks, then the standby hosts."""
         return (*self.hosts(), *self.standby)
 
 
 class TaskPlan(Record):
-    """How an agent starts one task."""
+    """All that the agent of a host needs to start one task."""
 
     task: TaskId
+    #: The name of the host.
     host: str
-    #: ``host:port`` that other tasks connect to, an IPv6 address in brackets.
+    #: The ``host:port`` to which other tasks connect, with an IPv6 address in brackets.
     address: str
     port: int
-    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``. The agent appends
-    #: ``args``, with placeholders filled in, and the classic flags.
+    #: The beginning of the command. Its first word may be a bare name, looked up along the task's ``PATH``.
+    #: The agent appends ``args``, with placeholders filled in, and the classic flags.
     argv: tuple[str, ...]
-    #: Added to the agent's own environment. The agent adds ``TF_CONFIG`` and the other variables of the
-    #: ClusterSpec.
+    #: Variables that are added to the agent's own environment. The agent adds ``TF_CONFIG`` and the other
+    #: variables with the addresses of all tasks.
     env: Mapping[str, str]
-    #: The folder that it runs in; ``None``: the agent's.
+    #: The working folder. None means the agent's.
     workdir: str | None = None
+    #: Ids of the GPUs, see `PlacedTask`.
     gpus: tuple[str, ...] | None = None
-    #: The environment that it runs in, as of `Host`.
+    #: The Python environment of the task, see `Host`.
     venv: str | None = None
-    #: The file that its Python runs; ``None``: it runs no file.
+    #: The file that the task's Python runs, or None if it runs no file.
     script: str | None = None
-    #: Arguments of the program, perhaps with placeholders; and whether the classic flags follow them.
+    #: The arguments of the program, which may contain placeholders.
     args: tuple[str, ...] = ()
+    #: Whether the classic flags follow the arguments.
     flags: bool = False
-    #: More variables, whose values may have placeholders; the agent adds them with these filled in.
+    #: More environment variables, in whose values the agent fills in the placeholders.
     templates: Mapping[str, str] = {}
-    #: See `Host`.
+    #: The machine under a host that is a pod, see `Host`.
     node: str = ""
 
 
 class Plan(Record):
-    """The plan of a job: an entry for each task, and the ClusterSpec as ``role -> addresses``."""
+    """How every task of a job is started, with the ClusterSpec. It is the content of plan.json."""
 
     tasks: tuple[TaskPlan, ...]
+    #: The addresses of the tasks of each role, by index.
     cluster: Mapping[str, tuple[str, ...]]
     #: The roles that are sidecars.
     sidecars: tuple[str, ...] = ()
-    #: The URL of TensorBoard; ``None``: there is none.
+    #: The URL of TensorBoard, or None if the job has none.
     tensorboard: str | None = None
 
 
-#: See `RunPaths.stop_asked`.
+#: The content of `RunPaths.stop_asked` after ``launch stop --now``.
 STOP_NOW_MARK = b"now"
 
 
 class _RunFile:
-    """A file or a folder of a run."""
+    """A descriptor that returns the path of one file or folder of a run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -373,31 +408,34 @@ class _RunFile:
 
 
 class RunPaths(Record):
-    """The files of one run, below ``root`` (a path without a slash at its end)."""
+    """The paths of the files in the folder of one run."""
 
+    #: The folder, without a slash at its end.
     root: str
 
-    #: The plan: hosts, ports, commands, and those environment variables that launch sets.
+    #: The plan: hosts, ports, commands, and the environment variables that launch sets.
     plan = _RunFile("plan.json")
-    #: Every event but output, and every notice, in the order they came; a JSON object for each line.
+    #: All events but output, and all messages to the user, in the order of their arrival. Each line is a JSON
+    #: object.
     events = _RunFile("events.jsonl")
-    #: The report; it exists only when the run has ended.
+    #: The report. It exists only when the run has ended.
     report = _RunFile("report.json")
     #: The identity of the launcher process: pid, start time, boot id.
     owner = _RunFile("launcher.json")
-    #: The report of the launcher before this one, if a queue has started the run again.
+    #: The report of the earlier launcher, if a queue has started the run again.
     earlier = _RunFile("earlier.json")
-    #: The file that ``launch stop`` makes before SIGTERM; with ``--now`` it has `STOP_NOW_MARK`.
+    #: The file that ``launch stop`` writes before it sends SIGTERM. With ``--now`` it contains
+    #: `STOP_NOW_MARK`.
     stop_asked = _RunFile("stop-asked")
-    #: The messages of a launcher of ``--detach``, the failure report and the table among them.
+    #: The messages of a launcher in the background (``--detach``), with the failure report and the table.
     messages = _RunFile("launcher.log")
     #: The folder of the logs.
     logs = _RunFile("logs")
 
     def output(self, task: TaskId) -> str:
-        """The folder for the results of a task, see `JobSpec.output_dirs`."""
+        """Return the folder for the results of a task (`JobSpec.output_dirs`)."""
         return f"{self.root}/output/{task.file_stem}"
 
     def log(self, task: TaskId) -> str:
-        """The file with the raw bytes that a task printed."""
+        """Return the file with the raw bytes that a task printed."""
         return f"{self.logs}/{task.file_stem}.log"

@@ -1,8 +1,9 @@
 """The one way to tell the user something.
 
-Whatever runs in the process of a launcher, a command, or a program that uses the API calls `say`: there is
-one place that messages go to, as in `logging`, so nobody passes it on. The supervisor is pure and emits the
-command `launcher.common.events.Tell` instead. The agent has no user: it sends events.
+All code in the process of a launcher, a command, or a program that uses the API calls `say`. There is one
+place for messages, as in `logging`, so no function has to pass it on. The supervisor must not use this
+module, because it is pure: it emits the command `launcher.common.events.Tell`. The agent, which has no user,
+sends events.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from launcher.common.text import escape_controls
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The most messages that wait for a console. The oldest are dropped.
+#: When more messages wait for a console, the oldest are dropped.
 _MAX_WAITING = 1000
-#: Guards `_queues`, and the pipe of a queue that is being closed: its number may soon be another file's.
+#: Guards `_queues`. It also guards the pipe of a queue: once closed, its number may soon be another file's.
 _lock = threading.RLock()
-#: The open queues. The last one gets the messages.
+#: The open queues. Messages go to the last one.
 _queues: list[MessageQueue] = []
 
 
 def say(text: str, *, urgent: bool = True) -> None:
-    """Tell the user something, on stderr after ``launch:``; while a job runs, through its console.
+    """Tell the user something.
 
-    Any thread may call it. Control characters are escaped; each line gets its own prefix.
+    While a job runs, the message goes through its console. At other times it is printed on stderr. Each line
+    begins with ``launch:``, and control characters are escaped. Any thread may call this.
 
     Args:
-        text: What to tell: one line, or several.
+        text: The message, of one line or several.
         urgent: Whether the console shows it even with ``--quiet``.
     """
     with _lock:
@@ -45,11 +47,14 @@ def say(text: str, *, urgent: bool = True) -> None:
 
 
 class MessageQueue:
-    """While open, `say` queues for the console of the running job. The rest is printed at the end."""
+    """A queue that collects the messages of `say` for the console of a running job.
+
+    It is a context manager. While it is open, `say` adds to it. What is left when it closes is printed.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Tell] = deque(maxlen=_MAX_WAITING)
-        #: Readable when messages wait.
+        #: The descriptor that is readable while messages wait, for the event loop.
         self.fd, self._write_end = os.pipe()
         for fd in (self.fd, self._write_end):
             os.set_blocking(fd, False)
@@ -71,11 +76,11 @@ class MessageQueue:
     def put(self, message: Tell) -> None:
         """Add a message and make `fd` readable."""
         self._waiting.append(message)
-        with suppress(BlockingIOError):  # the pipe is full: it is readable
+        with suppress(BlockingIOError):  # A full pipe is readable already.
             os.write(self._write_end, b".")
 
     def drain(self) -> list[Tell]:
-        """Remove and return the messages that wait."""
+        """Remove and return the messages that wait, the oldest first."""
         with suppress(BlockingIOError):
             os.read(self.fd, 65536)
         drained = []

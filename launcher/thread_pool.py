@@ -1,6 +1,7 @@
-"""A pool of threads that goes on where the system has no thread left.
+"""A pool of threads that continues with fewer threads where the system starts no more.
 
-`launcher.threads.new_pool` imports this module late: it brings logging and queue along.
+`launcher.threads.new_pool` is the only one to import this module, and does so late, because the import of
+`concurrent.futures` takes time. Work that is queued must never get lost.
 """
 
 from __future__ import annotations
@@ -18,35 +19,48 @@ _T = TypeVar("_T")
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads for work that blocks, fewer than asked for where the system starts no more."""
+    """A pool of threads for functions that block.
+
+    Where the system starts no more threads, the pool does its work with those that it has.
+    """
 
     def begin(self, function: Callable[[], _T]) -> Future[_T]:
         """Call a function in one of the threads, as soon as one is free.
 
         Returns:
-            Its result. It is a TransportError if the function itself can't start a thread.
+            The future result of the function. If the function itself needs a thread that the system does not
+            start, the result is a TransportError.
         """
         result: Future[_T] = Future()
 
         def run() -> None:
             try:
                 result.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
+            except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
                 result.set_exception(TransportError(NO_THREAD_REASON) if is_no_thread(error) else error)
 
         self._put(run)
         return result
 
     def can_work(self) -> bool:
-        """Return whether there is a thread; if not, try to start one."""
+        """Return whether the pool has a thread. Without one, try to start one first."""
         if not self._threads:
             self._put(lambda: None)
         return bool(self._threads)
 
     def wait(self, futures: Iterable[Future[Any]], seconds: float) -> Collection[Future[Any]]:
-        """Wait for results, for so long at most. Returns those that are not there yet."""
+        """Wait until all functions have returned or the time is over.
+
+        Args:
+            futures: The results to wait for, from `begin`.
+            seconds: The longest time to wait.
+
+        Returns:
+            The results that are still missing. It is empty if all functions have returned.
+        """
         return wait(futures, seconds).not_done
 
     def _put(self, function: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # no thread is left: the function is in the queue all the same
+        # Where the system starts no thread, `submit` raises, but only after it has queued the function.
+        with suppress(RuntimeError):
             self.submit(function)

@@ -1,6 +1,7 @@
-"""Starts threads, and says it where the system starts no more: `ulimit -u`, ``pids.max``.
+"""Starts threads, and reports it where the system starts no more (``ulimit -u``, ``pids.max``).
 
-All single threads of the launcher are started here; `launcher.thread_pool` has many of them.
+The launcher starts all its threads here, but programs on hosts start theirs themselves. For many threads at a
+time, `new_pool` makes a pool of `launcher.thread_pool`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ def start(thread: threading.Thread) -> None:
 
 
 def start_function(function: Callable[..., object], *args: object, name: str) -> threading.Thread:
-    """Call a function in a daemon thread, which has this name.
+    """Call a function in a new daemon thread.
+
+    Args:
+        function: The function.
+        *args: Its arguments.
+        name: The name of the thread.
+
+    Returns:
+        The thread, which has been started.
 
     Raises:
         TransportError: The system starts no more threads.
@@ -44,21 +53,28 @@ def start_function(function: Callable[..., object], *args: object, name: str) ->
 
 
 def new_pool(most: int, name: str) -> Pool:
-    """Return a pool of so many threads at most, whose names begin with this one."""
-    from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
+    """Return a new pool of threads.
+
+    Args:
+        most: The largest number of threads.
+        name: The beginning of the names of the threads.
+    """
+    from launcher.thread_pool import Pool  # noqa: PLC0415 - takes 10 ms, and few commands need it
 
     return Pool(most, name)
 
 
 def in_thread(function: Callable[[], _T]) -> _T:
-    """Call a function in another thread: a signal, which this thread gets, does not interrupt it.
+    """Call a function in another thread and wait for it, so that no signal handler interrupts it.
+
+    Python runs signal handlers in the main thread only.
 
     Returns:
-        Its result.
+        The result of the function.
 
     Raises:
         TransportError: The system starts no more threads.
-        Exception: What the function raises.
+        Exception: The function raised it.
     """
     with new_pool(1, "work") as pool:
         result = pool.begin(function)
@@ -68,5 +84,5 @@ def in_thread(function: Callable[[], _T]) -> _T:
 
 
 def is_no_thread(error: BaseException) -> bool:
-    """Return whether Python says that the system starts no more threads."""
+    """Return whether an exception says that the system starts no more threads."""
     return isinstance(error, RuntimeError) and str(error).startswith("can't start new thread")

@@ -112,7 +112,7 @@ def test_nodes_that_do_not_end_are_ended_after_the_timeout():
         ({"num_executors": 2, "num_executor": 3}, 'num_executor\'; did you mean "num_executors"'),
         ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
-        ({"num_executors": 2, "job": "no/such.yaml"}, "can't read the job file"),
+        ({"num_executors": 2, "job": "no/such.yaml"}, "cannot read the job file"),
         ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
         ({"num_executors": 2, "time_out": 5}, "there is no argument 'time_out'; did you mean \"timeout\"?"),
     ],

@@ -59,8 +59,8 @@ def test_files_that_are_no_job_or_hostfile(launch: Launch, tmp_path: Path, data:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("pipe.yaml", None, "can't read the job file: it is not a regular file"),
-        ("large.yaml", "#" * (1 << 20) + "#", "can't read the job file: it is larger than 1024 KiB"),
+        ("pipe.yaml", None, "cannot read the job file: it is not a regular file"),
+        ("large.yaml", "#" * (1 << 20) + "#", "cannot read the job file: it is larger than 1024 KiB"),
         ("keys.yaml", "".join(f"key{n}: 1\n" for n in range(80_000)), "keys.yaml: and 79900 more faults"),
         ("launch.toml", "x = " + "[" * 100_000, "launch.toml: nested too deep"),
     ],

@@ -48,7 +48,7 @@ def test_endings_of_job_files(launch: Launch, tmp_path: Path, name: str):
     ended = launch.here("--dry-run", "--json", name, "--workers", "3", cwd=tmp_path)
     assert ended.code == 0, ended.err
     assert len(json.loads(ended.out)["tasks"]) == 3
-    assert "can't read the job file" in launch.here(f"no{name}").err
+    assert "cannot read the job file" in launch.here(f"no{name}").err
 
 
 @pytest.mark.promise("roles of any name")

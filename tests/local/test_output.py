@@ -176,7 +176,7 @@ def test_a_full_disk_is_one_line(launch: Launch, command: list[str], to: str):
         launch("--", "true")
     ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *COMMAND)).wait()
     assert ended.code == 125
-    expected = "" if "2>" in to else "launch: can't write the output: [Errno 28] No space left on device\n"
+    expected = "" if "2>" in to else "launch: cannot write the output: [Errno 28] No space left on device\n"
     assert ended.err == expected
 
 

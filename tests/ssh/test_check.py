@@ -83,7 +83,7 @@ def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
     ("line", "finding"),
     [
         ("127.0.1.1 node4", "node4 means 127.0.1.1 there, the host itself"),
-        (None, "node4 can't be resolved: "),
+        (None, "node4 cannot be resolved: "),
     ],
 )
 def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], line: str | None, finding: str):
@@ -106,7 +106,7 @@ def test_a_full_disk_and_a_python_that_is_gone(ssh_launch: Launch, hosts: list[L
     hosts[0].fill_disk()
     record = checked(ssh_launch, "--python", "/opt/python", code=1)
     found = {(kind, tuple(names)): text for kind, names, text in problems(record)}
-    full = f"its working folder {hosts[0].home} can't be written: No space left on device"
+    full = f"its working folder {hosts[0].home} cannot be written: No space left on device"
     assert found["disk", ("node1",)] == full
     assert found["python", tuple(NAMES)] == "/opt/python is not there: No such file or directory"
 
@@ -116,7 +116,7 @@ def test_a_folder_for_temporary_files_that_is_not_there(ssh_launch: Launch):
         "hosts: [{name: node1}, {name: node2, env: {TMPDIR: /scratch/none}}]\n"
     )
     record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
-    text = "its folder for temporary files /scratch/none can't be written: No such file or directory"
+    text = "its folder for temporary files /scratch/none cannot be written: No such file or directory"
     assert ("disk", ["node2"], text) in problems(record)
 
 

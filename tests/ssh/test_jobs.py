@@ -130,7 +130,7 @@ def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     """Neither gets a ``localhost`` for the other."""
     refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/")
     assert refused.code == 2
-    assert "can't reach it by 'localhost'" in refused.err
+    assert "cannot reach it by 'localhost'" in refused.err
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(f"hosts:\n  - {{name: localhost, address: {lab.address}, slots: 1}}\n")
     with hosts.open("a") as file:

@@ -222,7 +222,7 @@ def test_all_faults_come_at_once():
         "x: no host has the label 'fast'",
         "chief: no host is for this role (n2: for other roles only)",
         "6 tasks do not fit: 2 hosts have room for 2 (localhost 1, n2 1)",
-        "localhost: tasks on other hosts can't reach it by 'localhost', their own machine",
+        "localhost: tasks on other hosts cannot reach it by 'localhost', their own machine",
     ]
 
 

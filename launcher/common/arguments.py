@@ -1,9 +1,9 @@
-"""Reads the arguments of the Python API, in programs and in tasks, before anything is opened or started.
+"""Checks and converts the arguments of the Python API before anything is opened or started.
 
 A reader is a function that converts one value of any type to the type that our code uses (integers of NumPy
-to ``int``, paths to texts), or raises ``ValueError("expected ...")``, as the readers of texts in
-`launcher.config.values` do. `Arguments` collects the faults of a call, each with the name of its argument.
-Tasks import this module: Python 3.8.
+to ``int``, paths to texts), or raises ``ValueError("expected ...")``. The readers of texts in
+`launcher.config.values` have the same form. `Arguments` collects the faults of a call, each with the name of
+its argument. Tasks import this module, too, so it must run with Python 3.8.
 """
 
 import functools
@@ -31,19 +31,20 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.text import did_you_mean, escape_controls, shortened
 
 Reader = Callable[[Any], Any]
-#: Returns, for arguments that do not fit, a better problem and what is expected; or None.
+#: A function that is called with positional and named arguments that do not fit. It returns a problem and
+#: what was expected, in better words than Python's, or None.
 Advice = Callable[[Sequence[Any], Mapping[str, Any]], Optional[Tuple[str, str]]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: The largest whole number that is read: a C library may get it.
+#: The largest whole number that is accepted, because a C library may receive it.
 _MAX_WHOLE = (1 << 63) - 1
-#: Levels of mappings and lists in each other.
+#: How deep mappings and lists may be nested.
 _MAX_DEPTH = 16
 _SHOWN_CHARACTERS = 80
 
 
 class Arguments:
-    """The arguments of one call.
+    """The faults of the arguments in one call of a public function, collected so that all are reported.
 
     Args:
         caller: The name of the function as users write it: ``TFCluster.run``.
@@ -54,38 +55,43 @@ class Arguments:
         self.faults: List[Fault] = []
 
     def read(self, name: str, value: Any, reader: Reader) -> Any:
-        """Convert one argument.
+        """Convert one argument, or add a fault if its value is wrong.
+
+        Args:
+            name: The name of the argument.
+            value: Its value in the call.
+            reader: The function that converts it.
 
         Returns:
-            What the reader returns. If the value is wrong, a fault is added, and the result is None.
+            The converted value, or None if a fault was added.
         """
         try:
             return reader(value)
         except ValueError as error:
             expected = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
+        except Exception as error:  # noqa: BLE001 - methods of the user's classes may raise anything
             expected = f"it raises {type(error).__name__}: {error}"
         self.add(f"{name}={shown(value)}", expected)
         return None
 
     def optional(self, name: str, value: Any, reader: Reader, default: Any = None) -> Any:
-        """Convert one argument for which None stands for the default."""
+        """Convert one argument as `read` does. For the value None, return the default."""
         return default if value is None else self.read(name, value, reader)
 
     def add(self, problem: str, expected: str = "") -> None:
-        """Add a fault."""
+        """Add a fault: what is wrong, and what was expected instead."""
         self.faults.append(Fault(self._caller, problem, expected))
 
     def add_unknown(self, names: Iterable[str], known: Collection[str]) -> None:
-        """Add a fault for each name that is none of the known ones."""
+        """Add a fault for each name of an argument that is not among the known ones."""
         for name in sorted(set(names) - set(known)):
             self.add(f"there is no argument {name!r}", did_you_mean(name, tuple(known)))
 
     def check(self) -> None:
-        """Raise all faults, if there are any.
+        """Raise the faults that were added, if there are any.
 
         Raises:
-            InputError: There are faults.
+            InputError: At least one fault was added. It contains all of them.
         """
         if self.faults:
             raise InputError(self.faults)
@@ -96,12 +102,15 @@ def named_arguments(
     options: Iterable[str] = (),
     advice: Optional[Advice] = None,
 ) -> Callable[[Function], Function]:
-    """Make a public function report arguments that do not fit its parameters as an `InputError`.
+    """Return a decorator for public functions that checks the names of their arguments.
+
+    Where Python would raise a TypeError, the decorated function raises an `InputError` that says what to
+    write.
 
     Args:
-        caller: The name of the function as users write it.
-        options: The names that its ``**options`` accept.
-        advice: See `Advice`.
+        caller: The name of the function as users write it, such as ``TFCluster.run``.
+        options: The names that the ``**options`` of the function accept.
+        advice: Finds a better message for arguments that do not fit, see `Advice`.
     """
 
     def decorate(call: Function) -> Function:
@@ -131,10 +140,10 @@ def named_arguments(
 
 
 def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
-    """Return a value on one line, shortened to a number of characters."""
+    """Return the ``repr`` of a value for a message: on one line, with at most ``width`` characters."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
+    except Exception:  # noqa: BLE001 - methods of the user's classes may raise anything
         text = f"<{type(value).__name__}>"
     return shortened(escape_controls(text[: 2 * width]), width)
 
@@ -143,14 +152,14 @@ def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
 
 
 def text(value: Any) -> str:
-    """Read a text that can be an argument or a variable of a program."""
+    """Read a text that can become an argument or an environment variable of a program."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return _fit(value)
 
 
 def path(value: Any) -> str:
-    """Read a text, or a path of `pathlib`."""
+    """Read a path, which may be a text or an object of `pathlib`, and return it as a text."""
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("expected a text or a path")
     return _fit(os.fsdecode(value))
@@ -167,7 +176,7 @@ def _fit(value: str) -> str:
 
 
 def flag(value: Any) -> bool:
-    """Read True or False, also those of NumPy, or 1 or 0."""
+    """Read True or False, which may also be a bool of NumPy, or 1 or 0."""
     if isinstance(value, bool):
         return value
     dtype = getattr(value, "dtype", None)
@@ -179,7 +188,7 @@ def flag(value: Any) -> bool:
 
 
 def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
-    """Return a reader of whole numbers, also those of NumPy."""
+    """Return a reader of whole numbers, including those of NumPy, from ``low`` to ``high``."""
     limit = f", {low} or more" if high == _MAX_WHOLE else f" from {low} to {high}"
 
     def read(value: Any) -> int:
@@ -195,7 +204,7 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Reader:
-    """Return a reader of numbers, also those of NumPy. It refuses NaN."""
+    """Return a reader of numbers, including those of NumPy, from ``low`` to ``high``. It refuses NaN."""
     expected = "expected a number"
     if low > -math.inf:
         expected += f", {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"
@@ -215,7 +224,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Reader:
 
 
 def choice(*choices: str) -> Reader:
-    """Return a reader of one of several texts."""
+    """Return a reader that accepts only the given texts."""
 
     def read(value: Any) -> str:
         if isinstance(value, str) and value in choices:
@@ -226,7 +235,14 @@ def choice(*choices: str) -> Reader:
 
 
 def several(reader: Reader, of: str = "texts") -> Reader:
-    """Return a reader of lists, tuples and sets. It refuses a text, which would be a list of its letters."""
+    """Return a reader of lists, tuples and sets, which returns a list.
+
+    It refuses a text, which Python would treat as a sequence of letters.
+
+    Args:
+        reader: The reader of each item.
+        of: What the items are, for messages.
+    """
 
     def read(value: Any) -> List[Any]:
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -238,7 +254,12 @@ def several(reader: Reader, of: str = "texts") -> Reader:
 
 
 def one_or_several(reader: Reader, of: str = "texts") -> Reader:
-    """Return a reader of one value or of a list of values. It makes a list of both."""
+    """Return a reader of one value, or of a list of values. Its result is a list in both cases.
+
+    Args:
+        reader: The reader of each value.
+        of: What the values are, for messages.
+    """
 
     def read(value: Any) -> List[Any]:
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -250,7 +271,13 @@ def one_or_several(reader: Reader, of: str = "texts") -> Reader:
 
 
 def mapping(key: Reader, value: Reader, expected: str) -> Reader:
-    """Return a reader of dicts. Its faults name the key."""
+    """Return a reader of dicts, whose faults name the key.
+
+    Args:
+        key: The reader of each key.
+        value: The reader of each value.
+        expected: The message for a value that is no dict.
+    """
 
     def read(given: Any) -> Dict[Any, Any]:
         if not isinstance(given, Mapping):
@@ -261,9 +288,11 @@ def mapping(key: Reader, value: Reader, expected: str) -> Reader:
 
 
 def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """Read a value that JSON can have: texts, numbers, None, and lists and dicts of them.
+    """Read a value that JSON can contain: texts, numbers, None, and lists and dicts of them.
 
-    Paths become texts.
+    Args:
+        value: The value. Paths in it become texts.
+        depth: How deep lists and dicts in it may be nested.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -286,10 +315,15 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
 
 
 def _part(name: Any, value: Any, reader: Reader) -> Any:
-    """Convert a part of a value; the fault names it.
+    """Convert an item of a list, or a key or value of a dict.
+
+    Args:
+        name: The item itself, or the key in the dict.
+        value: The value to convert.
+        reader: The reader of the value.
 
     Raises:
-        ValueError: It is wrong.
+        ValueError: The value is wrong. The message names it, or its key.
     """
     try:
         return reader(value)

@@ -1,7 +1,8 @@
-"""The addresses of a job's tasks, as tasks get them: ClusterSpec, ``TF_CONFIG``, placeholders, classic flags.
+"""What a task is told about its job: ClusterSpec, ``TF_CONFIG``, placeholders and the classic flags.
 
-Agents import this module: Python 3.8, the standard library, `launcher.common.cluster` and
-`launcher.common.text` only.
+The agent completes the command and the environment of each task by `complete`, and `launcher.scheduler.plan`
+does the same where the launcher has to know them. Agents import this module, so it must run with Python 3.8.
+These placeholders in arguments and in the values of environment variables are replaced:
 
 ===================================  ==========================================================
 ``{ps_hosts}`` ``{worker_hosts}``    addresses of all tasks of a role, ``host:port,host:port``;
@@ -21,7 +22,7 @@ Agents import this module: Python 3.8, the standard library, `launcher.common.cl
 ``{first_host}`` ``{first_port}``
 ``{task_address}``                   its own ``host:port``
 ``{task_host}`` ``{task_port}``      the two halves of it
-``{attempt}``                        the number of its start: 1, and one more with each restart
+``{attempt}``                        how often it was started, from 1
 ``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``
 ===================================  ==========================================================
 
@@ -29,7 +30,7 @@ Ranks are in the order of the table: chief, worker, ps, evaluator, other roles, 
 addresses have the same host are on one host.
 
 Other braces (JSON, ``{}``, awk, a shell's ``${rank}``) stay as they are. ``{{rank}}`` becomes the text
-``{rank}``. Values that are filled in are not scanned for placeholders.
+``{rank}``. Text that was filled in is not scanned for placeholders again.
 """
 
 from __future__ import annotations
@@ -41,24 +42,25 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from launcher.common.text import closest_match
 
-#: Roles in the ``cluster`` of ``TF_CONFIG``. TensorFlow 2 refuses a cluster with any other type of task; it
+#: Roles in the ``cluster`` of ``TF_CONFIG``. TensorFlow 2 refuses a cluster with any other type of task. It
 #: allows an evaluator, but the documented form leaves it out
 #: (https://www.tensorflow.org/guide/distributed_training, "Setting up TF_CONFIG";
 #: ``_validate_cluster_spec`` in ``tensorflow/python/distribute/multi_worker_util.py``).
 #: ``master`` is the chief of TensorFlow 1 (``TaskType.MASTER`` in ``tf.estimator``'s ``run_config.py``).
 TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
 
-#: Placeholders with another value for each task; with the same value for all; those of roles are not here.
+#: Placeholders whose value differs between tasks.
 TASK_PLACEHOLDERS = (
     "job_name", "task_index", "rank", "local_rank", "local_size", "node_rank", "task_address", "task_host",
     "task_port", "tf_config", "attempt",
 )  # fmt: skip
+#: Placeholders whose value is the same for all tasks, without those of roles, such as ``ps_hosts``.
 JOB_PLACEHOLDERS = ("world_size", "cluster_spec", "first_address", "first_host", "first_port")
 
-#: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
+#: Matches ``{name}`` and ``{{name}}``, and also ``${`` of a shell, so that it is skipped.
 _BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
-#: Names of other launchers for our placeholders.
+#: The placeholder for a name that other launchers use.
 _FOREIGN_PLACEHOLDERS = {
     "task_id": "task_index",
     "local_world_size": "local_size",
@@ -68,13 +70,14 @@ _FOREIGN_PLACEHOLDERS = {
 
 
 class ClusterSpec:
-    """The addresses of all tasks, and the values that are the same for all tasks.
+    """The addresses of all tasks of a job, from which the variables and placeholders of each task follow.
 
     Args:
-        addresses: role -> ``host:port`` of each of its tasks by index; roles in the order of the table,
-            sidecars last.
-        sidecars: names of roles that ``{world_size}`` does not count.
-        lists: whether the values have addresses of all tasks; else these are placeholders.
+        addresses: By role, the ``host:port`` of each of its tasks, by index. The roles are in the order of
+            the table for users, with sidecars last.
+        sidecars: Names of the roles that ``{world_size}`` does not count.
+        lists: Whether values contain the addresses of all tasks. In a plan that a user reads, placeholders
+            stand for these long lists.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class ClusterSpec:
             self._first_rank[role] = total
             total += len(role_addresses)
         by_rank = [address for role_addresses in self.addresses.values() for address in role_addresses]
-        #: Host -> the ranks of its tasks, in order.
+        #: By host, the ranks of its tasks in ascending order.
         self._ranks: Dict[str, List[int]] = {}
         for rank, address in enumerate(by_rank):
             self._ranks.setdefault(_halves(address)[0], []).append(rank)
@@ -112,11 +115,16 @@ class ClusterSpec:
             self.values.update((name, f"{{{name}}}") for name in self.values if name.endswith("_hosts"))
 
     def address(self, task: TaskId) -> str:
-        """``host:port`` of one task."""
+        """Return the ``host:port`` of one task."""
         return self.addresses[task.role][task.index]
 
     def values_of(self, task: TaskId, attempt: int) -> Dict[str, str]:
-        """Placeholder -> its value for a task."""
+        """Return the values of all placeholders for one task, by their names without braces.
+
+        Args:
+            task: The task.
+            attempt: How often it was started, including this time.
+        """
         address, rank = self.address(task), self._first_rank[task.role] + task.index
         host, port = _halves(address)
         ranks = self._ranks[host]
@@ -136,24 +144,33 @@ class ClusterSpec:
         }
 
     def tf_config(self, task: TaskId) -> str:
-        """``TF_CONFIG`` of one task; ``task`` has its role, also one that is not in ``cluster``."""
+        """Return the ``TF_CONFIG`` of one task.
+
+        Its ``task`` names the role of the task even if ``cluster`` does not contain that role.
+        """
         own = _compact({"type": task.role, "index": task.index})
         return f'{{"cluster":{self.tf_json},"task":{own}}}'
 
 
 def _halves(address: str) -> Tuple[str, str]:
-    """Host, an IPv6 address without brackets, and port."""
+    """Return the host and the port of a ``host:port``. An IPv6 address loses its brackets."""
     host, _, port = address.rpartition(":")
     return (host[1:-1] if host.startswith("[") else host), port
 
 
 def _compact(value: object) -> str:
-    """JSON without spaces: the kernel limits the size of environments."""
+    """Return JSON without spaces, because the kernel limits the size of environments."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
-    """The placeholders of roles and their values, always including TensorFlow's own roles."""
+    """Return the values of ``ROLE_hosts`` and ``num_ROLE`` for each role of a job.
+
+    TensorFlow's own roles are always included, with empty lists and 0 if the job does not have them.
+
+    Args:
+        addresses: By role, the ``host:port`` of each of its tasks.
+    """
     values = {}
     for role in (*TENSORFLOW_ROLES, *addresses):
         name, role_addresses = re.sub(r"\W", "_", role), addresses.get(role, ())
@@ -163,9 +180,9 @@ def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
 
 
 def task_environment(cluster: ClusterSpec, task: TaskId, attempt: int) -> Dict[str, str]:
-    """The variables with the role, the index and the attempt of a task and the addresses of all tasks.
+    """Return the environment variables that tell a task its role, index and attempt, and all addresses.
 
-    ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are named as TonY names them.
+    The names ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are those of TonY, another launcher.
     """
     return {
         "TF_CONFIG": cluster.tf_config(task),
@@ -180,7 +197,14 @@ def task_environment(cluster: ClusterSpec, task: TaskId, attempt: int) -> Dict[s
 def fill_placeholders(
     texts: Iterable[str], cluster: ClusterSpec, task: TaskId, attempt: int = 1
 ) -> Tuple[str, ...]:
-    """Arguments or values of variables with the placeholders replaced, each text in one pass."""
+    """Return texts with the placeholders replaced by their values for one task.
+
+    Args:
+        texts: Arguments of a program, or values of environment variables.
+        cluster: The addresses of all tasks of the job.
+        task: The task.
+        attempt: How often it was started, including this time.
+    """
     texts = tuple(texts)
     if not any("{" in text for text in texts):
         return texts
@@ -204,15 +228,18 @@ def complete(
     templates: Mapping[str, str],
     attempt: int = 1,
 ) -> Tuple[Tuple[str, ...], Dict[str, str]]:
-    """The arguments and the environment of a task that depend on the ClusterSpec.
+    """Return those arguments and environment variables of a task that depend on the addresses of all tasks.
 
     Args:
-        cluster: of the job.
-        task: of the job.
-        args: of its program, perhaps with placeholders.
-        flags: whether the classic flags follow them.
-        templates: variables whose values may have placeholders.
-        attempt: the number of its start, from 1.
+        cluster: The addresses of all tasks of the job.
+        task: The task.
+        args: The arguments of its program, which may contain placeholders.
+        flags: Whether the classic flags follow the arguments.
+        templates: Environment variables whose values may contain placeholders.
+        attempt: How often the task was started, including this time.
+
+    Returns:
+        All arguments of the program, and the environment variables to add.
     """
     arguments = fill_placeholders(args, cluster, task, attempt)
     if flags:
@@ -222,11 +249,14 @@ def complete(
 
 
 def misspelt_placeholders(text: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
-    """Unknown names in braces that are similar to a placeholder, each with that placeholder.
+    """Yield the names in braces that look like misspelt placeholders.
 
     Args:
-        text: an argument, or the value of a variable.
-        roles: the names of the job's roles.
+        text: An argument, or the value of an environment variable.
+        roles: The names of the roles of the job, which have placeholders of their own.
+
+    Yields:
+        The name as it is written, and the name of the placeholder that it resembles.
     """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
     for match in re.finditer(_BRACES, text):
@@ -237,7 +267,12 @@ def misspelt_placeholders(text: str, roles: Iterable[str]) -> Iterator[Tuple[str
 
 
 def literal(text: str, roles: Iterable[str]) -> str:
-    """The text that `fill_placeholders` makes ``text`` of, in a job with these roles or some of them."""
+    """Return a text with doubled braces, so that `fill_placeholders` turns it into ``text`` again.
+
+    Args:
+        text: The text that a task must receive as it is.
+        roles: The names of all roles that the job may have.
+    """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
 
     def escaped(match: re.Match[str]) -> str:
@@ -249,71 +284,68 @@ def literal(text: str, roles: Iterable[str]) -> str:
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    """The placeholder that a similar name stands for; empty: none."""
+    """Return the placeholder that a similar name stands for. It is empty if there is none."""
     return closest_match(name, known) or _FOREIGN_PLACEHOLDERS.get(name, "")
 
 
 def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
-    """The flags of programs for TensorFlow 1, as in its "Distributed TensorFlow" guide.
+    """Return the flags of programs for TensorFlow 1, as in its "Distributed TensorFlow" guide.
 
-    Many programs do not define ``--chief_hosts``, so it is added only if the job has a chief.
+    They are ``--ps_hosts``, ``--worker_hosts``, ``--job_name`` and ``--task_index``. Many programs do not
+    define ``--chief_hosts``, so it is added only if the job has a chief.
     """
     roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
     hosts = [f"--{role}_hosts={cluster.values[f'{role}_hosts']}" for role in roles]
     return (*hosts, f"--job_name={task.role}", f"--task_index={task.index}")
 
 
-#: The environment variable that marks every process of a task; its value is ``JOB:ROLE/INDEX``.
+#: The environment variable that marks every process of a task. Its value is ``RUN:ROLE/INDEX``.
 TASK_MARK = "TF_LAUNCHER_TASK"
-#: The task types of TensorFlow 2 (``tensorflow/python/distribute/multi_worker_util.py``); any other role is
+#: The task types of TensorFlow 2 (``tensorflow/python/distribute/multi_worker_util.py``). Any other role is
 #: the user's own.
 TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
 
 
 class TaskId(str):
-    """``role/index``, as in ``worker/0``: one process of the job.
+    """The name of one task, ``role/index``, such as ``worker/0``.
 
-    It is a string, so that messages, JSON and file names hold it without conversion. It is the short form of
-    TensorFlow's ``/job:worker/task:0``.
+    It is a string, so that messages, JSON and file names contain it without conversion. It is the short form
+    of TensorFlow's ``/job:worker/task:0``.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, role: str, index: int) -> TaskId:
-        """The name of a task.
+        """Return the name of a task.
 
         Args:
-            role: ``worker``, or another one.
-            index: of the task in its role, from 0.
-
-        Returns:
-            ``role/index``.
+            role: The name of its role, such as ``worker``.
+            index: The index of the task within the role, from 0.
         """
         return cls(f"{role}/{index}")
 
     @property
     def role(self) -> str:
-        """The name of the role, ``worker`` in ``worker/0``."""
+        """The name of the role: ``worker`` for ``worker/0``."""
         return self.rpartition("/")[0]
 
     @property
-    def index(self) -> int:  # type: ignore[override]  # str.index is of no use for the name of a task
+    def index(self) -> int:  # type: ignore[override]  # nobody searches in the name of a task by str.index
         """The index within the role, from 0."""
         return int(self.rpartition("/")[2])
 
     @property
     def file_stem(self) -> str:
-        """The name with a dash, ``worker-0``: the name of the log file without its suffix."""
+        """The name with a dash, ``worker-0``, as in the names of files and folders of the task."""
         return self.replace("/", "-")
 
     def is_own_host(self, host: str) -> bool:
-        """Whether a host has the name of this task, as its own container has.
+        """Return whether a host was made for this task alone, which its name shows.
+
+        The container or pod of ``worker/0`` is a host with the name ``worker-0``.
 
         Args:
-            host: the name of a host.
-
-        Returns:
-            ``True``: the host is called ``worker-0``, if this is ``worker/0``.
+            host: The name of a host.
         """
         return host == self.file_stem.replace("_", "-").lower()

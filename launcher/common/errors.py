@@ -8,8 +8,8 @@
     │   ├── JobError                     in a job file or on the command line
     │   └── PlacementError               the tasks do not fit the hosts
     ├── ProgramError                127  the program to run does not exist
-    ├── NotRunnableError            126  the program to run exists, and can't be run
-    ├── TransportError              125  a host or its agent can't be reached
+    ├── NotRunnableError            126  the program to run exists, and cannot be run
+    ├── TransportError              125  a host or its agent cannot be reached
     │   ├── HostsError                   some of several hosts; a line for each
     │   │   └── StartTimeoutError   124        ... when --timeout was over, before the job began
     │   ├── ConnectionLostError          the connection to a host broke: a new one may work
@@ -20,10 +20,12 @@
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
-    └── FeedError                   125  Python API: rows can't be sent to the tasks
+    └── FeedError                   125  Python API: rows cannot be sent to the tasks
         └── FeedTimeout                  a task takes no rows
 
-In `launch` the failure of a task is an event and a part of the report. In the Python API it is an exception.
+All packages raise these, and `launcher.cli` turns them into messages and exit codes. The command must not
+raise one for the failure of a task, which is an event and a part of the report. In the Python API it is an
+exception.
 """
 
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type
@@ -32,13 +34,13 @@ from launcher.common.record import Record
 
 
 class Fault(Record):
-    """One fault of some input."""
+    """One thing that is wrong in the user's input, with its place."""
 
-    #: ``file:line``, or the name of the option; empty if neither is known.
+    #: ``file:line``, or the name of the option. It is empty if neither is known.
     where: str
     #: The problem, with the offending text quoted.
     problem: str
-    #: The input that was expected, or "did you mean ...?"; may be empty.
+    #: The input that was expected, or "did you mean ...?". It may be empty.
     expected: str = ""
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class Fault(Record):
 
 
 class Note(Record):
-    """Something about the input that the user should know, and that is no fault."""
+    """Something about the user's input that the user should know, although it is no fault."""
 
     text: str
 
@@ -58,7 +60,10 @@ class LaunchError(Exception):
     exit_code = 125
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle: exceptions travel from tasks to the program that runs the job."""
+        """Pickle the error with all its attributes, without calling ``__init__`` again.
+
+        Errors travel from tasks to the program that runs the job.
+        """
         return _restored, (type(self), str(self), self.__dict__)
 
 
@@ -69,10 +74,10 @@ def _restored(kind: "Type[LaunchError]", text: str, fields: Dict[str, Any]) -> "
 
 
 class InputError(LaunchError):
-    """The user's input is wrong: all faults at once.
+    """The user's input is wrong. The error contains all faults, and nothing was started.
 
     Args:
-        faults: at least one.
+        faults: The faults, at least one.
     """
 
     exit_code = 2
@@ -101,20 +106,20 @@ class ProgramError(LaunchError):
 
 
 class NotRunnableError(LaunchError):
-    """The program to run exists, and can't be run."""
+    """The program to run exists, and cannot be run."""
 
     exit_code = 126
 
 
 class TransportError(LaunchError):
-    """A host, or the agent on it, can't be reached."""
+    """A host, or the agent on it, cannot be reached."""
 
 
 class HostsError(TransportError):
-    """Hosts can't be reached: all of them at once.
+    """One or more hosts cannot be reached or used. The error names all of them.
 
     Args:
-        faults: a line for each host, beginning with its name; at least one.
+        faults: A line for each of these hosts, which begins with its name.
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
@@ -123,7 +128,7 @@ class HostsError(TransportError):
 
 
 class StartTimeoutError(HostsError):
-    """``--timeout`` was over before the job began."""
+    """The time of ``--timeout`` was over before the job began."""
 
     exit_code = 124
 
@@ -133,19 +138,19 @@ class ConnectionLostError(TransportError):
 
 
 class RouteDownError(ConnectionLostError):
-    """No connection to a host that runs can be made for a while, because what leads to it starts again."""
+    """A host runs, but what leads to it, such as a container engine, is down and starts again."""
 
 
 class HostGoneError(TransportError):
-    """An agent, or its host (a container, a pod), will not come back: nothing can connect to it."""
+    """An agent, or its host (a container, a pod), is gone for good, so connecting again is of no use."""
 
 
 class HostPreemptedError(HostGoneError):
-    """A cluster took the host away: the restart does not count."""
+    """A cluster took the host away for other work. The restart after it does not count as one."""
 
 
 class AllocationEndedError(HostGoneError):
-    """So have all hosts of the launch: their allocation is over."""
+    """All hosts of the launch are gone for good, because their allocation is over."""
 
 
 class ProtocolError(LaunchError):
@@ -153,13 +158,13 @@ class ProtocolError(LaunchError):
 
 
 class JobFailed(LaunchError):
-    """The job of a Python program has failed; the message gives the reason.
+    """The job that a Python program has started by the API has failed. The message says why.
 
     Args:
-        text: the reason, and what to try.
-        run_dir: the folder with the job's logs and report; empty if it has none.
-        launch_code: the exit code of ``launch``; ``None``: it has not ended.
-        report: the `launcher.Report`; ``None``: the job has not ended, or has no report.
+        text: The reason, and what to try.
+        run_dir: The folder with the logs and the report of the job. It is empty if the job has none.
+        launch_code: The exit code of ``launch``, or None if it still runs.
+        report: The `launcher.Report`, or None if the job still runs or has no report.
     """
 
     def __init__(
@@ -176,18 +181,19 @@ def _shown_lines(task: str, lines: Sequence[str]) -> List[str]:
 
 
 class TaskFailed(JobFailed):
-    """A task has failed, as the first one of its job.
+    """A job of the API has failed, and this task failed before all others.
 
     Args:
-        text: the reason.
-        task: ``worker/0``.
-        host: the host it ran on; empty if that is not known.
-        code: the exit code of its process; ``None``: a signal ended it, it still runs, or its host is lost.
-        signal: the number of the signal that ended its process; ``None``: none did.
-        traceback: Python's traceback of an exception in its function; empty if there was none.
-        last_lines: of its output, without line ends.
-        run_dir: the folder with the job's logs and report; empty if it has none.
-        report: the `launcher.Report`; ``None``: the job has not ended, or has no report.
+        text: The reason.
+        task: The name of the task, such as ``worker/0``.
+        host: The host on which it ran. It is empty if that is unknown.
+        code: The exit code of its process. It is None if a signal killed the process, it still runs, or its
+            host is lost.
+        signal: The number of the signal that killed its process, or None.
+        traceback: Python's traceback of an exception in its function. It is empty if there was none.
+        last_lines: The last lines of its output, without line ends.
+        run_dir: The folder with the logs and the report of the job. It is empty if the job has none.
+        report: The `launcher.Report`, or None if the job still runs or has no report.
     """
 
     def __init__(  # noqa: PLR0913 - public
@@ -214,16 +220,16 @@ class TaskFailed(JobFailed):
 
 
 class FeedError(LaunchError):
-    """Rows can't be sent to the tasks, or results from them; the message gives the reason."""
+    """Rows cannot be sent to the tasks, or their results cannot be received. The message says why."""
 
 
 class FeedTimeout(FeedError):
-    """A task has taken no rows for too long, though rows wait for it.
+    """A task has taken no rows for too long, although rows wait for it.
 
     Args:
-        task: ``worker/0``; or several, ``worker/0, worker/1``.
-        seconds: without a row taken.
-        last_lines: of its output, without line ends.
+        task: The name of the task, or of several: ``worker/0, worker/1``.
+        seconds: How long it has taken none.
+        last_lines: The last lines of its output, without line ends.
     """
 
     def __init__(self, task: str, seconds: float, last_lines: Sequence[str] = ()) -> None:

@@ -1,7 +1,9 @@
-"""Events and commands.
+"""The events that the supervisor receives and the commands that it emits.
 
-Events come from agents, timers and the user. Commands come from the supervisor. ``at`` is in seconds since
-the epoch, by the clock of the machine where the event happened. Hosts with Python 3.8 import this module.
+Events come from agents, timers and the user. Commands go to agents and to the launcher. Most of these records
+are public, because users find them in events.jsonl: names and fields must not change. ``at`` is the time of
+an event in seconds since the epoch, by the clock of the machine where it happened. Agents import this module,
+so it must run with Python 3.8.
 """
 
 import time
@@ -10,100 +12,106 @@ from typing import TYPE_CHECKING, Mapping, Optional, Tuple, Union
 from launcher.common.cluster import TaskId
 from launcher.common.record import Record
 
-if TYPE_CHECKING:  # agents do not have it
+if TYPE_CHECKING:  # Agents do not have this module.
     from launcher.common.report import ExitStatus, Reason, TaskState
 
 _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def now() -> float:
-    """The time for an event: seconds since the epoch.
+    """Return the time for an event, in seconds since the epoch.
 
-    A later change of the system's clock has no effect, so that differences are durations.
+    Later changes of the system's clock have no effect on it, so that differences are durations.
     """
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class HostFacts(Record):
-    """What the kernel of a host says about it, without a delay."""
+    """What an agent knows about its host without running any program."""
 
     hostname: str
-    #: IP addresses of its interfaces, loopback left out.
+    #: The IP addresses of its interfaces, without loopback.
     addresses: Tuple[str, ...]
-    #: How many CPUs the agent may use; bytes of main memory.
+    #: How many CPUs the agent may use.
     cpus: int
+    #: Bytes of main memory.
     memory: int
-    #: Version of the Python that runs the agent, ``3.11.7``; and its path.
+    #: The version of the Python that runs the agent, such as ``3.11.7``.
     python: str
+    #: The path of this Python.
     executable: str
-    #: Numeric user id.
+    #: The numeric id of the user who runs the agent.
     user: int
 
 
 class HostEvent(Record):
-    """Something happened on a host, or to its agent."""
+    """The base class of events that happen on a host or to its agent."""
 
     host: str
     at: float
 
 
 class AttemptEvent(HostEvent):
-    """Something happened to an attempt of a task."""
+    """The base class of events that happen to one attempt of a task."""
 
     task: TaskId
+    #: The number of the attempt, from 1.
     attempt: int
 
 
 class AgentReady(HostEvent):
-    """The agent of a host runs."""
+    """The agent of a host has started. This is its first event."""
 
     pid: int
     facts: HostFacts
 
 
 class HostGpus(HostEvent):
-    """The output of ``nvidia-smi`` on the host, a line for each GPU: ``index, name, memory``."""
+    """The agent has asked ``nvidia-smi`` for the GPUs of its host."""
 
+    #: A line for each GPU: ``index, name, memory``.
     gpus: Tuple[str, ...]
 
 
 class PortsHeld(HostEvent):
-    """The agent holds one port for each of these tasks."""
+    """The answer to `HoldPorts`: the agent holds one port for each of these tasks."""
 
     ports: Mapping[TaskId, int]
 
 
 class PortsRefused(HostEvent):
-    """The answer to `HoldPorts`: no task can run here; ``why`` is the reason, for the user.
+    """The answer to `HoldPorts` when no task can run on the host."""
 
-    ``code`` is 125 (no port is free), 127 (the environment does not exist) or 126 (its Python does not run).
-    """
-
+    #: The reason, for the user.
     why: str
+    #: 125 if no port is free, 127 if the Python environment does not exist, 126 if its Python does not run.
     code: int = 125
 
 
 class PeersTried(HostEvent):
-    """The agent has tried to connect to other hosts: the addresses that it can't reach, and the reasons."""
+    """The answer to `TryPeers`: the agent has tried to connect to the ports that other agents hold."""
 
+    #: The reason for each address that it cannot reach.
     unreachable: Mapping[str, str]
 
 
 class TaskStarted(AttemptEvent):
-    """The task's process exists."""
+    """The process of a task exists."""
 
     pid: int
 
 
 class TaskNotStarted(AttemptEvent):
-    """The task did not start; ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
+    """The process of a task could not be started."""
 
+    #: 127 if the program was not found, 126 if it cannot be run, 125 if the host is at fault.
     code: int
+    #: The reason, for the user.
     why: str
 
 
 class TaskOutput(Record):
-    """Raw bytes that the task printed (stdout and stderr as one stream), cut anywhere."""
+    """Raw bytes that a task printed, with stdout and stderr in one stream. They may be cut anywhere."""
 
     host: str
     task: TaskId
@@ -112,79 +120,86 @@ class TaskOutput(Record):
 
 
 class TaskSignalled(AttemptEvent):
-    """A step of the stop sequence: this signal was sent to this number of the task's processes."""
+    """A step of the stop sequence was done: processes of the task received a signal."""
 
     signal: int
+    #: How many processes received it.
     processes: int
 
 
 class SignalSent(HostEvent):
-    """The answer to `SignalTask`: the signal was sent to these processes of the task."""
+    """The answer to `SignalTask`: the signal was sent to processes of the task."""
 
     task: TaskId
     signal: int
-    #: The state of each process afterwards, as ``/proc`` shows it, the main process first: ``SSR``.
+    #: The state of each process afterwards, as ``/proc`` shows it, such as ``SSR``. The first is that of the
+    #: main process.
     states: str
 
 
 class Measured(HostEvent):
-    """The answer to `Measure`: resident bytes of all processes of each task, each process counted alone."""
+    """The answer to `Measure`: how much memory the tasks of a host use."""
 
+    #: The resident bytes of all processes of each task. Memory that processes share counts for each of them.
     memory: Mapping[TaskId, int]
 
 
 class TaskExited(AttemptEvent):
-    """The task's own process has ended; processes that it left behind may still run.
+    """The main process of a task has exited. Processes that it left behind may still run.
 
-    The exit code of the task comes from this event. The job waits for `TaskGone`.
+    The exit code of the task comes from this event, but the job waits for `TaskGone`.
     """
 
-    #: Either the exit code or the signal is set.
+    #: The exit code, or None if a signal killed the process.
     code: Optional[int]
+    #: The signal that killed the process, or None if it exited.
     signal: Optional[int]
-    #: Largest resident size of one of its processes, in bytes; CPU seconds of all that it waited for.
+    #: The largest resident size of one of its processes, in bytes.
     peak_rss: int
+    #: CPU seconds of the process and of all children for which it waited.
     cpu_s: float
-    #: The kernel's message about an out-of-memory kill; empty: there is none.
+    #: The kernel's message about a kill because memory ran out. It is empty if there is none.
     oom: str = ""
 
 
 class TaskGone(AttemptEvent):
-    """Every process of the task has ended, and its output is complete."""
+    """No process of the task is left, and its output is complete."""
 
-    #: Number of processes that it left behind and the agent ended.
+    #: How many processes it left behind, which the agent has stopped.
     leftovers: int = 0
-    #: Pids that outlived SIGKILL (uninterruptible sleep).
+    #: Pids of processes that SIGKILL did not kill, because they are in uninterruptible sleep.
     unkillable: Tuple[int, ...] = ()
 
 
 class HostNotice(HostEvent):
-    """A line of the agent for the user."""
+    """The agent tells the user one line."""
 
     text: str
 
 
 class AgentLost(HostEvent):
-    """The link to an agent ended without `AgentClosed`; ``why`` is the reason, for the user."""
+    """The link to an agent is broken for good without `AgentClosed`, so the host counts as lost."""
 
+    #: The reason, for the user.
     why: str
-    #: Whether no other host is left, either.
+    #: Whether all other hosts are gone, too.
     all_gone: bool = False
-    #: The restart after the loss does not count, see `HostPreemptedError` in `launcher.common.errors`.
+    #: Whether a cluster took the host away. The restart after that does not count.
     preempted: bool = False
 
 
 class AgentClosed(HostEvent):
-    """The agent has ended by `CloseAgent`; no process of its tasks is left."""
+    """The agent exits as `CloseAgent` told it. No process of its tasks is left."""
 
 
 class StopAsked(Record):
-    """The user asks for the end of the job by a signal; ``who`` is its source for messages: ``Ctrl-C``."""
+    """The user, or the system, asks by a signal to stop the job."""
 
     at: float
     signal: int
+    #: Where the request comes from, for messages, such as ``Ctrl-C``.
     who: str
-    #: Tasks are killed without their grace: ``launch stop --now``.
+    #: Whether tasks are killed without their grace, as by ``launch stop --now``.
     at_once: bool = False
 
 
@@ -196,15 +211,19 @@ class RestartAsked(Record):
 
 
 class OutputDelayed(Record):
-    """Output of tasks may be on its way: its reader is slow, or the connection to a host is broken."""
+    """Output of tasks is delayed, because its reader is slow or the connection to a host is broken.
+
+    Silent tasks do not count as stalled meanwhile.
+    """
 
     at: float
 
 
 class TimeUp(Record):
-    """A timer of the supervisor has run out: the text of a `launcher.supervisor.commands.Timer`."""
+    """A timer of the supervisor has expired."""
 
     at: float
+    #: The text of a `launcher.supervisor.commands.Timer`.
     timer: str
 
 
@@ -229,79 +248,89 @@ AgentEvent = Union[
 Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
 
 
-#: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
-#: that is alive after the seconds gets the next signal; after the last step it is reported as unkillable.
+#: A stop sequence of ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
+#: that is still alive after the seconds receives the next signal. After the last step it is reported as
+#: unkillable.
 StopSequence = Tuple[Tuple[int, float], ...]
 
 
 class HostCommand(Record):
-    """What the agent of a host is to do."""
+    """The base class of commands to the agent of a host."""
 
     host: str
 
 
 class HoldPorts(HostCommand):
-    """Hold one port for each task, until `CloseAgent`."""
+    """Tells an agent to hold one port for each task until `CloseAgent`, so that no other program gets it."""
 
     tasks: Tuple[TaskId, ...]
-    #: The environment of the tasks: the agent tries its Python first.
+    #: The Python environment of the tasks. The agent first tries whether its Python runs.
     venv: Optional[str] = None
-    #: Ports to try first for a task, in this order.
+    #: The ports to try first for a task, in this order.
     preferred: Mapping[TaskId, Tuple[int, ...]] = {}
 
 
 class Preload(HostCommand):
-    """Start a process that imports modules; these tasks are forked from it when they start."""
+    """Tells an agent to start a process that imports modules, from which these tasks will be forked."""
 
     tasks: Tuple[TaskId, ...]
-    #: The Python of the tasks, and their environment.
+    #: The Python of the tasks.
     python: str
+    #: The Python environment of the tasks, or None.
     venv: Optional[str]
+    #: The modules to import.
     modules: Tuple[str, ...]
-    #: Added to the agent's own environment.
+    #: Variables that are added to the agent's own environment.
     env: Mapping[str, str]
 
 
 class TryPeers(HostCommand):
-    """Try to connect to these addresses (``host:port``), which other agents hold."""
+    """Tells an agent to try whether it can connect to ports that other agents hold."""
 
+    #: The addresses, each as ``host:port``.
     addresses: Tuple[str, ...]
 
 
 class SetCluster(HostCommand):
-    """Take the ClusterSpec, and complete the commands and environments of tasks from it."""
+    """Tells an agent the ClusterSpec, by which it completes the commands and environments of its tasks."""
 
+    #: The addresses of the tasks of each role, by index.
     addresses: Mapping[str, Tuple[str, ...]]
+    #: The roles that are sidecars.
     sidecars: Tuple[str, ...]
 
 
 class StartTask(HostCommand):
-    """Start this task."""
+    """Tells an agent to start a task. Most fields are those of `launcher.job.TaskPlan`."""
 
     task: TaskId
+    #: The number of this attempt, from 1.
     attempt: int
+    #: The beginning of the command, without the arguments in ``args``.
     argv: Tuple[str, ...]
-    #: Added to the agent's own environment.
+    #: Variables that are added to the agent's own environment.
     env: Mapping[str, str]
+    #: The working folder. None means the agent's.
     workdir: Optional[str]
     #: The stop sequence for processes that the task leaves behind.
     steps: StopSequence
-    #: The environment that it runs in, see `launcher.agent.lookup`.
+    #: The Python environment of the task, see `launcher.agent.lookup`.
     venv: Optional[str] = None
-    #: The file that its Python runs: the agent checks first whether it exists.
+    #: The file that its Python runs. The agent checks first whether it exists.
     script: Optional[str] = None
-    #: More arguments, with placeholders that the agent fills in; and whether the classic flags follow.
+    #: More arguments, in which the agent fills in placeholders.
     args: Tuple[str, ...] = ()
+    #: Whether the classic flags follow the arguments.
     flags: bool = False
-    #: More variables, whose values may have placeholders that the agent fills in.
+    #: More variables, in whose values the agent fills in placeholders.
     templates: Mapping[str, str] = {}
 
 
 class StopTasks(HostCommand):
-    """End these tasks, all at the same time. A later command replaces the stop sequence.
+    """Tells an agent to stop these tasks, all at the same time.
 
-    The whole sequence, signals and seconds, is in the command, so that the agent continues it if the launcher
-    is killed.
+    The command contains the whole stop sequence, so that the agent can continue it if the launcher is killed.
+    A later command replaces the sequence.
     """
 
     tasks: Tuple[TaskId, ...]
@@ -309,51 +338,58 @@ class StopTasks(HostCommand):
 
 
 class SignalTask(HostCommand):
-    """Send one signal to a task; ``all``: to each of its processes, not only to its main one.
+    """Tells an agent to send one signal to a task.
 
-    The task does not count as stopped by the launcher, even if the signal ends it. `SignalSent` is the
-    answer, unless the task has ended.
+    The task does not count as stopped by the launcher, even if it dies of the signal. The answer is
+    `SignalSent`, or none if the task has exited.
     """
 
     task: TaskId
     signal: int
+    #: Whether all processes of the task receive the signal, not only its main process.
     all: bool = False
 
 
 class Measure(HostCommand):
-    """Answer with `Measured`."""
+    """Tells an agent to answer with `Measured`."""
 
 
 class HoldOutput(HostCommand):
-    """Send no output of tasks while ``on`` is true (its reader is slow); events are sent."""
+    """Tells an agent to hold back the output of tasks, because its reader is slow, or to send it again.
 
+    Events are sent in both cases.
+    """
+
+    #: Whether to hold the output back.
     on: bool
 
 
 class CloseAgent(HostCommand):
-    """End every task and all processes that tasks left behind, then end."""
+    """Tells an agent to kill all tasks and all processes that tasks left behind, and then to exit."""
 
-    #: Do not end yet: run remote commands until the next `CloseAgent`.
+    #: Whether the agent does not exit yet, but runs remote programs until the next `CloseAgent`.
     stays: bool = False
 
 
 class Tell(Record):
-    """To the launcher: show the user one line. ``urgent``: even with ``--quiet``."""
+    """Tells the launcher to show the user one line."""
 
     text: str
+    #: Whether to show it even with ``--quiet``.
     urgent: bool = False
 
 
 class TaskMoved(Record):
-    """To the launcher: show that a task has another state, has got its process, or is to start again.
+    """Tells the launcher that a task has a new state, that its process exists, or that it will start again.
 
-    The last one of a task has all that is known about it. The fields are those of `launcher.common.report`.
+    The console, tmux, JSON, the Python API and the pytest plug-in show the states of tasks from these records
+    alone. None of them computes a state from the events of agents.
 
-    No other event is about the state of a task: the console, tmux, JSON, the Python API and the pytest
-    plug-in show it, and none of them works out a state from the events of agents.
+    The last one for a task contains all that is known about it. The fields are those of
+    `launcher.common.report.TaskReport`.
     """
 
-    #: When the event happened that led to it.
+    #: The time of the event that led to it.
     at: float
     task: TaskId
     attempt: int
@@ -367,21 +403,21 @@ class TaskMoved(Record):
     peak_rss: Optional[int]
     cpu_s: Optional[float]
     node: str
-    #: It is to start again when it is over.
+    #: Whether it will start again after this attempt.
     restarting: bool
 
 
 class Restarting(Record):
-    """To the launcher: tell programs that these tasks are stopped, if they run, and start again together.
+    """Tells the launcher that these tasks are stopped, if they still run, and start again together.
 
-    `TaskMoved` tells if one of them does not start again after all.
+    If one of them does not start again after all, a `TaskMoved` says so.
     """
 
-    #: The number of the present attempt of each task, the one before the restart.
+    #: By task, the number of the attempt before the restart.
     attempts: Mapping[TaskId, int]
 
 
-#: Commands that agents take.
+#: Commands that agents accept.
 AgentCommand = Union[
     HoldPorts,
     Preload,

@@ -1,17 +1,17 @@
-"""`Record`: frozen dataclasses, made without compiling code for each class.
+"""`Record`, the base class of all records: frozen dataclasses that cost no time when they are defined.
 
-A launch defines about a hundred records, and so does the agent on each host: `dataclasses.dataclass` or
-`typing.NamedTuple` would take a fifth of the time until the first task starts. So a record is a tuple at run
-time, which costs nothing. Only `launcher.common.protocol` makes use of that, for speed: type checkers see a
-frozen dataclass, and reject every record that is unpacked, indexed or compared with a tuple. Hosts with
-Python 3.8 import this module.
+A launch defines about a hundred records, and so does the agent on each host. With `dataclasses.dataclass` or
+`typing.NamedTuple`, that would take a fifth of the time until the first task starts. So a record is a tuple
+at run time. Only `launcher.common.protocol` may rely on that, for speed. Type checkers see a frozen dataclass
+and reject code that unpacks or indexes a record or compares it with a tuple. Hosts with Python 3.8 import
+this module.
 """
 
 from operator import itemgetter
 
 __all__ = ["Record", "as_dict", "from_attributes", "replace"]
 
-TYPE_CHECKING = False  # type checkers take it for true
+TYPE_CHECKING = False  # Type checkers assume that this name is true.
 
 if TYPE_CHECKING:
     # Type checkers know which fields `dataclasses.replace` may change.
@@ -22,34 +22,33 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
     class Record:
-        """What type checkers see of the class below."""
+        """The base class of records as type checkers see it. The class that runs is below."""
 
         _fields: ClassVar[Tuple[str, ...]]
         _field_defaults: ClassVar[Dict[str, Any]]
 
     _RecordT = TypeVar("_RecordT", bound=Record)
 
-    def as_dict(record: Record) -> Dict[str, Any]:
-        """See below."""
+    def as_dict(record: Record) -> Dict[str, Any]: ...
 
-    def from_attributes(kind: Type[_RecordT], /, *sources: object, **values: Any) -> _RecordT:
-        """See below."""
+    def from_attributes(kind: Type[_RecordT], /, *sources: object, **values: Any) -> _RecordT: ...
 
 else:
     #: Stands for an attribute that an object does not have.
     _MISSING = object()
 
     class _RecordType(type):
-        """Makes the fields of a record from its annotations, after those of the record that it extends.
+        """The metaclass that turns the annotations of a record class into its fields.
 
-        Values in the class are defaults.
+        They follow the fields of the base class. Values in the class body are the defaults.
         """
 
         _fields, _field_defaults = (), {}
 
         def __new__(cls, name, bases, body):
             record = super().__new__(cls, name, bases, {"__slots__": (), **body})
-            own = getattr(record, "__annotations__", ())  # before Python 3.10 perhaps those of the base
+            # Before Python 3.10 these may be the annotations of the base, whose fields are there already.
+            own = getattr(record, "__annotations__", ())
             record._fields = tuple(dict.fromkeys((*record._fields, *own)))
             defaults = {field: body[field] for field in own if field in body}
             record._field_defaults = {**record._field_defaults, **defaults}
@@ -58,10 +57,10 @@ else:
             return record
 
     class Record(tuple, metaclass=_RecordType):
-        """A class whose annotations are its fields, as those of a frozen dataclass.
+        """A class whose annotations are its fields, as in a frozen dataclass.
 
-        A record cannot be changed; `replace` makes a changed copy. Records are equal if they are of the same
-        class and have equal values.
+        A record cannot be changed, but `replace` makes a changed copy. Two records are equal if they belong
+        to the same class and their values are equal.
         """
 
         def __new__(cls, *values, **named):
@@ -72,7 +71,15 @@ else:
 
         @classmethod
         def _other_values(cls, count, named):
-            """Return the values of all fields but the first ``count``, and leave none in ``named``."""
+            """Return the values of the fields after the first ``count``, from names or defaults.
+
+            Args:
+                count: How many fields have a value by position.
+                named: The values by name. Those of the fields are removed from it.
+
+            Raises:
+                TypeError: A field has no value, or there are too many values or unknown names.
+            """
             defaults = cls._field_defaults
             try:
                 values = [
@@ -86,11 +93,11 @@ else:
             return values
 
         def __eq__(self, other):
-            """Return whether the other is a record of the same class with the same values."""
+            """Return whether the other object is a record of the same class with equal values."""
             return type(other) is type(self) and tuple.__eq__(self, other)
 
         def __ne__(self, other):
-            """Return whether it is not equal; a tuple has a method of its own for this."""
+            """Return whether the records differ. Without this method, that of the tuple would be called."""
             return not self == other
 
         def __hash__(self):
@@ -98,11 +105,11 @@ else:
             return hash((type(self), tuple.__hash__(self)))
 
         def __bool__(self):
-            """Return True; an empty tuple is false."""
+            """Return True for a record without fields, too, although an empty tuple is false."""
             return True
 
         def __getnewargs__(self):
-            """Return the values, for copies and pickles."""
+            """Return the values from which `copy` and `pickle` make the record again."""
             return tuple(self)
 
         def __repr__(self):
@@ -115,7 +122,17 @@ else:
         return dict(zip(record._fields, record))
 
     def from_attributes(kind, /, *sources, **values):
-        """Return a record of this class whose other values are the attributes of objects, the first first."""
+        """Return a new record whose values are copied from the attributes of other objects.
+
+        Args:
+            kind: The class of the record.
+            *sources: The objects. The first that has an attribute with the name of a field provides its
+            value. **values: Values of fields that are not copied.
+
+        Raises:
+            AttributeError: No object has an attribute for a field.
+            TypeError: The class has no such field.
+        """
 
         def attribute(name):
             for source in sources:
@@ -130,5 +147,5 @@ else:
         return kind(*[values[name] if name in values else attribute(name) for name in kind._fields])
 
     def replace(record, /, **changes):
-        """Return a copy of a record with other values for these fields."""
+        """Return a copy of a record with new values for the named fields."""
         return type(record)(**{**as_dict(record), **changes})

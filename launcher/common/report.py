@@ -1,4 +1,8 @@
-"""The report: how the job and each of its tasks ended. ``report.json`` has the same fields."""
+"""The report about the end of a job and of each of its tasks.
+
+``report.json`` contains the same fields, and the Python API returns these records, so names and fields are
+public and must not change. Agents do not use this module, but tasks may import it: Python 3.8.
+"""
 
 import enum
 from collections import Counter
@@ -11,7 +15,7 @@ from launcher.common.validation import FieldReader
 
 
 class TaskState(enum.Enum):
-    """The state of a task.
+    """The state of one attempt of a task.
 
     ::
 
@@ -21,8 +25,8 @@ class TaskState(enum.Enum):
                        +-> FAILED (could not be started)
         any of them -> LOST (its host is lost), PENDING -> CANCELLED (never started)
 
-    ENDED: its own process has ended; the agent ends the processes that it left behind, and reads the last
-    output.
+    In the state ENDED the main process has exited, and the agent still kills the processes that it left
+    behind and reads the last output.
     """
 
     PENDING = "pending"
@@ -38,7 +42,7 @@ class TaskState(enum.Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing follows it but the next attempt."""
+        """Whether the attempt is over, so that only another attempt can follow."""
         state = TaskState
         return self in (state.SUCCEEDED, state.FAILED, state.STOPPED, state.LOST, state.CANCELLED)
 
@@ -46,60 +50,63 @@ class TaskState(enum.Enum):
 class Reason(enum.Enum):
     """Why a task, or the job, ended as it did."""
 
-    EXIT = "exit"  #: it exited by itself
-    SIGNAL = "signal"  #: a signal ended it that launch did not send
-    OUT_OF_MEMORY = "out of memory"  #: SIGKILL, and the kernel reports that memory ran out
-    NOT_FOUND = "not found"  #: the program does not exist
-    NOT_RUNNABLE = "not runnable"  #: the program exists and can't be run
-    HOST_LOST = "host lost"  #: its host or agent is lost
-    STOPPED = "stopped"  #: launch ended it
-    NEVER_STARTED = "never started"  #: the job was stopped before the task was started
-    TIMEOUT = "timeout"  #: the job took longer than ``--timeout``
-    STALLED = "stalled"  #: it printed nothing for ``--stall``, and launch ended it
-    INTERRUPTED = "interrupted"  #: the user or the system ended the launch by a signal
-    LAUNCHER = "launcher"  #: launch or a host failed
+    EXIT = "exit"  #: It exited by itself.
+    SIGNAL = "signal"  #: A signal that launch did not send killed it.
+    OUT_OF_MEMORY = "out of memory"  #: SIGKILL killed it, and the kernel reports that memory ran out.
+    NOT_FOUND = "not found"  #: The program does not exist.
+    NOT_RUNNABLE = "not runnable"  #: The program exists and cannot be run.
+    HOST_LOST = "host lost"  #: Its host or agent is lost.
+    STOPPED = "stopped"  #: launch stopped it.
+    NEVER_STARTED = "never started"  #: The job was stopped before the task was started.
+    TIMEOUT = "timeout"  #: The job took longer than ``--timeout``.
+    STALLED = "stalled"  #: It printed nothing for the time of ``--stall``, and launch stopped it.
+    INTERRUPTED = "interrupted"  #: The user or the system stopped the launch by a signal.
+    LAUNCHER = "launcher"  #: launch or a host failed.
 
 
 class ExitStatus(Record):
-    """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if it is unknown."""
+    """The exit code of a process or the signal that killed it. Both are None if they are unknown."""
 
+    #: From 0 to 255.
     code: Optional[int] = None
+    #: The number of the signal.
     signal: Optional[int] = None
 
     @property
     def shell(self) -> int:
-        """The number that a shell shows: the code, or 128 + signal; 125 if neither is known."""
+        """The number that a shell shows: the code, or 128 + signal. It is 125 if both are unknown."""
         if self.code is not None:
             return self.code
         return 125 if self.signal is None else 128 + self.signal
 
     @property
     def text(self) -> str:
-        """``exit code 7``, ``killed by SIGKILL``."""
+        """The status for users: ``exit code 7`` or ``killed by SIGKILL``."""
         return f"exit code {self.code}" if self.signal is None else f"killed by {signal_name(self.signal)}"
 
     @property
     def known(self) -> bool:
-        """Whether the end is known."""
+        """Whether the code or the signal is known."""
         return self.code is not None or self.signal is not None
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with 0."""
+        """Whether the process exited with code 0."""
         return self.code == 0
 
 
-#: In a notebook: the longest text of a failure, in characters; the most tasks in a table.
+#: The longest text of a failure in the ``repr`` of a report.
 _MAX_TEXT_CHARACTERS = 300
+#: The largest number of tasks in the table of a notebook.
 _MAX_ROWS = 100
-#: Version of ``report.json``. A new field keeps it; a changed or removed field raises it.
+#: The version of ``report.json``. A changed or removed field raises it, and a new field does not.
 REPORT_SCHEMA = 1
 
 
 class Attempt(Record):
-    """How an attempt of a task ended that was not the last one."""
+    """The end of an attempt of a task that started again afterwards."""
 
-    #: Its number, from 1.
+    #: The number of the attempt, from 1.
     attempt: int
     host: str
     state: TaskState
@@ -107,98 +114,105 @@ class Attempt(Record):
     status: ExitStatus
     detail: str
     pid: Optional[int]
-    #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
+    #: Seconds since the epoch, or None if it never started.
     started_at: Optional[float]
+    #: Seconds since the epoch, or None if its end is unknown.
     ended_at: Optional[float]
 
 
 class TaskReport(Record):
-    """How one task ended: its last attempt, and the earlier ones."""
+    """The end of one task: its last attempt, and the earlier ones."""
 
     task: TaskId
-    #: The name of its host, as the user gave it.
+    #: The name of its host as the user wrote it.
     host: str
-    #: ``host:port`` that other tasks connected to; empty if it never got a port.
+    #: The ``host:port`` to which other tasks connected. It is empty if the task never got a port.
     address: str
     port: Optional[int]
     state: TaskState
-    #: ``None``: it succeeded.
+    #: Why it ended, or None if it succeeded.
     reason: Optional[Reason]
-    #: How its main process ended.
+    #: The exit status of its main process.
     status: ExitStatus
-    #: The end for the user: ``exit code 7``, ``killed by SIGKILL``...
+    #: How it ended, for the user, such as ``exit code 7`` or ``killed by SIGKILL``.
     detail: str = ""
-    #: The number of its last start, from 1.
+    #: The number of its last attempt, from 1.
     attempt: int = 1
-    #: Its main process, as its host numbers it; ``None``: it never started.
+    #: The pid of its main process on its host, or None if it never started.
     pid: Optional[int] = None
-    #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
+    #: Seconds since the epoch, or None if it never started.
     started_at: Optional[float] = None
+    #: Seconds since the epoch, or None if its end is unknown.
     ended_at: Optional[float] = None
     #: The largest resident size of one of its processes, in bytes.
     peak_rss: Optional[int] = None
-    #: Seconds of CPU, user and system.
+    #: Seconds of CPU time, user and system.
     cpu_s: Optional[float] = None
-    #: Number of processes that it left behind and launch ended; pids that SIGKILL did not end.
+    #: How many processes it left behind, which launch stopped.
     leftovers: int = 0
+    #: Pids of processes that SIGKILL did not kill.
     unkillable: Tuple[int, ...] = ()
-    #: Its end has no effect on the job.
+    #: Whether it only accompanied the job, so that its end had no effect on the job.
     sidecar: bool = False
     #: The attempts before the last one.
     earlier: Tuple[Attempt, ...] = ()
-    #: The machine that its host is on, a pod of a cluster; else empty.
+    #: The machine under a host that is a pod. It is empty for other hosts.
     node: str = ""
 
     @property
     def seconds(self) -> Optional[float]:
-        """How long it ran, in seconds; ``None``: it never started, or its end is unknown."""
+        """How long it ran, in seconds. It is None if it never started or its end is unknown."""
         if self.started_at is None or self.ended_at is None:
             return None
         return max(0.0, self.ended_at - self.started_at)
 
 
 class Failure(Record):
-    """The first failure: the cause of the job's end."""
+    """The first failure of a job, because of which the job failed."""
 
     reason: Reason
-    #: The task that failed first; ``None``: a host, the time limit, or Ctrl-C.
+    #: The task that failed first. It is None if a host, the time limit or Ctrl-C was the cause.
     task: Optional[TaskId]
-    #: Its host, or the host that failed; ``None``: no host did.
+    #: The host of this task, or the host that failed. It is None if no host is concerned.
     host: Optional[str]
     #: Seconds since the epoch.
     at: float
     #: One sentence for the user, which names task and host.
     text: str
-    #: Advice for the user; may be empty.
+    #: Advice for the user. It may be empty.
     hint: str = ""
-    #: For `Reason.TIMEOUT` and `Reason.STALLED` the limit as the user wrote it, ``2h``; else empty.
+    #: For `Reason.TIMEOUT` and `Reason.STALLED` the limit as the user wrote it, such as ``2h``. Otherwise it
+    #: is empty.
     limit: str = ""
 
 
 class Report(Record):
-    """How the job ended."""
+    """The end of a job and of all its tasks."""
 
     #: The name of the run, as ``launch ps`` lists it.
     job: str
-    #: Of ``launch``: 0, that of the first task that failed, or that of an error (docs/errors.md).
+    #: The exit code of ``launch``: 0, that of the first task that failed, or that of an error
+    #: (docs/errors.md).
     exit_code: int
     #: Seconds since the epoch.
     started_at: float
+    #: Seconds since the epoch.
     ended_at: float
-    #: In the order of the plan.
+    #: The tasks in the order of the plan.
     tasks: Tuple[TaskReport, ...]
-    #: ``None``: nothing failed.
+    #: The first failure, or None if nothing failed.
     failure: Optional[Failure] = None
-    #: The folder with its logs.
+    #: The folder with the logs of the run.
     run_dir: str = ""
+    #: The version of these fields, `REPORT_SCHEMA`.
     schema: int = REPORT_SCHEMA
-    #: How often tasks were started again; tasks that were started together count once.
+    #: How often tasks were started again. Tasks that were started together count once.
     restarts: int = 0
-    #: The URL of TensorBoard while the job ran; ``None``: there was none.
+    #: The URL of TensorBoard while the job ran, or None if it had none.
     tensorboard: Optional[str] = None
 
     def __repr__(self) -> str:
-        """``<Report of JOB: exit code 7 after 12s, tasks: 1 failed, 2 stopped; worker/1 failed: ...>``."""
+        """Return ``<Report of RUN: exit code 7 after 12s, tasks: 1 failed, 2 stopped; ...>``."""
         counts = Counter(task.state.value for task in self.tasks)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         text = "" if self.failure is None else f"; {self.failure.text}"
@@ -209,8 +223,8 @@ class Report(Record):
         )
 
     def _repr_html_(self) -> str:
-        """The summary and a table of the first tasks, for a notebook."""
-        import html  # noqa: PLC0415 - 2 ms, for notebooks only
+        """Return the summary and a table of the first tasks, as notebooks show it."""
+        import html  # noqa: PLC0415 - takes 2 ms, and only notebooks need it
 
         rows = [("task", "host", "state", "end", "time")]
         for task in self.tasks[:_MAX_ROWS]:
@@ -223,10 +237,13 @@ class Report(Record):
 
 
 def report_from_json(fields: object) -> Report:
-    """The report in the content of ``report.json``, or in the last line of ``--events-fd``.
+    """Return the report that launch wrote as JSON.
+
+    Args:
+        fields: The content of ``report.json``, or the report in the last line of ``--events-fd``.
 
     Raises:
-        ProtocolError: a field is missing, or of another type: another version of launch wrote it.
-        ValueError: a state or a reason is unknown.
+        ProtocolError: A field is missing or has another type, because another version of launch wrote it.
+        ValueError: A state or a reason is unknown.
     """
     return Report(*FieldReader(trusted=True).read(Report, fields))

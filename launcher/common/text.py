@@ -1,6 +1,7 @@
-"""Texts for messages: counts, lists, durations, byte sizes, suggestions, names of signals.
+"""Makes texts for messages: counts, lists, durations, byte sizes, suggestions, names of signals.
 
-Python 3.8 and the standard library only: this module also runs on the hosts.
+All packages use it. It also makes texts of hosts safe to print (`sanitize_host_text`). It runs on hosts, too,
+so it must use nothing but Python 3.8 and the standard library.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import signal
 import time
 from typing import Iterable, Mapping, Optional, Sequence
 
-#: Numbers of signals that have a name on this system.
+#: The numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
-#: Characters of a text of a host that are shown.
+#: Longer texts of hosts are cut to this number of characters.
 _MAX_HOST_TEXT = 2000
-#: The part of the letters of two words that a misspelling has in common with the name, at the least.
+#: Which part of its letters a misspelling must share with the name, as `difflib` computes it.
 _MIN_SIMILARITY = 0.75
-#: Why no thread or process can be started, and what to look at.
+#: The message where no thread or process can be started.
 NO_THREAD_REASON = (
     "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
     "container or the service"
@@ -24,24 +25,30 @@ NO_THREAD_REASON = (
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 40`` for a signal without a name."""
+    """Return the name of a signal: ``SIGKILL`` for 9, and ``signal 40`` for one without a name."""
     return f"signal {number}" if number not in KNOWN_SIGNALS else signal.Signals(number).name
 
 
 def plural(number: int, noun: str, plural: str = "") -> str:
-    """``1 task``, ``2,013 tasks``; ``plural`` is for nouns that take more than an s (``processes``)."""
+    """Return a number with its noun: ``1 task`` or ``2,013 tasks``.
+
+    Args:
+        number: The number.
+        noun: The noun in the singular.
+        plural: The noun in the plural, if that is not the singular with an s.
+    """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def plural_roles(counts: Mapping[str, int]) -> str:
-    """``1 chief, 2 workers, 1 ps``, from role -> number of its tasks."""
+    """Return the numbers of tasks of roles for a message: ``1 chief, 2 workers, 1 ps``."""
     return ", ".join(
         plural(number, role, role if role.endswith("s") else "") for role, number in counts.items()
     )
 
 
 def duration(seconds: Optional[float]) -> str:
-    """``0.3s``, ``12s``, ``3m05s``, ``2h07m`` or ``3d04h``; ``-`` if unknown."""
+    """Return a duration for users, such as ``0.3s``, ``12s``, ``3m05s`` or ``3d04h``. None becomes ``-``."""
     if seconds is None:
         return "-"
     if seconds < 9.95:
@@ -56,11 +63,11 @@ def duration(seconds: Optional[float]) -> str:
 
 
 def byte_size(size: Optional[float], binary: bool = False) -> str:
-    """``512 B``, ``3.4 MB``, ``12 GB`` (1 kB is 1000 bytes); ``-`` if unknown.
+    """Return a size for users: ``512 B``, ``3.4 MB`` or ``12 GB``, where 1 kB is 1000 bytes.
 
     Args:
-        size: bytes.
-        binary: use powers of 1024 (``64 MiB``), as users write limits of memory.
+        size: The number of bytes. None, which means that it is unknown, becomes ``-``.
+        binary: Whether to use powers of 1024 (``64 MiB``), in which users write limits of memory.
     """
     if size is None:
         return "-"
@@ -74,18 +81,21 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
 
 
 def closest_match(written: str, known: Iterable[str]) -> str:
-    """The known name of which ``written`` is a misspelling; empty if there is none.
+    """Return the known name that the user probably meant by a misspelt one.
 
-    Case, dashes, underscores and a plural s do not count. A misspelling has more than three quarters of its
-    letters in common with the name, in the same order, or all of them in another order; at most one letter is
-    missing or too many, two in words of 8 letters or more. The beginning of exactly one known name counts,
-    too.
+    Case, dashes, underscores and a plural s do not count. A misspelling shares more than three quarters of
+    its letters with the name in the same order, or all of them in another order. At most one letter is
+    missing or superfluous, or two in words of 8 letters or more. The beginning of exactly one known name
+    counts, too.
 
     Args:
-        written: the misspelt name; only its first 80 characters are compared.
-        known: the correct names.
+        written: The misspelt name, of which only the first 80 characters are compared.
+        known: The correct names.
+
+    Returns:
+        The most similar name. It is empty if no name is similar enough.
     """
-    from difflib import SequenceMatcher  # noqa: PLC0415 - 2 ms, only for a fault
+    from difflib import SequenceMatcher  # noqa: PLC0415 - takes 2 ms, and only a fault needs it
 
     word = _normalized(written)
     most, matcher = 1 + (len(word) > 7), SequenceMatcher(b=word)
@@ -104,18 +114,18 @@ def closest_match(written: str, known: Iterable[str]) -> str:
 
 
 def _normalized(name: str) -> str:
-    """The name without the differences that do not count."""
+    """Return a name without case, dashes, underscores and a plural s, for comparisons."""
     word = name[:80].lower().replace("-", "").replace("_", "")
     return word[:-1] if len(word) > 3 and word.endswith("s") else word
 
 
 def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = None) -> str:
-    """``did you mean "count"?``, or another text if no known name is similar.
+    """Return what a message says about an unknown name, such as ``did you mean "count"?``.
 
     Args:
-        written: the misspelt name.
-        known: the correct names.
-        otherwise: the other text; ``None``: a list of all known names.
+        written: The unknown name.
+        known: The correct names.
+        otherwise: The text to return if no known name is similar. With None it lists all known names.
     """
     guess = closest_match(written, known)
     if guess:
@@ -124,7 +134,7 @@ def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = 
 
 
 def join_names(names: Sequence[str], most: int = 5) -> str:
-    """``a, b, c``; of more than ``most`` names the first, and the number of others: ``a, b and 3 more``."""
+    """Return names for a message: ``a, b, c``, or ``a, b and 3 more`` if there are more than ``most``."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
@@ -136,7 +146,11 @@ def task_range(role: str, count: int) -> str:
 
 
 def nothing_started(seconds: float) -> str:
-    """The fault of a host that is connected, but where the agent does not answer."""
+    """Return the message about a host to which a connection exists, but whose agent does not answer.
+
+    Args:
+        seconds: How long the launcher has waited for the agent.
+    """
     return (
         f"the agent has not started there in {seconds:.0f}s; does a start-up file of its login shell "
         "(~/.bashrc?) wait, read standard input, or replace it by fish even if a command is run?"
@@ -144,33 +158,42 @@ def nothing_started(seconds: float) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """The text on one line, with escapes for characters that a terminal would interpret."""
+    """Return a text on one line, with escapes for line ends and characters that a terminal interprets."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def sanitize_host_text(text: str) -> str:
-    """A text of a host as users see it: on one line, with escapes for control characters, cut.
+    """Return a text that a host sent in a form that is safe to print.
 
-    So no text of a host can look like a line of launch, or change a terminal.
+    It is one line without control characters, and long texts are cut. So no host can forge lines of launch or
+    change the user's terminal.
     """
     return shortened(escape_controls(text.strip()[: _MAX_HOST_TEXT + 1]), _MAX_HOST_TEXT)
 
 
 def last_line(printed: str, otherwise: str = "") -> str:
-    """Return the last line that a program on a host printed, or ``otherwise``; see `sanitize_host_text`."""
+    """Return the last line that a program on a host printed, in a form that is safe to print.
+
+    Args:
+        printed: The output of the program.
+        otherwise: The text to return if it printed nothing.
+    """
     lines = printed.strip().splitlines()
     return sanitize_host_text(lines[-1]) if lines else otherwise
 
 
 def shortened(line: str, width: int) -> str:
-    """The line in at most ``width`` characters."""
+    """Return a line cut to at most ``width`` characters, the last of which is then ``…``."""
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
 class Waiting:
-    """Times for messages about a wait that begins now: after 2 s, 30 s, then after twice the time each."""
+    """The schedule of messages about a wait that begins now.
+
+    A message is due after 2 s and after 30 s, and then each time the wait has doubled.
+    """
 
     FIRST, SECOND = 2.0, 30.0
 
@@ -180,11 +203,14 @@ class Waiting:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the wait began."""
+        """How many seconds the wait has lasted."""
         return time.monotonic() - self._began
 
     def due(self) -> str:
-        """The beginning of a message, ``waiting for``, if it is time for one; else empty."""
+        """Return the beginning of the message that is due now, such as ``waiting for``.
+
+        It is empty if no message is due. Each message is due once.
+        """
         waited = self.seconds
         if waited < self._next:
             return ""
@@ -194,5 +220,9 @@ class Waiting:
 
 
 def why_not_started(error: OSError) -> str:
-    """Return why a program could not be started, for the user."""
+    """Return why a program could not be started, for the user.
+
+    Args:
+        error: What `subprocess` or `os.fork` raised.
+    """
     return NO_THREAD_REASON if error.errno == errno.EAGAIN else error.strerror or str(error)

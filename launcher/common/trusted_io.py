@@ -1,7 +1,8 @@
-"""Read files and accept connections that other users of this machine may have tampered with.
+"""Reads files and accepts connections although other users of this machine may have tampered with them.
 
 Another user may have put a pipe, a device, a link or an endless file in the place of a file. Any user can
-connect to an abstract socket, and fill its queue.
+connect to an abstract socket and fill its queue. So no function here may block for ever, read without a limit
+or answer another user. The launcher and the agent call it.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from typing import BinaryIO
 
 from launcher.common.text import closest_match
 
-#: The size that is read of files which a person writes, in bytes.
+#: The largest size of a file that a person has written.
 MAX_FILE_BYTES = 1 << 20
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
-    """Open a regular file for reading; refuse a pipe or a device in its place.
+    """Open a regular file for reading, and refuse a pipe or a device in its place.
 
     Args:
-        path: of the file.
-        links: whether the last part of the path may be a link.
+        path: The path of the file.
+        links: Whether the last part of the path may be a symbolic link.
 
     Raises:
-        OSError: it does not exist, or is not a regular file.
+        OSError: The file does not exist, or is not a regular file.
     """
     mode = os.stat(path, follow_symlinks=links).st_mode
-    if stat.S_ISREG(mode):  # opening some devices has effects
+    # This is checked twice: opening some devices has effects, and another user may replace the file between.
+    if stat.S_ISREG(mode):
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         file = os.fdopen(os.open(path, flags), "rb")
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -43,24 +45,28 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
 
 
 def read_regular(path: str, most: int = MAX_FILE_BYTES) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file, and refuse a large file, a pipe or a device in its place.
 
     Args:
-        path: of the file.
-        most: its largest size in bytes.
+        path: The path of the file.
+        most: The largest size in bytes.
 
     Raises:
-        OSError: as `open_regular`; or it is larger.
+        OSError: The file does not exist, is not a regular file, or is larger.
     """
     with open_regular(path) as file:
         return read_most(file, most)
 
 
 def read_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
-    """What is left of a file.
+    """Return the rest of an open file.
+
+    Args:
+        file: The file.
+        most: The largest size of the rest in bytes.
 
     Raises:
-        OSError: it is more than ``most`` bytes.
+        OSError: The rest is larger.
     """
     data = file.read(most + 1)
     if len(data) > most:
@@ -69,12 +75,23 @@ def read_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
 
 
 def is_ours(user: int) -> bool:
-    """Whether files of the user with this id can be trusted: it is this user, or root."""
+    """Return whether files of a user can be trusted, because it is this user or root.
+
+    Args:
+        user: The numeric id of the user.
+    """
     return user in (0, os.geteuid())
 
 
 def similar_file(path: str) -> str:
-    """The path of a file with a similar name in the same folder; empty if there is none."""
+    """Return the path of a file with a similar name in the same folder.
+
+    Args:
+        path: The path of a file that does not exist.
+
+    Returns:
+        The path. It is empty if no file has a similar name.
+    """
     folder, name = os.path.split(path)
     try:
         guess = closest_match(name, os.listdir(os.path.expanduser(folder) or "."))
@@ -83,35 +100,40 @@ def similar_file(path: str) -> str:
     return os.path.join(folder, guess) if guess else ""
 
 
-#: Connections that the kernel keeps until the listening process accepts them. With more, the answer to each
-#: would come later in a flood. How many are accepted at a time: the process has other work.
+#: How many connections the kernel keeps until the listening process accepts them. With a longer queue, every
+#: client would wait longer while many connect at once.
 SOCKET_BACKLOG = 128
+#: How many connections are accepted at a time, because the process has other work to do.
 MAX_ACCEPTED = 64
-#: Seconds between two attempts to get into a full queue.
+#: The pause before another try to enter a full queue.
 _CONNECT_PAUSE_SECONDS = 0.001
-#: Seconds to wait when no file descriptor is left for a connection.
+#: The pause after no file descriptor was left for a connection.
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.05
+#: The pid, user id and group id that the kernel reports for SO_PEERCRED (unix(7)).
 _CREDENTIALS = struct.Struct("3i")
-#: Bytes of a request to a control socket, and of a packet of events.
+#: The largest size of a request to a control socket, and of a packet of events.
 PACKET_BYTES = 1 << 16
 
 
 def control_address(run_name: str) -> str:
-    """The name of the control socket of a run."""
+    """Return the abstract address of the Unix socket by which other commands ask the launcher of a run."""
     return f"\0tf-launcher-{run_name[:80]}"
 
 
 def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:
-    """Connect a socket, and set its time limit to what is left. While the queue is full, try again.
+    """Connect a Unix socket, and try again while the queue of the listening process is full.
+
+    Afterwards the time limit of the socket is what is left of the seconds.
 
     Args:
-        sock: a Unix socket.
-        address: a path, or an abstract address.
-        seconds: the time limit.
+        sock: The socket.
+        address: A path, or an abstract address.
+        seconds: The time limit for connecting and for what follows.
 
     Raises:
-        ConnectionRefusedError: no process listens. FileNotFoundError: nor is there a file.
-        TimeoutError: the queue was full all the time.
+        ConnectionRefusedError: No process listens.
+        FileNotFoundError: The path does not exist.
+        TimeoutError: The queue was full all the time.
     """
     until = time.monotonic() + seconds
     sock.setblocking(False)
@@ -127,17 +149,21 @@ def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:
 
 
 def accept_own(listener: socket.socket) -> list[socket.socket]:
-    """Accept what waits, up to a limit; drop the connections of other users.
+    """Accept the connections that wait on a socket, and close those of other users.
 
     Args:
-        listener: a Unix socket that does not block.
+        listener: A listening Unix socket that does not block.
+
+    Returns:
+        The connections of this user, at most `MAX_ACCEPTED`. It is empty if none waits.
     """
     accepted = []
     for _ in range(MAX_ACCEPTED):
         try:
             peer, _ = listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # it stays readable: do not look all the time
+            # Without a free descriptor the listener stays readable. The pause keeps the loop from spinning.
+            if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             break
         if process_and_user(peer)[1] == os.geteuid():
@@ -148,7 +174,7 @@ def accept_own(listener: socket.socket) -> list[socket.socket]:
 
 
 def process_and_user(peer: socket.socket) -> tuple[int, int]:
-    """The process id and the user id of the other end of a Unix socket, as the kernel knows them."""
+    """Return the process id and the user id of the other end of a Unix socket, as the kernel knows them."""
     data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(data)
     return pid, uid

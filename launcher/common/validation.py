@@ -1,12 +1,13 @@
-"""The fields of what a host sends: their types, ranges and lengths, checked where they are read.
+"""Checks the types, ranges and lengths of the fields that hosts send, before anything else uses them.
 
-A record's annotations are the types. The tables below have the limits, by the name of a field: a number that
-is in no table is an error of this program. Hosts with Python 3.8 import this module.
+`launcher.common.protocol` calls `FieldReader` for every message. The types are the annotations of the
+records. The limits are in the tables below, by the name of a field, and a number that no table contains is an
+error of this program. Hosts with Python 3.8 import this module.
 
-A message that is wrong here, that comes at the wrong moment (`launcher.supervisor.machine`), or that is about
-a task of another host, ends nothing but the host that sent it: it is lost. An impossible change of a state
-after these checks is a bug of launch. All texts of hosts become one line without control characters, so that
-no host can forge lines of launch.
+No message may harm more than the host that sent it. If it is wrong here, comes at the wrong moment
+(`launcher.supervisor.machine`) or is about a task of another host, then its host counts as lost. An
+impossible change of a state after these checks is a bug of launch. All texts of hosts become one line without
+control characters, so that no host can forge lines of launch.
 """
 
 from enum import EnumMeta
@@ -18,11 +19,13 @@ from launcher.common.errors import ProtocolError
 from launcher.common.record import Record
 from launcher.common.text import sanitize_host_text
 
-#: Limits of numbers of processes, of bytes, and of what counts messages.
+#: Linux has at most this number of processes.
 _PROCESS_RANGE = (0, 1 << 22)
 _BYTE_RANGE = (0, 1 << 62)
+#: For numbers that count messages or attempts.
 _COUNT_RANGE = (0, 1 << 62)
-#: The smallest and the largest value of each number. Times are in seconds: up to the year 2286.
+#: The smallest and the largest value of each number, by the name of its field. Times, which are in seconds,
+#: reach to the year 2286.
 RANGES: Mapping[str, Tuple[float, float]] = {
     "at": (0, 1e10),
     "attempt": _COUNT_RANGE,
@@ -44,17 +47,18 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "ports": (1, 65535),
     "processes": _PROCESS_RANGE,
     "received": _COUNT_RANGE,
-    "signal": (0, 64),  # `SignalTask` may ask for 0
+    "signal": (0, 64),  # `SignalTask` may ask for 0, which only checks the processes.
     "size": _BYTE_RANGE,
     "status": (-64, 255),
     "unkillable": (1, 1 << 22),
     "user": (0, 1 << 32),
 }
-#: The most items of a list or an object; `_MAX_ITEMS` of any other.
+#: The largest number of items in a list or an object, by the name of its field.
 MAX_LENGTHS: Mapping[str, int] = {"ports": 1 << 16, "memory": 1 << 16, "unreachable": 16}
+#: The largest number of items in any other list or object.
 _MAX_ITEMS = 1000
-#: The most characters of texts that programs use as they are; any other is for users: see
-#: `sanitize_host_text`.
+#: The largest number of characters in texts that programs use as they are, by the name of the field. All
+#: other texts are for users and pass `sanitize_host_text`.
 MAX_EXACT_CHARACTERS: Mapping[str, int] = {
     "output": 2000,
     "path": 4096,
@@ -68,22 +72,32 @@ _TRUSTED_RANGE = (-(2**63), 2**63 - 1)
 
 
 class FieldReader(Record):
-    """Reads fields from JSON.
+    """A reader that converts JSON to the values of records, and checks them.
 
     Args:
-        trusted: our launcher has written them: only types are checked, unknown fields are left out.
-        tasks: the tasks that they may name; ``None``: any.
+        trusted: Whether our launcher has written the JSON. Then only types are checked, and unknown fields
+            are ignored.
+        tasks: The tasks that the fields may name. None means any task.
     """
 
     trusted: bool = False
     tasks: Optional[Collection[str]] = None
 
     def read(self, record: Any, given: Any) -> Tuple[Any, ...]:
-        """The values of a record's fields (but ``data``) in order, converted and checked.
+        """Return the values of the fields of a record, converted and checked.
+
+        Args:
+            record: The class of the record.
+            given: The JSON object with the fields. It contains neither ``data``, which is sent as raw bytes,
+                nor a first field ``host``.
+
+        Returns:
+            The values in the order of the fields.
 
         Raises:
-            ProtocolError: a field is missing, unknown, of another type, or outside its limits.
-            ValueError: an enum has no such value.
+            ProtocolError: A field is missing or unknown, or its value has another type or is outside its
+                limits.
+            ValueError: An enum has no such value.
         """
         if not isinstance(given, dict):
             raise ProtocolError("the fields are not a JSON object")
@@ -100,7 +114,17 @@ class FieldReader(Record):
         )
 
     def _value(self, name: str, hint: Any, value: Any) -> Any:
-        """A JSON value, converted to the type of an annotation."""
+        """Return a JSON value, converted to the type of an annotation and checked.
+
+        Args:
+            name: The name of the field, by which the tables list limits.
+            hint: The annotation of the field, or of an item in it.
+            value: The value.
+
+        Raises:
+            ProtocolError: The value has another type, or is outside its limits.
+            ValueError: An enum has no such value.
+        """
         given = type(value)
         if hint is str and given is str:
             return self._text(name, value)
@@ -108,7 +132,7 @@ class FieldReader(Record):
             return value
         if (hint is int or hint is float) and given in (int, hint):
             low, high = _TRUSTED_RANGE if self.trusted else RANGES[name]
-            if low <= value <= high:  # NaN is not
+            if low <= value <= high:  # This is false for NaN.
                 return hint(value)
             raise ProtocolError(f"{name} is not from {low:.10g} to {high:.10g}")
         if hint is TaskId and given is str:
@@ -117,22 +141,25 @@ class FieldReader(Record):
             return TaskId(value)
         if isinstance(hint, EnumMeta):
             return hint(value)
-        if isinstance(hint, type) and hasattr(hint, "_fields"):  # the second is slow for types of `typing`
+        # `hasattr` is slow for types of `typing`, which `isinstance` excludes first.
+        if isinstance(hint, type) and hasattr(hint, "_fields"):
             return hint(*self.read(hint, value))
         return self._values(name, hint, value)
 
     def _text(self, name: str, text: str) -> str:
+        """Return a text of a field: exactly as it was sent, or cleaned if it is for users."""
         if self.trusted:
             return text
         if name not in MAX_EXACT_CHARACTERS:
             return sanitize_host_text(text)
         if len(text) > MAX_EXACT_CHARACTERS[name]:
             raise ProtocolError(f"{name} is longer than {MAX_EXACT_CHARACTERS[name]} characters")
-        text.encode("utf-8", "surrogateescape")  # a path is bytes: ValueError
+        # A path must be convertible to bytes. Otherwise this raises a ValueError.
+        text.encode("utf-8", "surrogateescape")
         return text
 
     def _values(self, name: str, hint: Any, value: Any) -> Any:
-        """The same for ``Optional``, ``Tuple`` and ``Mapping``."""
+        """Convert a value as `_value` does, for the annotations ``Optional``, ``Tuple`` and ``Mapping``."""
         given = type(value)
         origin: Any = getattr(hint, "__origin__", None)
         arguments: Sequence[Any] = getattr(hint, "__args__", ())
@@ -155,6 +182,7 @@ class FieldReader(Record):
 
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
+    """Return the annotations of those fields of a record class that JSON contains."""
     hints, names = get_type_hints(record), record._fields
-    # The host is not part of a message: a connection belongs to one host.
+    # A message does not contain the host, because a connection belongs to one host.
     return {name: hints[name] for name in names[names[:1] == ("host",) :] if name != "data"}

@@ -1,24 +1,25 @@
-"""Messages between the launcher and an agent, as bytes.
+"""The protocol between the launcher and an agent: messages as bytes, over connections that may break.
 
-A frame is a message, little endian::
+Both ends use this module: the links in `launcher.backends` and `launcher.agent.connection`. It converts
+between messages and bytes, and it must not do any input or output but `MessageChannel.write`. Hosts with
+Python 3.8 import it.
+
+A message is sent as a frame, little endian::
 
     type (u8), size of the fields (u32), size of the payload (u32), fields (JSON), payload
 
-The fields are those of the message's record, without its host (a connection belongs to one host); the
-payload is its field ``data``, raw bytes. `Decoder` checks types, ranges and lengths of every message
+The fields are those of the message's record, without its host, because a connection belongs to one host. The
+payload is the field ``data`` as raw bytes. `Decoder` checks types, ranges and lengths of every message
 (`launcher.common.validation`), so that a wrong one is a `ProtocolError` where it is read.
 
-On this machine frames go through a pipe. To another machine they survive broken connections: `MessageChannel`
-counts events, commands and data in the order in which it puts them on the wire, keeps them until the other
-end has acknowledged them, and sends the rest again on the next connection. Acknowledgements mean that the
-application took the messages, so a slow reader holds up the writer (`WINDOW_BYTES`), and memory stays bounded
-on both sides.
-
-Strings that came from bytes which are not UTF-8 keep them as lone surrogates (PEP 383). Hosts with Python 3.8
-import this module.
+On this machine frames go through a pipe. On the way to another machine they survive broken connections:
+`MessageChannel` counts events, commands and data in the order in which it sends them, keeps them until the
+other end has acknowledged them, and sends the rest again on the next connection. An acknowledgement means
+that the application has handled the messages. So a slow reader stops the writer (`WINDOW_BYTES`), and memory
+stays bounded on both sides.
 
 Events overtake output. An agent whose window is full stops reading the output of its tasks, but still sends
-events.
+events. Strings that came from bytes which are not UTF-8 keep these as lone surrogates (PEP 383).
 """
 
 import json
@@ -34,163 +35,178 @@ from launcher.common.record import Record, as_dict
 from launcher.common.text import sanitize_host_text
 from launcher.common.validation import FieldReader
 
-#: Bytes of one frame, at most; of the fields in a frame of an agent.
+#: The largest frame.
 MAX_FRAME_BYTES = 4 * 1024 * 1024
+#: The largest size of the fields in a frame from an agent.
 _MAX_FIELDS_BYTES = 1024 * 1024
-#: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
+#: How much an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW_BYTES = 8 * 1024 * 1024
-#: Seconds between two pings.
+#: The time between two pings.
 PING_SECONDS = 2.0
-#: Seconds that an agent waits for a new connection after one has closed, until the first ping says how many.
+#: How long an agent without a connection waits for a new one, until the first ping has told it another time.
 GRACE_SECONDS = 4.0
-#: Bytes of a remote command that may be under way in one direction.
+#: How many bytes of a remote program may be under way in one direction.
 CREDIT_BYTES = 1024 * 1024
 
 _HEAD = struct.Struct("<BII")
-#: An acknowledgement is sent after so many messages, or so many seconds.
+#: This number of handled messages is acknowledged at once.
 _MAX_UNACKNOWLEDGED = 16
+#: Fewer handled messages are acknowledged after this time.
 _MAX_ACK_SECONDS = 0.25
-#: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
+#: How much output of tasks is written together. Events can overtake only what comes later.
 _BATCH_BYTES = 256 * 1024
+#: How many buffers are written together.
 _MAX_BUFFERS = 256
-#: See `swap`.
+#: The bytes that `swap` exchanges.
 _SWAP_TABLE = bytes.maketrans(b"\n\xff", b"\xff\n")
-#: Messages whose fields are kept, and the most bytes of these.
+#: For how many messages the decoded fields, or the encoded ones, are kept.
 _MAX_CACHED_MESSAGES = 1024
+#: Larger fields are not kept.
 _MAX_CACHED_BYTES = 256
 
 
 class Hello(Record):
-    """First message of both ends of a connection; the launcher greets first."""
+    """The first message of both ends on each connection. The launcher sends it first."""
 
-    #: Secret that both ends know, so that a connection belongs to this agent.
+    #: The secret that both ends know, which proves that the connection belongs to this agent.
     session: str
-    #: Counts the launcher's connections: a late one does not replace a newer one.
+    #: The number of the launcher's connection, so that a late one does not replace a newer one.
     attempt: int
-    #: Numbered messages received so far.
+    #: How many numbered messages this end has received so far.
     received: int
 
 
 class Refused(Record):
-    """The agent has exited, or exits now; ``why`` is for the user."""
+    """The agent tells the launcher that it has exited, or exits now."""
 
+    #: The reason, for the user.
     why: str
 
 
 class Ack(Record):
-    """The application took so many numbered messages."""
+    """The acknowledgement that the application has handled messages, which need not be sent again."""
 
+    #: How many numbered messages it has handled in all.
     count: int
 
 
 class Ping(Record):
-    """Asks for an `Ack`."""
+    """Asks the agent for an `Ack`, so that the launcher notices a dead connection."""
 
-    #: Seconds that the agent waits for a new connection when this one closes.
+    #: How many seconds the agent waits for a new connection when this one breaks.
     grace: float
 
 
 class RunCommand(Record):
-    """Run ``module:function(arguments)`` of ours in a child of the agent, with a byte pipe each way."""
+    """Tells an agent to run a function of ours in a child process, with a byte pipe in each direction."""
 
+    #: The number by which later messages name this remote program.
     command: int
+    #: The function, as ``module:function``.
     entry: str
+    #: Its arguments, as JSON.
     arguments: Any
 
 
 class CommandData(Record):
-    """Bytes for the stdin of a remote command, or of its stdout; empty: the end of it."""
+    """Bytes for the stdin of a remote program, or from its stdout. No bytes mean the end of the stream."""
 
     command: int
     data: bytes
 
 
 class CommandCredit(Record):
-    """The reader took so many bytes of a remote command: the other end may send as many more."""
+    """The reader has consumed bytes of a remote program, so that the other end may send that many more."""
 
     command: int
     size: int
 
 
 class CommandEnded(Record):
-    """A remote command ended: its exit status (negative: the signal) and the end of its stderr."""
+    """A remote program has exited."""
 
     command: int
+    #: Its exit code, or the negative number of the signal that killed it.
     status: int
+    #: The last part of what it printed on stderr.
     stderr: str
 
 
 class CloseCommand(Record):
-    """The launcher needs a remote command no more: close its pipes, kill it if it does not end."""
+    """Tells an agent to close the pipes of a remote program, and to kill it if it does not exit."""
 
     command: int
 
 
 class FileEntry(Record):
-    """A file, folder or symbolic link of a tree. A file's content follows in `FileData`."""
+    """A file, folder or symbolic link in a copied tree. The content of a file follows in `FileData`."""
 
-    #: Relative to the tree, with ``/``.
+    #: The path below the root of the tree, with ``/``.
     path: str
-    #: ``f`` a file, ``d`` a folder, ``l`` a symbolic link.
+    #: ``f`` for a file, ``d`` for a folder, ``l`` for a symbolic link.
     kind: str
-    #: Permission bits; 0 for a link.
+    #: The permission bits. They are 0 for a link.
     mode: int = 0
-    #: Bytes; 0 for all but files.
+    #: The size of a file in bytes. It is 0 for anything else.
     size: int = 0
-    #: When a file was last changed, nanoseconds since 1970; 0 for anything else.
+    #: When a file was last changed, in nanoseconds since 1970. It is 0 for anything else.
     mtime_ns: int = 0
     #: The target of a link.
     target: str = ""
 
 
 class FileData(Record):
-    """Bytes of the file that was announced last."""
+    """Bytes of the file in the last `FileEntry`."""
 
     data: bytes
 
 
 class FilesNeeded(Record):
-    """For each entry of a tree's list, in its order: 1 if the host needs it, 0 if it has the same."""
+    """The answer of a host to a list of entries: which of them must be sent."""
 
+    #: A byte for each entry, in the order of the list: 1 if the host needs it, 0 if it has the same already.
     data: bytes
 
 
 class FilesFollow(Record):
-    """The requested entries follow: so many bytes of files."""
+    """Announces that the requested entries follow."""
 
+    #: The bytes of all their files together.
     size: int
 
 
 class FileNotice(Record):
-    """A line for the user about a requested path."""
+    """A line for the user about a path that was to be copied."""
 
     text: str
-    #: Nothing is there.
+    #: Whether nothing exists at the path.
     missing: bool = False
 
 
 class FilesDone(Record):
-    """All entries were sent; a command ends with the paths of the trees."""
+    """The last message of a copy: all entries were sent."""
 
+    #: The paths of the trees on the host.
     paths: Tuple[str, ...] = ()
 
 
 class FilesFailed(Record):
-    """The command can't go on; ``why`` is for the user."""
+    """The last message of a copy that cannot continue."""
 
+    #: The reason, for the user.
     why: str
 
 
-#: From an agent with a pipe.
+#: What an agent may send through a pipe on this machine.
 PIPED_RECORDS: Tuple[Type[Any], ...] = (Refused, *get_args(events.AgentEvent))
 _AGENT_RECORDS = (Hello, Ack, *PIPED_RECORDS, CommandData, CommandCredit, CommandEnded)
 _COMMAND_RECORDS = (RunCommand, CommandData, CommandCredit, CloseCommand)
 _LAUNCHER_RECORDS = (Hello, Ack, Ping, *get_args(events.AgentCommand), *_COMMAND_RECORDS)
-#: Between the launcher and a remote command that copies files, within the pipe of the command.
+#: The messages between the launcher and a remote program that copies files. They go through its pipes.
 FILE_RECORDS = (FileEntry, FileData, FilesNeeded, FilesFollow, FileNotice, FilesDone, FilesFailed)
 _RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_AGENT_RECORDS + _LAUNCHER_RECORDS + FILE_RECORDS))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
-#: What the fields of a record must be together.
+#: Conditions on several fields of a record together.
 _RULES: Dict[Any, Callable[[Any], bool]] = {
     events.PortsHeld: lambda held: len({*held.ports.values()}) == len(held.ports),
     events.TaskNotStarted: lambda event: event.code != 0,
@@ -198,7 +214,7 @@ _RULES: Dict[Any, Callable[[Any], bool]] = {
     events.TaskExited: lambda event: (event.code is None) != (event.signal is None) and event.signal != 0,
 }
 
-#: Any message; a record of this module or of `launcher.common.events`.
+#: A record of this module or of `launcher.common.events`.
 Message = Any
 Buffer = Union[bytes, memoryview]
 
@@ -206,17 +222,17 @@ Buffer = Union[bytes, memoryview]
 # ---------------------------------------------------------------------- one message
 
 
-#: Python makes an encoder for each call of `json.dumps` with separators.
+#: One encoder for all messages, because `json.dumps` with separators would make one for each call.
 _compact = json.JSONEncoder(separators=(",", ":")).encode
-#: The last message without data, and its frame: the same message may go to thousands of hosts.
+#: The last message without data, and its frame. The same message may go to thousands of hosts.
 _last: Tuple[Message, bytes] = (None, b"")
 
 
 def encode(message: Message) -> List[Buffer]:
-    """The frame of a message, as buffers for ``writev``.
+    """Return the frame of a message, as buffers for `os.writev`.
 
     Raises:
-        ProtocolError: it is larger than `MAX_FRAME_BYTES`.
+        ProtocolError: The frame would be larger than `MAX_FRAME_BYTES`.
     """
     global _last
     last, frame = _last
@@ -225,7 +241,8 @@ def encode(message: Message) -> List[Buffer]:
     record = type(message)
     has_data = record._fields[-1:] == ("data",)
     data = message.data if has_data else b""
-    # A record is a tuple at run time, and there are very many of these: a slice is the cheapest key.
+    # A record is a tuple at run time. Each piece of output is such a message, and a slice is the cheapest
+    # key.
     fields = _cached_json(record, message[:-1]) if has_data else _json(record, message)
     if len(fields) + len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(
@@ -238,6 +255,7 @@ def encode(message: Message) -> List[Buffer]:
 
 
 def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
+    """Return the fields of a message as JSON, from its class and its values."""
     fields = dict(zip(record._fields, values))
     fields.pop("host", None)
     if "facts" in fields:
@@ -249,13 +267,14 @@ _cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_MAX_C
 
 
 class Decoder:
-    """Decodes bytes, in pieces of any size, to messages, and checks each.
+    """A decoder that turns the bytes of one connection, in pieces of any size, into checked messages.
 
     Args:
-        from_agent: whether an agent sends them; else a launcher does.
-        host: name of the agent's host.
-        tasks: the tasks of this host, the only ones that its messages may name; ``None``: any.
-        only: the records allowed, instead of all of that sender's.
+        from_agent: Whether an agent sends the bytes, whose messages are not trusted. Otherwise the launcher
+            sends them.
+        host: The name of the agent's host.
+        tasks: The tasks of this host, because its messages may name no other ones. None means any task.
+        only: The classes of messages that are allowed. Empty means all that this sender may send.
     """
 
     def __init__(
@@ -267,22 +286,23 @@ class Decoder:
     ) -> None:
         self._allowed = frozenset(only or (_AGENT_RECORDS if from_agent else _LAUNCHER_RECORDS))
         self._host = host
-        self._most_fields = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
+        self._max_fields_bytes = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
         self._reader = FieldReader(not from_agent, tasks)
+        #: The beginning of a frame whose rest has not arrived.
         self._rest = b""
-        #: Fields of messages with a payload, which come again and again.
-        self._seen: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
+        #: The decoded fields of messages with a payload. The output of a task repeats the same fields.
+        self._decoded: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
 
     @property
     def has_part(self) -> bool:
-        """Whether a part of a message has come."""
+        """Whether only a part of a message has arrived."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> List[Message]:
-        """The messages that these bytes complete.
+        """Add bytes and return the messages that are complete now.
 
         Raises:
-            ProtocolError: they are not what this sender may send.
+            ProtocolError: This sender may not send such bytes.
         """
         if self._rest:
             data = self._rest + data
@@ -290,7 +310,7 @@ class Decoder:
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
             code, size, payload = _HEAD.unpack_from(data, start)
-            if code >= len(_RECORDS) or size > self._most_fields or size + payload > MAX_FRAME_BYTES:
+            if code >= len(_RECORDS) or size > self._max_fields_bytes or size + payload > MAX_FRAME_BYTES:
                 raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
             middle = start + _HEAD.size + size
             if end - middle < payload:
@@ -302,18 +322,20 @@ class Decoder:
         return messages
 
     def _message(self, code: int, fields: bytes, payload: bytes) -> Message:
+        """Return the message of one frame, from its type, its fields as JSON and its payload."""
         record = _RECORDS[code]
-        values = self._seen.get((code, fields))
+        values = self._decoded.get((code, fields))
         if values is not None:
-            return tuple.__new__(record, (*values, payload))  # in half the time: there are very many
+            # This takes half the time of calling the class. Each piece of output is such a message.
+            return tuple.__new__(record, (*values, payload))
         if record not in self._allowed:
             raise ProtocolError(f"{record.__name__} is not for this direction")
-        values = self._checked(record, fields)
+        values = self._read_fields(record, fields)
         if record._fields[-1:] == ("data",):
             if len(fields) <= _MAX_CACHED_BYTES:
-                if len(self._seen) >= _MAX_CACHED_MESSAGES:
-                    self._seen.clear()
-                self._seen[code, fields] = values
+                if len(self._decoded) >= _MAX_CACHED_MESSAGES:
+                    self._decoded.clear()
+                self._decoded[code, fields] = values
             return record(*values, payload)
         if payload:
             raise ProtocolError(f"{record.__name__} with {len(payload)} bytes of data")
@@ -322,7 +344,8 @@ class Decoder:
             raise ProtocolError(f"{record.__name__}: its fields contradict each other: {fields[:200]!r}")
         return message
 
-    def _checked(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
+    def _read_fields(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
+        """Return the checked values of a record from its fields as JSON, with the host of this connection."""
         try:
             values = self._reader.read(record, json.loads(fields))
         except (ValueError, RecursionError, ProtocolError) as error:
@@ -333,10 +356,10 @@ class Decoder:
 
 
 def swap(data: bytes) -> bytes:
-    """Swap newlines and the byte 0xff, which no text has; twice gives the same bytes again.
+    """Exchange newlines with the byte 0xff, which no text contains. Doing it twice restores the bytes.
 
-    It is for the pipes of programs that write line by line, as srun does: with newlines in the messages, the
-    launcher would take three times the CPU time.
+    This is for the pipes of programs that write line by line, as srun does. With newlines in the messages the
+    launcher would need three times the CPU time.
     """
     if b"\xff" not in data:
         return data.replace(b"\n", b"\xff")
@@ -349,12 +372,16 @@ def swap(data: bytes) -> bytes:
 
 
 class MessageChannel:
-    """One end of an ordered stream of messages, over one connection after another.
+    """One end of a stream of messages that continues over one connection after another.
+
+    It opens no connection itself. The owner of a connection passes received bytes to `receive` and writes
+    what `output` returns.
 
     Args:
-        decoder: makes the decoder of a new connection.
-        session: see `Hello`; empty: a pipe on this machine, which does not break: nothing is numbered.
-        greets: whether this end greets first and sends pings: the launcher.
+        decoder: Makes the decoder of a new connection.
+        session: The secret that both ends know, see `Hello`. It is empty for a pipe on this machine. Because
+            a pipe does not break, its messages are not numbered.
+        greets: Whether this end greets first and sends pings, as the launcher does.
     """
 
     def __init__(self, decoder: Callable[[], Decoder], session: str = "", greets: bool = False) -> None:
@@ -362,98 +389,126 @@ class MessageChannel:
         self._decoder = decoder()
         self._session = session
         self._greets = greets
+        #: Encoded messages that are sent before those of `_bulk`.
         self._urgent: deque[List[Buffer]] = deque()
+        #: Encoded messages that others may overtake, such as output.
         self._bulk: deque[List[Buffer]] = deque()
+        #: Messages of the protocol itself, which are not numbered.
         self._control: List[Message] = []
+        #: What is written next on the connection.
         self._wire: List[Buffer] = []
-        #: Bytes that wait to be sent or to be acknowledged.
+        #: How many bytes wait to be sent or to be acknowledged.
         self.pending = 0
-        #: Task output waits here; events do not.
+        #: Whether the messages of `_bulk` are held back.
         self.held = False
-        # Numbered messages: those on the wire and not acknowledged; of these, how many must be sent again.
+        #: Encoded numbered messages that were sent and are not acknowledged.
         self._unacked: deque[List[Buffer]] = deque()
-        self._again = 0
+        #: How many of these, the last ones, must be sent again on this connection.
+        self._to_resend = 0
+        #: How many of our messages the other end has acknowledged.
         self._acked = 0
+        #: How many numbered messages have arrived.
         self._received = 0
-        self._taken = 0
+        #: How many of these the application has handled.
+        self._handled = 0
+        #: How many of these we have acknowledged.
         self._acknowledged = 0
+        #: When to send the next acknowledgement, or None if none is due.
         self._ack_at: Optional[float] = None
         self._ping_at = 0.0
+        #: The number of the present connection.
         self._attempt = 0
-        #: What pings carry: set by the launcher, received by the agent.
+        #: The time in pings, see `Ping`. The launcher sets it, and the agent receives it.
         self.grace = GRACE_SECONDS
-        #: What is written passes `swap`.
+        #: Whether all bytes that are written pass `swap`.
         self.swapped = False
-        #: The other end has greeted on this connection.
+        #: Whether the other end has greeted on this connection.
         self.met = not session
         self.connected = not session
 
     # ------------------------------------------------------------------ the application
 
     def send(self, message: Message, bulk: bool = False) -> None:
-        """Send a message. ``bulk`` ones keep their order among themselves; all others overtake them."""
+        """Queue a message, for `output` to return it.
+
+        Args:
+            message: The message.
+            bulk: Whether other messages may overtake it. Bulk messages, such as output, keep their order.
+        """
         buffers = encode(message)
         (self._bulk if bulk else self._urgent).append(buffers)
         self.pending += sum(map(len, buffers))
 
     def took(self, count: int, now: float, at_once: bool = False) -> None:
-        """The application took so many numbered messages of what `receive` returned.
+        """Note that the application has handled messages, so that they will be acknowledged.
 
         Args:
-            count: how many.
-            now: monotonic seconds.
-            at_once: acknowledge them without waiting for more.
+            count: How many of the messages that `receive` returned.
+            now: The time in monotonic seconds.
+            at_once: Whether to acknowledge them without waiting for more.
         """
         if self._session and count:
-            self._taken += count
-            if at_once or self._taken - self._acknowledged >= _MAX_UNACKNOWLEDGED:
+            self._handled += count
+            if at_once or self._handled - self._acknowledged >= _MAX_UNACKNOWLEDGED:
                 self._ack_at = now
             elif self._ack_at is None:
                 self._ack_at = now + _MAX_ACK_SECONDS
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is left to send, and the other end took all of it."""
+        """Whether nothing is left to send, and the other end has acknowledged all messages."""
         return not (self._urgent or self._bulk or self._wire or self._control or self._unacked)
 
     # ------------------------------------------------------------------ the connection
 
     def connect(self, attempt: int, now: float) -> None:
-        """There is a new connection in place of any other; the launcher counts them."""
+        """Continue on a new connection, and forget an older one.
+
+        Args:
+            attempt: The number of the connection, which the launcher counts.
+            now: The time in monotonic seconds.
+        """
         self.disconnect()
         self.connected = True
         self._attempt = attempt
-        self._ping_at = now  # the agent needs `grace` soon
+        # The first ping is sent at once, because the agent needs its `grace`.
+        self._ping_at = now
         if self._greets:
             self._control.append(Hello(self._session, attempt, self._received))
 
     def disconnect(self) -> None:
-        """There is no connection."""
+        """Note that the connection is broken. Messages wait for the next one."""
         self.connected = self.met = False
         self._decoder = self._make_decoder()
         self._control.clear()
         self._wire = []
 
     def greeted(self, hello: Hello) -> None:
-        """The other end greeted; it has this many of our messages.
+        """Handle the greeting of the other end, and prepare to send the messages that it has not received.
 
         Raises:
-            ProtocolError: it belongs to another session, or can't have so many.
+            ProtocolError: The greeting belongs to another session, or counts more messages than were sent.
         """
         if self.met or hello.session != self._session:
             raise ProtocolError("a greeting that belongs to another session")
-        self._again = 0
+        self._to_resend = 0
         self._acknowledge(hello.received)
-        self._again = len(self._unacked)
+        self._to_resend = len(self._unacked)
         self.met = True
         if not self._greets:
             self._control.append(Hello(self._session, self._attempt, self._received))
 
     def receive(self, data: bytes) -> List[Message]:
-        """The messages that these bytes complete, without those of the protocol itself; and `Refused`.
+        """Decode bytes of the connection, and handle the messages of the protocol itself.
+
+        Args:
+            data: The bytes, in pieces of any size.
+
+        Returns:
+            The messages for the application, and `Refused`. It is empty if none is complete.
 
         Raises:
-            ProtocolError: the connection is of no use.
+            ProtocolError: The bytes are wrong, so the connection is of no use.
         """
         messages: List[Message] = []
         for message in self._decoder.feed(data):
@@ -474,7 +529,8 @@ class MessageChannel:
         return messages
 
     def _acknowledge(self, count: int) -> None:
-        if count > self._acked + len(self._unacked) - self._again:
+        """Drop the messages that the other end has, which is this number since the beginning."""
+        if count > self._acked + len(self._unacked) - self._to_resend:
             raise ProtocolError(f"an acknowledgement of {count} messages, which were not all sent")
         while self._acked < count:
             self._acked += 1
@@ -482,11 +538,14 @@ class MessageChannel:
 
     @property
     def has_part(self) -> bool:
-        """Whether a part of a message has come."""
+        """Whether only a part of a message has arrived."""
         return self._decoder.has_part
 
     def output(self, now: float) -> List[Buffer]:
-        """What to write on the connection now, in this order; empty: nothing."""
+        """Return the buffers to write on the connection now, for `os.writev`.
+
+        They stay until `sent` is called. The list is empty if there is nothing to write.
+        """
         if not self._wire and self.connected:
             self._fill(now)
             if self.swapped and self._wire:
@@ -494,7 +553,7 @@ class MessageChannel:
         return self._wire
 
     def sent(self, count: int) -> None:
-        """So many bytes of `output` were written."""
+        """Remove bytes from the beginning of `output`, because they were written."""
         if not self._session:
             self.pending -= count
         done = 0
@@ -506,14 +565,17 @@ class MessageChannel:
             self._wire[0] = memoryview(self._wire[0])[count:]
 
     def write(self, fd: int, now: float) -> bool:
-        """Write `output` to a descriptor that does not block; whether it took all of it.
+        """Write what `output` returns to a descriptor.
 
         Args:
-            fd: the descriptor.
-            now: monotonic seconds.
+            fd: The descriptor, which does not block.
+            now: The time in monotonic seconds.
+
+        Returns:
+            Whether all was written. Otherwise the rest has to wait until the descriptor is writable.
 
         Raises:
-            OSError: its other end is closed.
+            OSError: The other end of the descriptor is closed.
         """
         try:
             while buffers := self.output(now):
@@ -523,40 +585,48 @@ class MessageChannel:
         return True
 
     def next_due(self) -> Optional[float]:
-        """When `output` has something even if nothing happens (monotonic); ``None``: never."""
+        """Return when a ping or an acknowledgement has to be sent, in monotonic seconds.
+
+        It is None if none has to be sent.
+        """
         if not (self._session and self.met):
             return None
         dues = [self._ack_at, self._ping_at if self._greets else None]
         return min((due for due in dues if due is not None), default=None)
 
     def _fill(self, now: float) -> None:
+        """Move messages that wait to the wire: those of the protocol, and then a batch of the others."""
         if self._session:
             self._fill_control(now)
         if self.met:
             size = 0
             while size < _BATCH_BYTES and len(self._wire) < _MAX_BUFFERS:
-                buffers = self._next()
+                buffers = self._next_message()
                 if buffers is None:
                     return
                 self._wire += buffers
                 size += sum(map(len, buffers))
 
     def _fill_control(self, now: float) -> None:
+        """Move the messages of the protocol itself to the wire, with a ping and an `Ack` if they are due."""
         if self._greets and self.met and now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             self._control.append(Ping(self.grace))
         if self.met and self._ack_at is not None and now >= self._ack_at:
-            self._ack_at, self._acknowledged = None, self._taken
-            self._control.append(Ack(self._taken))
+            self._ack_at, self._acknowledged = None, self._handled
+            self._control.append(Ack(self._handled))
         for message in self._control:
             self._wire += encode(message)
         self._control.clear()
 
-    def _next(self) -> Optional[List[Buffer]]:
-        """The next message, which gets its number now."""
-        if self._again:
-            self._again -= 1
-            return self._unacked[-1 - self._again]
+    def _next_message(self) -> Optional[List[Buffer]]:
+        """Return the next encoded message to send, which gets its number now, or None.
+
+        Messages that must be sent again come first, then the urgent ones, then the bulk.
+        """
+        if self._to_resend:
+            self._to_resend -= 1
+            return self._unacked[-1 - self._to_resend]
         if self._urgent:
             buffers = self._urgent.popleft()
         elif self._bulk and not self.held:

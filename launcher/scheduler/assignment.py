@@ -1,6 +1,7 @@
-"""The rules by which tasks get hosts, the most restricted roles first, and GPUs.
+"""The rules by which tasks are assigned to hosts, the most restricted roles first, and to GPUs.
 
-`launcher.scheduler.placement` uses them, and reports the tasks that do not fit.
+`launcher.scheduler.placement` calls `assign` and `allocate_gpus`. This module only assigns what fits, and
+must not report faults: `placement` explains which tasks have no host.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from launcher.common.record import replace
 from launcher.common.text import join_names, plural
 from launcher.job import Host, PlacedTask, Placement, Role
 
-#: How well a host suits a task. The smallest rank is best, and its last number is the host's ``order``.
+#: How well a host suits a task. The smallest rank is best. The last number is the host's ``order``.
 Rank = tuple[int, int, int, int, int]
 
 
 def slots_of(host: Host) -> tuple[int, int | None]:
-    """Return how many tasks a host takes before others are used, and how many at most (None: any number).
+    """Return how many tasks a host gets before other hosts are used, and how many it may get.
 
     The names are those of Open MPI (``man mpirun``, "Hostfiles": ``slots=2 max_slots=4``). ``slots`` alone is
-    also the limit; ``max_slots`` is a higher one. A host with neither has one slot and no limit, so that a
-    single machine takes every task.
+    the limit, too, while ``max_slots`` sets a higher one. A host with neither has one slot and no limit, so
+    that a single machine accepts all tasks.
+
+    Returns:
+        The number of slots and the limit, which is None for any number.
     """
     if host.slots is None:
         slots, limit = 1, host.max_slots
@@ -32,39 +36,44 @@ def slots_of(host: Host) -> tuple[int, int | None]:
 
 
 class HostCapacity:
-    """One host, with the number of tasks that are assigned to it so far, and of GPUs that are left."""
+    """A host while tasks are assigned, with its tasks so far and its free GPUs.
+
+    Args:
+        host: The host.
+        order: The place of the host in the user's list.
+    """
 
     __slots__ = ("host", "order", "slots", "limit", "gpus_left", "roles", "tasks")
 
     def __init__(self, host: Host, order: int) -> None:
         self.host = host
-        #: Its place in the list of hosts.
         self.order = order
         self.slots, self.limit = slots_of(host)
         self.gpus_left = len(host.gpus or ())
-        #: The number of tasks of each role on this host. No number is 0.
+        #: How many tasks of each role are on this host. Roles without a task are missing.
         self.roles: dict[str, int] = {}
+        #: How many tasks are on this host.
         self.tasks = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the host has as many tasks as it may have."""
+        """Whether the host accepts no more tasks."""
         return self.limit is not None and self.tasks >= self.limit
 
     def admits(self, role: Role) -> bool:
-        """Return whether the host's ``roles`` allow this one."""
+        """Return whether the ``roles`` of the host allow this role."""
         return not self.host.roles or role.name in self.host.roles
 
     def fits(self, role: Role) -> bool:
-        """Return whether there are a slot and enough GPUs for one more task of this role."""
+        """Return whether the host has a free slot and enough free GPUs for one more task of a role."""
         return not self.is_full and self.gpus_left >= (role.gpus or 0)
 
     def rank(self, role: Role) -> Rank:
-        """Return how well this host suits the next task of a role.
+        """Return how well this host suits the next task of a role. The smallest rank is best.
 
-        A host with a free slot is better than one without, then a host reserved for this role is better.
-        Parameter servers are spread over hosts: every worker connects to all of them, and those of one host
-        share its network card.
+        A host with a free slot comes before hosts without. Among these, a host that is reserved for the role
+        comes first. Parameter servers are spread over hosts, because every worker connects to all of them,
+        and those on one host share its network card.
         """
         over = max(0, self.tasks + 1 - self.slots)
         unreserved = int(role.name not in self.host.roles)
@@ -80,32 +89,41 @@ class HostCapacity:
 
 
 def selected(role: Role, hosts: Iterable[HostCapacity]) -> list[HostCapacity]:
-    """Return the hosts that a role's ``hosts`` and ``labels`` select."""
+    """Return those hosts that the ``hosts`` and ``labels`` of a role select."""
     names, labels = frozenset(role.hosts), frozenset(role.labels)
     named = [capacity for capacity in hosts if not names or capacity.host.name in names]
     return [capacity for capacity in named if labels.issubset(capacity.host.labels)]
 
 
 class Assignment:
-    """Tasks and the hosts that they are assigned to. `assign` makes it."""
+    """Tasks and the hosts to which they are assigned, as `assign` makes it.
+
+    Args:
+        roles: The roles whose tasks need hosts.
+        hosts: All hosts, in the order of the user's list.
+    """
 
     def __init__(self, roles: Sequence[Role], hosts: Sequence[Host]) -> None:
         self.roles = {role.name: role for role in roles}
-        #: All hosts, in the order in which the user gave them.
+        #: All hosts, in the order of the user's list.
         self.hosts = [HostCapacity(host, order) for order, host in enumerate(hosts)]
-        #: The hosts that the tasks of each role may use, full ones included.
+        #: The hosts that the tasks of each role may use, including full ones.
         self.allowed = {
             role.name: [capacity for capacity in selected(role, self.hosts) if capacity.admits(role)]
             for role in roles
         }
-        #: The hosts of the tasks of each role, in the order of their indices.
+        #: The host of each task, by role and in the order of the indices.
         self.chosen: dict[str, list[HostCapacity]] = {role.name: [] for role in roles}
 
     def next_role(self, waiting: Sequence[Role]) -> Role:
-        """Return the role to assign next.
+        """Return the role whose tasks are assigned next.
 
         It is the role with the fewest hosts to choose from, so that no other role takes its only places.
-        Among equals parameter servers come first, to be spread over hosts, then roles that need many GPUs.
+        Among equals parameter servers come first, so that they can be spread over hosts, and then the roles
+        that need the most GPUs.
+
+        Args:
+            waiting: The roles that are not assigned yet, at least one.
         """
 
         def need(role: Role) -> tuple[int, bool, int]:
@@ -115,9 +133,9 @@ class Assignment:
         return min(waiting, key=need)
 
     def fill(self, role: Role) -> None:
-        """Assign each task of a role to the best host that is left, as long as there is one.
+        """Assign each task of a role to the host that suits it best, until no host is left.
 
-        The hosts are in a heap, because only the rank of the host that was used last changes.
+        The hosts are in a heap, because each assignment changes the rank of only one host.
         """
         heap = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
         heapify(heap)
@@ -137,9 +155,12 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed
     """Assign every task that fits to a host.
 
     Args:
-        roles: The roles, each name once, in the order of the table.
-        hosts: The hosts, in the order in which the user gave them.
-        placed: Tasks that stay on these hosts, without sidecars.
+        roles: The roles, each name once, in the order of the table for users.
+        hosts: The hosts, in the order of the user's list.
+        placed: Tasks that stay where they are, without sidecars, which need no slot.
+
+    Returns:
+        The assignment. Tasks that do not fit are missing in its ``chosen``.
     """
     assignment = Assignment(roles, hosts)
     capacities = {capacity.host.name: capacity for capacity in assignment.hosts}
@@ -154,16 +175,16 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed
 
 
 def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
-    """Assign the GPUs of every host, each GPU to at most one task.
+    """Assign the GPUs of every host to its tasks, each GPU to at most one task.
 
-    A TensorFlow process takes all memory of every GPU it sees (the GPU guide, "Limiting GPU memory growth"),
-    so two tasks can't share one.
+    Two tasks cannot share a GPU, because a TensorFlow process takes all memory of every GPU that it sees (the
+    GPU guide, "Limiting GPU memory growth").
 
     Args:
-        tasks: The tasks in the order of the table, each on a host with as many GPUs as its role needs.
+        tasks: The tasks in the order of the table for users, each on a host with enough GPUs for its role.
 
     Returns:
-        The same tasks with their GPUs, and notes for the user on tasks without one.
+        The same tasks with their GPUs, and notes for the user about tasks without one.
     """
     ids: dict[TaskId, tuple[str, ...] | None] = {}
     notes: list[str] = []
@@ -173,20 +194,26 @@ def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
 
 
 def _requested(placed: PlacedTask) -> int | None:
-    """Return how many GPUs a task needs, None for a share. A ps or a sidecar needs none by default."""
-    none = placed.role.name == "ps" or placed.role.sidecar
-    return 0 if placed.role.gpus is None and none else placed.role.gpus
+    """Return how many GPUs a task needs, or None if it gets an equal share of those of its host.
+
+    A ps or a sidecar needs none, unless its role says otherwise.
+    """
+    needs_none = placed.role.name == "ps" or placed.role.sidecar
+    return 0 if placed.role.gpus is None and needs_none else placed.role.gpus
 
 
 def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | None]) -> list[str]:
-    """Assign the GPUs of one host: first the requested numbers, then equal shares, at least one to a task.
+    """Assign the GPUs of one host to its tasks.
+
+    Tasks whose role requests a number come first. The others share the rest equally, with at least one GPU
+    for each as long as there are any.
 
     Args:
-        tasks: The tasks of the host.
-        ids: The GPUs of each task. This function adds those of the host's tasks.
+        tasks: All tasks of the host.
+        ids: The ids of the GPUs of each task. This function adds those of the host's tasks.
 
     Returns:
-        A note if tasks got none although the host has GPUs.
+        A note for the user if some tasks get no GPU although the host has some. Otherwise it is empty.
     """
     host, used, sharing = tasks[0].host, 0, []
     for placed in tasks:

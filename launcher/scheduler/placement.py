@@ -1,6 +1,7 @@
-"""Gives each task a host, or reports all reasons why the tasks do not fit the hosts.
+"""Assigns a host to each task of a job, or reports all reasons why the tasks do not fit the hosts.
 
-`launcher.launch` calls it before anything is started, and the supervisor when hosts are lost.
+`launcher.launch` calls `place` before anything is started, and the supervisor calls `replace_hosts` when
+hosts are lost. Both are pure, and the same input must always lead to the same placement.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from launcher.scheduler.plan import oversized
 
 
 def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
-    """Give every task of a job a host, and its GPUs.
+    """Assign a host and GPUs to every task of a job.
 
-    The same job and hosts always give the same placement. Hosts are filled up to their slots in the order
-    written, then evenly up to their limits; `launcher.scheduler.assignment` has the rules. Sidecars take no
-    slot: they run on the host of the first task.
+    The same job and hosts always lead to the same placement. Hosts are filled up to their slots in the order
+    of the user's list, and then evenly up to their limits, by the rules of `launcher.scheduler.assignment`.
+    Sidecars need no slot, because they run on the host of the first task.
 
     Args:
         spec: The job. The names of its roles differ.
-        hosts: The hosts, each name once, in the order in which the user gave them.
+        hosts: The hosts, each name once, in the order of the user's list.
 
     Returns:
-        The tasks in the order of the table, and notes for the user.
+        The tasks in the order of the table for users, notes for the user, and the standby hosts.
 
     Raises:
-        PlacementError: The tasks do not fit the hosts. It has all faults: names and labels that no host has,
-            roles that do not fit and why, hosts with a loopback address beside others, and environments that
-            are too long for the kernel.
+        PlacementError: The tasks do not fit the hosts. It contains all faults: names and labels that no host
+            has, roles that do not fit and why, hosts with a loopback address beside others, and environments
+            that are too long for the kernel.
     """
     usable = tuple(host for host in hosts if not host.spare)
     if not usable:
@@ -68,10 +69,11 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
 
 
 def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Return the hosts without a task that may be needed: all spares, then others.
+    """Return the hosts without a task on which an agent waits, in case another host is lost.
 
-    Each restart replaces one host as a rule, whose tasks need at most as many of the others. If it replaces
-    several, tasks may need free slots of hosts in use.
+    These are all spares, and then as many others as restarts may need: as a rule a restart replaces one host,
+    whose tasks need at most one host each. If it replaces several, tasks may have to use free slots of hosts
+    in use. Without restarts there are none.
     """
     if not spec.policy.restarts:
         return ()
@@ -83,27 +85,31 @@ def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tupl
 
 
 def _is_reachable(host: Host, placement: Placement) -> bool:
-    """Return whether tasks on the hosts in use can connect to this one by its address."""
+    """Return whether a host can run tasks together with the hosts in use.
+
+    Either all addresses are loopback addresses, because all hosts are this machine, or none is.
+    """
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
 
 
 def _unreachable(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
-    """Yield notes on spare hosts that cannot take the tasks of a lost host."""
+    """Yield notes for the user about spare hosts that cannot run the tasks of a lost host."""
     for host in hosts if spec.policy.restarts else ():
         if host.spare and not _is_reachable(host, placement):
             why = "the addresses of the other hosts are loopback addresses"
             if is_loopback(host.shown_address):
-                why = f"tasks on other hosts can't reach it by {host.shown_address!r}; set address:"
-            yield f"{host.name} can't be a spare: {why}"
+                why = f"tasks on other hosts cannot reach it by {host.shown_address!r}; set address:"
+            yield f"{host.name} cannot be a spare: {why}"
 
 
 def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | None:
-    """Give the tasks of lost hosts other hosts: spares, then other hosts of ``standby``, then free slots.
+    """Return a placement in which the tasks of lost hosts have other hosts.
 
-    All other tasks stay on their hosts. The GPUs of all tasks are assigned again.
+    These are spares, then other standby hosts, then free slots of hosts in use. All other tasks stay on their
+    hosts. The GPUs of all tasks are assigned again.
 
     Args:
-        placement: A placement by `place`, or by this function.
+        placement: The present placement.
         lost: The names of the lost hosts.
 
     Returns:
@@ -132,7 +138,7 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
 
 
 def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
-    """Yield notes on a job that has only services, and on options that have no effect."""
+    """Yield notes for the user about a job of nothing but services, and about options without effect."""
     if all(role.service for role in spec.roles):
         names = " and ".join(role.name for role in spec.roles if not role.sidecar)
         yield f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"
@@ -143,15 +149,25 @@ def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
 
 
 def _in_table_order(spec: JobSpec) -> list[Role]:
-    """Return TensorFlow's roles in its order, then those of the user in theirs."""
+    """Return the roles of a job in the order of the table for users.
+
+    TensorFlow's roles come first: chief, worker, ps, evaluator. The user's own follow in the order of the
+    job.
+    """
     order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
     return sorted(spec.roles, key=lambda role: order.get(role.name, len(order)))
 
 
 def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) -> list[PlacedTask]:
-    """Return the tasks of a sidecar.
+    """Return the tasks of a sidecar role with their hosts.
 
-    They run on the hosts that are reserved for it, or on the first host in use that it may run on.
+    They run on the hosts that are reserved for the role. Without any, they run on the first host in use that
+    the role may use.
+
+    Args:
+        role: The role.
+        tasks: The tasks of other roles, which determine the hosts in use.
+        assignment: The assignment of these tasks, which knows all hosts.
     """
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
@@ -164,7 +180,7 @@ def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) 
 
 
 def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
-    """Yield the faults of names and labels in a role that no host has."""
+    """Yield the faults of a role that selects hosts by a name or a label that no host has."""
     names = [host.name for host in hosts]
     known_names = set(names)
     labels = list(dict.fromkeys(label for host in hosts for label in host.labels))
@@ -180,11 +196,11 @@ def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
 
 
 def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
-    """A fault for every role whose tasks did not all fit.
+    """Yield a fault for every role whose tasks do not all fit, with the reason.
 
     Args:
-        assignment: complete.
-        tasks: the number of tasks of the job that need a slot.
+        assignment: The assignment of all tasks that fit.
+        tasks: How many tasks of the job need a slot.
     """
     for role in assignment.roles.values():
         assigned, allowed = len(assignment.chosen[role.name]), assignment.allowed[role.name]
@@ -202,7 +218,10 @@ def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
 
 
 def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
-    """Return the fault of a role that may run on none of the hosts."""
+    """Return the fault of a role that may use none of the hosts.
+
+    Either all hosts that it selects are reserved for other roles, or no host has the labels.
+    """
     reserved = [capacity.host.name for capacity in selected(role, hosts)]
     if reserved:
         problem = f"{role.name}: no host is for this role ({join_names(reserved)}: for other roles only)"
@@ -213,6 +232,13 @@ def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
 
 
 def _too_few_gpus(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
+    """Return the fault of a role for whose tasks the hosts have slots, but too few GPUs.
+
+    Args:
+        role: The role.
+        assigned: How many of its tasks have a host.
+        hosts: The hosts with free slots that it may use.
+    """
     left = join_names([f"{capacity.host.name} {_gpus_left(capacity)}" for capacity in hosts])
     needs = f"{role.name} needs {plural(role.gpus or 0, 'GPU')} per task"
     problem = f"{needs}, {role.count - assigned} of {role.count} tasks get none: {left}"
@@ -231,6 +257,7 @@ def _gpus_left(capacity: HostCapacity) -> str:
 
 
 def _all_full(hosts: Sequence[HostCapacity], tasks: int) -> Fault:
+    """Return the fault of a job for whose tasks all hosts together have too few slots."""
     verb = "has" if len(hosts) == 1 else "have"
     room_for = f"{plural(len(hosts), 'host')} {verb} room for {sum(capacity.tasks for capacity in hosts)}"
     places = join_names([f"{capacity.host.name} {capacity.tasks}" for capacity in hosts])
@@ -239,6 +266,13 @@ def _all_full(hosts: Sequence[HostCapacity], tasks: int) -> Fault:
 
 
 def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
+    """Return the fault of a role for whose tasks the hosts that it may use have too few slots.
+
+    Args:
+        role: The role.
+        assigned: How many of its tasks have a host.
+        hosts: The hosts that it may use, all of them full.
+    """
     numbers = {capacity.host.name: capacity.roles.get(role.name, 0) for capacity in hosts}
     places = join_names(
         [f"{name} {numbers[name]}" for name in sorted(numbers, key=lambda name: -numbers[name])]
@@ -249,14 +283,17 @@ def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) ->
 
 
 def _loopback_faults(hosts: Iterable[Host]) -> Iterator[Fault]:
-    """Yield the faults of hosts in use with a loopback address, which means another machine to each host.
+    """Yield the faults of hosts with a loopback address, which every other host takes for itself.
 
-    If all hosts have one, all tasks are on this machine, which is no fault.
+    If all hosts in use have one, all tasks run on this machine, which is no fault.
+
+    Args:
+        hosts: The hosts in use.
     """
     used = list(hosts)
     local = [host for host in used if is_loopback(host.shown_address)]
     for host in local if len(local) < len(used) else ():
         problem = (
-            f"{host.name}: tasks on other hosts can't reach it by {host.shown_address!r}, their own machine"
+            f"{host.name}: tasks on other hosts cannot reach it by {host.shown_address!r}, their own machine"
         )
         yield Fault(host.source, problem, "set address: to an address that the others can connect to")

@@ -1,7 +1,7 @@
-"""The plan: the command and the environment of every task, made when the ports are known.
+"""Makes the plan: the command and the environment of every task, when the ports are known.
 
-Nothing in it grows faster than the number of tasks: it has the addresses of all tasks once, and each agent
-completes the environments of its own tasks.
+`launcher.launch` and the supervisor call it. The plan must not grow faster than the number of tasks. So it
+contains the addresses of all tasks only once, and each agent completes the environments of its own tasks.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from launcher.common.record import replace
 from launcher.common.text import plural
 from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, ProgramKind, TaskPlan
 
-#: The default Python of ``.py`` files, looked up along the task's ``PATH``.
+#: The Python of ``.py`` files where the user names none, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
-#: Matches the path of an open descriptor, also after an option: ``--config=/dev/fd/63``.
+#: Matches the path of an open descriptor, also after an option, as in ``--config=/dev/fd/63``.
 _DESCRIPTOR_PATTERN = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
-#: The Python of environments.
+#: The Python in a Python environment.
 VENV_PYTHON = "python"
 
-#: Beginnings of variables that Python, libraries and TensorFlow read while they are loaded.
+#: The beginnings of names of variables that Python, libraries and TensorFlow read while they are loaded.
 _EARLY_VARIABLE_PREFIXES = (
     "PYTHON", "LC_", "LANG", "PATH", "HOME", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
     "OPENBLAS_", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "ONEDNN_", "KERAS_",
 )  # fmt: skip
 
-#: Size of the longest argument or variable of a program, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
+#: The kernel's limit for one argument or variable, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
 MAX_ARGUMENT_BYTES = 128 * 1024
-#: Variables with the addresses of all tasks.
+#: The variables that contain the addresses of all tasks.
 _CLUSTER_VARIABLES = ("TF_CONFIG", "CLUSTER_SPEC")
-#: A port with the most digits, for checks of lengths.
+#: A port with the largest number of digits, for checks of lengths before ports are known.
 _LONGEST_PORT = 65535
 
 
 def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec:
-    """Return the ClusterSpec of a placement.
+    """Return the addresses of all tasks of a placement as a ClusterSpec.
+
+    Args:
+        placement: The placement.
+        ports: The port of each task.
 
     Raises:
         KeyError: A task has no port.
@@ -52,12 +56,12 @@ def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec
 
 
 def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
-    """Return the plan of a job.
+    """Return the plan by which agents start the tasks of a job.
 
     Args:
-        spec: The job. `check_texts` must have found no fault.
-        placement: Its placement.
-        ports: The port that each task's host holds for it.
+        spec: The job, in which `check_texts` has found no fault.
+        placement: The hosts of its tasks.
+        ports: The port that the agent of its host holds for each task.
 
     Raises:
         KeyError: A task has no port.
@@ -69,19 +73,20 @@ def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) 
 
 
 def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
-    """Yield the commands to start the processes of one host that import the modules of ``--preload``.
+    """Yield the commands that start the processes on a host which import the modules of ``--preload``.
 
-    Tasks share a process if they have the same Python and venv, and the same values of variables that begin
-    with `_EARLY_VARIABLE_PREFIXES`. The process has the variables that all of its tasks have.
+    Tasks are forked from the same process if they have the same Python and Python environment, and the same
+    values of all variables that are read during the import (`_EARLY_VARIABLE_PREFIXES`). The process has
+    those variables on which all its tasks agree.
 
     Args:
-        spec: The job.
+        spec: The job. Without ``--preload`` nothing is yielded.
         on_host: All tasks of the host.
     """
     groups: dict[tuple[object, ...], list[TaskPlan]] = {}
     for placed in on_host if spec.preload else ():
         task = _task_plan(spec, placed, _LONGEST_PORT)
-        if len(task.argv) > 1:  # else its program is not Python
+        if len(task.argv) > 1:  # The command of any other program than Python is a single word here.
             early = (
                 (name, value) for name, value in task.env.items() if name.startswith(_EARLY_VARIABLE_PREFIXES)
             )
@@ -93,12 +98,18 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
-    """Return a task as its agent completes it. Its variables may contain the whole ClusterSpec."""
+    """Return the plan of a task with all arguments and variables, as the agent completes it.
+
+    Args:
+        task: The plan of the task, whose arguments and variables may contain placeholders.
+        cluster: The addresses of all tasks, or placeholders for them.
+    """
     words, env = complete(cluster, task.task, task.args, task.flags, task.templates)
     return replace(task, argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
 
 def _task_plan(spec: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
+    """Return how the agent starts one task, from the settings of its job, role and host."""
     program, host, task = placed.role.program, placed.host, placed.task
     python = VENV_PYTHON if host.venv else host.python or spec.python or DEFAULT_PYTHON
     # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
@@ -123,7 +134,12 @@ def _task_plan(spec: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
 
 
 def _command(program: Program, python: str) -> tuple[str, ...]:
-    """Return the beginning of a program's command line, without the program's arguments."""
+    """Return the command line that runs a program, without the arguments of the program.
+
+    Args:
+        program: The program.
+        python: The Python for a script, a module or code.
+    """
     words: dict[ProgramKind, tuple[str, ...]] = {
         ProgramKind.SCRIPT: (python, program.name),
         ProgramKind.MODULE: (python, "-m", program.name),
@@ -134,13 +150,13 @@ def _command(program: Program, python: str) -> tuple[str, ...]:
 
 
 def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the variables of a task, without those of its agent's environment and of the ClusterSpec.
+    """Return the environment variables that are added for a task, without those of the ClusterSpec.
 
-    A variable of the job is overridden by that of the host, then of the role, then of the command line. Users
-    may override ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
+    A variable of the job is overridden by that of the host, then by that of the role, then by that of the
+    command line. Users may override ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
 
     Returns:
-        The variables with a fixed value, and those whose value may have placeholders.
+        The variables with a fixed value, and those whose value may contain placeholders.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     users = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
@@ -152,15 +168,15 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
 
 
 def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
-    """Yield the faults of arguments and variables of tasks, before anything is started.
+    """Yield the faults in programs, arguments and variables of tasks, before anything is started.
 
-    A name in braces may be a misspelt placeholder. ``<(...)`` of the user's shell makes the path of a
-    descriptor, and tasks have those of stdin, stdout and stderr only.
+    One fault is a misspelt placeholder. The other is the path of a descriptor, which ``<(...)`` in the user's
+    shell produces, because tasks have only the descriptors of stdin, stdout and stderr.
 
     Args:
-        spec: The job. Its programs are checked, too.
+        spec: The job.
         hosts: The hosts of the launch, whose variables are checked, too.
-        env_source: Where the user wrote ``spec.env``.
+        env_source: Where the user wrote ``spec.env``, for messages.
     """
     written = _written(spec, hosts, env_source)
     roles, found = [role.name for role in spec.roles], set()
@@ -183,7 +199,15 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
 
 
 def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
-    """Return where each argument and variable of tasks is written, its name for messages, and its text."""
+    """Return all arguments and variables of tasks that the user wrote.
+
+    Each is a tuple of the place where it is written, what messages call it, and its text.
+
+    Args:
+        spec: The job.
+        hosts: The hosts of the launch.
+        env_source: Where the user wrote ``spec.env``.
+    """
     written = [
         (role.program_source or role.source, f"argument {argument!r}", argument)
         for role in spec.roles
@@ -193,7 +217,7 @@ def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tupl
     variables = [(env_source, spec.env), ("-x", carried)]
     variables += [(role.source, role.env) for role in spec.roles]
     variables += [(host.source, host.env) for host in hosts]
-    # Values may be secret: messages do not have them.
+    # Messages contain only the names of variables, because values may be secret.
     written += [(where, f"variable {name}", value) for where, env in variables for name, value in env]
     return written
 
@@ -201,7 +225,12 @@ def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tupl
 def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
     """Yield the faults of variables and arguments that are too long for the kernel.
 
-    Only the first task of each role is checked. A ClusterSpec of about 6,200 tasks is too long.
+    The variables with the addresses of all tasks are too long from about 6,200 tasks on. Only the first task
+    of each role is checked, because the others differ in few characters.
+
+    Args:
+        spec: The job.
+        placement: The hosts of its tasks.
     """
     cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONGEST_PORT))
     tasks = plural(len(placement.tasks), "task")

@@ -1,4 +1,8 @@
-"""Defaults of launches: ``launch.toml``, or the table ``[tool.launch]`` of ``pyproject.toml``."""
+"""Finds the project file with the defaults of launches beside a program.
+
+It is ``launch.toml``, or ``pyproject.toml`` with a table ``[tool.launch]``. ``launch`` calls this before it
+merges settings. A file that another user wrote must not be used.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,25 @@ from launcher.config.documents import FaultList, parse_toml, read_text
 from launcher.config.jobfile import read_defaults
 from launcher.config.settings import FileContent, FileSection
 
-#: The files, and the keys that lead to their tables of defaults.
+#: The names of project files, with the keys that lead to their table of defaults.
 _TABLES_BY_FILE = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
 
 
 def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
-    """The defaults beside a program; without any, those of the current folder.
+    """Return the defaults of a launch from the project file beside its program.
+
+    If the folder of the program has no project file, that of the current folder is read.
 
     Args:
-        script: the path of a ``.py`` program on this machine; empty: it is another program.
-        sections: those of the backends.
+        script: The path of a ``.py`` program on this machine. It is empty for any other program.
+        sections: The sections of the backends that a project file may contain.
 
     Returns:
-        It has a fault if a file can't be read, or is another user's, or both files of a folder have defaults.
+        The content of the file, which is empty if there is none. It has a fault if a file cannot be read or
+        belongs to another user, or if both files of a folder contain defaults.
     """
-    # The owner of the program may as well choose its hosts: in a container root runs the user's files.
+    # The owner of the program is trusted, too, as his program runs anyway. In a container root runs the files
+    # of a user.
     users = {os.stat(script).st_uid} if script else set()
     for folder in dict.fromkeys([os.path.dirname(script), ""]):
         paths = [path for name in _TABLES_BY_FILE if os.path.isfile(path := os.path.join(folder, name))]
@@ -42,19 +50,28 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
 
 
 def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) -> FileContent | None:
-    """The defaults of one file, which these users may have written, too; ``None``: there are none."""
+    """Return the defaults in one project file, or None if it contains none.
+
+    Args:
+        path: The path of the file.
+        sections: The sections of the backends that it may contain.
+        users: The ids of users who may own the file, besides this user and root.
+    """
     table, shown = _TABLES_BY_FILE[os.path.basename(path)], escape_controls(path)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)
     except JobError as error:
         return FileContent(faults=error.faults)
-    if table and table[-1] not in text:  # faults of other programs' tables do not matter
+    # Without this word the file contains no defaults, and faults in the tables of other programs do not
+    # matter.
+    if table and table[-1] not in text:
         return None
     node = parse_toml(text, table, faults)
     if node is None:
         return FileContent(faults=faults.all()) if faults else None
-    owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
+    # These are the owner of the file and that of a link to it.
+    owners = (os.stat(path).st_uid, os.lstat(path).st_uid)
     if not all(is_ours(owner) or owner in users for owner in owners):
         problem = "these defaults belong to another user"
         return FileContent(faults=(Fault(shown, problem, "expected --no-defaults, or a file of your own"),))

@@ -1,11 +1,11 @@
-"""Files of the user -> values with their lines: YAML, TOML, and the one document that launch reads of a file.
+"""Reads the user's YAML and TOML files into nodes, which are values with their lines.
 
-A `ConfigNode` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code,
-and each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded,
-they could be gigabytes.
+`launcher.config.jobfile`, `hostfile` and `defaults` call it. PyYAML must not construct objects, so that a tag
+runs no code and each value stays the text that was written: a host may be called ``no``. Aliases are refused,
+because they could expand to gigabytes.
 
-A job file, a TFJob or a hostfile may be among the objects of Kubernetes, so a file may have several
-documents, or lists of objects (``kubectl get -o yaml``), of many kinds.
+A job file, a TFJob or a hostfile may be among the objects of Kubernetes. So a file may contain several
+documents, or lists of objects (``kubectl get -o yaml``), of which launch uses one.
 """
 
 from __future__ import annotations
@@ -23,89 +23,101 @@ from launcher.package_data import load_toml
 
 T = TypeVar("T")
 
-#: Paths of descriptors that the caller has opened.
+#: The beginnings of paths of descriptors that the caller has opened.
 _DESCRIPTOR_PATHS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
-#: Largest number of faults that are shown: a binary file has thousands.
+#: More faults are counted but not shown, because a binary file has thousands.
 MAX_FAULTS = 100
-#: Largest number of characters of an offending text that are shown.
+#: Messages cut longer texts to this number of characters.
 MAX_QUOTED_CHARACTERS = 80
-#: Characters of a large YAML file.
+#: Larger YAML files are read by the faster parser.
 _LARGE_FILE_CHARACTERS = 100_000
-#: The tags of YAML's own types.
+#: The beginning of the tags of YAML's own types.
 _CORE_TAG_PREFIX = "tag:yaml.org,2002:"
-#: Characters that can't be in arguments or environments of programs.
+#: Matches a character that arguments and environments of programs cannot contain.
 _UNFIT_CHARACTERS = "[\x00\ud800-\udfff]"
-#: Two escapes of JSON that are one character.
+#: Matches two escapes of JSON that stand for one character.
 _SURROGATE_PAIR = "[\ud800-\udbff][\udc00-\udfff]"
-#: A line of TOML that begins a table, or has a key.
+#: Matches the head of a table of TOML.
 _TOML_TABLE = r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"
+#: Matches the beginning of a line of TOML with a key.
 _TOML_KEY = r"""([\w.'" \t-]+)="""
-#: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
+#: The line of a longer key of TOML is not kept. ``a.b.c`` consists of three names.
 _MAX_DOTTED_KEYS = 10
-#: The kind of object that is a job.
+#: The kind of object of Kubernetes that is a job for launch.
 TFJOB = "TFJob"
-#: Kinds of objects that contain a TFJob, and where.
+#: Kinds of objects that contain a TFJob, with the place of the TFJob.
 _KINDS_WITH_TFJOB = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
-#: Placeholders that Katib and Helm fill in.
+#: Matches a placeholder that Katib fills in.
 _KATIB_PLACEHOLDER = r"\$\{trialParameters\.[^}\n]*\}"
+#: Matches a placeholder that Helm fills in.
 _HELM_PLACEHOLDER = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
-#: Any placeholder of a template. YAML may contain it, so it is looked for only in a file that is not YAML.
+#: Matches any placeholder of a template. Because YAML may contain it, it is a fault only in a file that is
+#: not YAML.
 _TEMPLATE_PLACEHOLDER = r"\{\{-[^}\n]*\}\}"
 
 
 class ConfigNode(Record):
-    """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
+    """A value of a file as it was written, with its line."""
 
+    #: A text, None, a list of nodes, or a dict of nodes.
     value: Any
-    #: The line of the value and of its key, from 1; 0: they are not from a file.
+    #: The line of the value, from 1. It is 0 if the value comes from no file.
     line: int = 0
+    #: The line of its key, or 0.
     key_line: int = 0
-    #: The type that YAML or TOML gives the text: ``str``, ``int``, ``float``, ``bool`` ...
+    #: The type of the text in YAML or TOML: ``str``, ``int``, ``float``, ``bool`` ...
     kind: str = "str"
 
 
 def plain(node: ConfigNode) -> Any:
-    """The value with the types that YAML or TOML gives its texts, as JSON has it."""
+    """Return the value of a node as Python objects, with numbers and booleans in place of their texts."""
     if isinstance(node.value, dict):
         return {name: plain(value) for name, value in node.value.items()}
     if isinstance(node.value, list):
         return [plain(value) for value in node.value]
     if node.value is None or node.kind not in ("int", "float", "bool"):
         return node.value
-    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
+    import yaml  # noqa: PLC0415 - takes 30 ms, and only YAML needs it
 
     return yaml.safe_load(node.value)
 
 
 def quoted(text: str) -> str:
-    """``text`` in double quotes, with escapes for control characters, shortened."""
+    """Return a text for messages: in double quotes, shortened, with escapes for control characters."""
     shown = text if len(text) <= MAX_QUOTED_CHARACTERS else text[: MAX_QUOTED_CHARACTERS - 3] + "..."
     return f'"{escape_controls(shown)}"'
 
 
 class FaultList:
-    """The faults of one input, by line.
+    """The faults of one input, collected so that all of them are reported at once.
 
     Args:
-        source: the name of the file or of the option.
+        source: The name of the file or of the option, for messages.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
-        #: The faults by line; of later ones only the number is known.
+        #: The first faults, each with its line.
         self._found: dict[Fault, int] = {}
+        # `_count` is the number of all faults, and `_more` that of the faults that `_found` does not contain.
         self._count = self._more = 0
 
     def __len__(self) -> int:
         return self._count
 
     def where(self, line: int) -> str:
-        """``file:line``; for line 0 only the source, as the input has no lines."""
+        """Return ``file:line``, or only the source for line 0, which means that the input has no lines."""
         return f"{self.source}:{line}" if line else self.source
 
     def add(self, line: int, problem: str, expected: str = "") -> None:
-        """Add a fault: the problem, with the text quoted, and ``expected ...``."""
+        """Add a fault.
+
+        Args:
+            line: The line, or 0.
+            problem: What is wrong, with the offending text quoted.
+            expected: What to write instead, which usually begins with ``expected``.
+        """
         self._count += 1
         if len(self._found) < MAX_FAULTS:
             self._found[Fault(self.where(line), problem, expected)] = line
@@ -113,7 +125,13 @@ class FaultList:
             self._more += 1
 
     def add_kind(self, node: ConfigNode, label: str, expected: str) -> None:
-        """Add the fault that a node is a text, a list, a mapping or empty, and should not be."""
+        """Add the fault that a node is a text, a list, a mapping or empty where another kind is expected.
+
+        Args:
+            node: The node.
+            label: What messages call the node.
+            expected: What to write instead.
+        """
         value = node.value
         kind = "is a mapping" if isinstance(value, dict) else "is a list"
         if value is None or isinstance(value, str):
@@ -123,12 +141,16 @@ class FaultList:
         self.add(node.line, f"{label} {kind}", expected)
 
     def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
-        """Return ``read(text)``; if that raises ``ValueError``, add a fault and return ``None``.
+        """Convert a text, or add a fault if it is wrong.
 
         Args:
-            line: of the text.
-            label: the name of the value, as in ``slots``.
-            read: raises ``ValueError("expected ...")``.
+            line: The line of the text.
+            label: What messages call the value, such as ``slots``.
+            text: The text.
+            read: Converts the text, or raises ``ValueError("expected ...")``.
+
+        Returns:
+            The converted value, or None if a fault was added.
         """
         try:
             return read(text)
@@ -137,13 +159,13 @@ class FaultList:
             return None
 
     def all(self) -> tuple[Fault, ...]:
-        """Each fault once, in the order of the lines; at most `MAX_FAULTS`."""
+        """Return each fault once, in the order of the lines, with at most `MAX_FAULTS` of them."""
         faults = sorted(self._found, key=lambda fault: self._found[fault])
         more = [Fault(self.source, f"and {self._more} more faults")] if self._more else []
         return (*faults, *more)
 
     def raise_any(self, error: type[InputError]) -> None:
-        """Raise ``error`` with all faults, if there are any."""
+        """Raise an error of a class with all faults, if there are any."""
         if self._found:
             raise error(self.all())
 
@@ -152,15 +174,16 @@ class FaultList:
 
 
 def read_text(path: str, kind: str, error: type[InputError]) -> str:
-    """The text of a regular file, or of a descriptor (``<(...)`` of a shell), up to a limit.
+    """Return the text of a regular file, or of a descriptor such as ``<(...)`` of a shell makes.
 
     Args:
-        path: the file.
-        kind: of file, for messages: ``hostfile``.
-        error: the class to raise.
+        path: The path of the file.
+        kind: What messages call the file, such as ``hostfile``.
+        error: The class of the error to raise.
 
     Raises:
-        InputError: of class ``error``: the file can't be read, is too large, or is not text.
+        InputError: The file cannot be read, is too large, or is not text. The error belongs to the given
+            class.
     """
     shown, data = escape_controls(path), b""
     try:
@@ -172,7 +195,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
         return data.decode("utf-8-sig")
     except OSError as cause:
         expected = meant_file(path) if isinstance(cause, FileNotFoundError) else ""
-        fault = Fault(shown, f"can't read the {kind}: {cause.strerror}", expected)
+        fault = Fault(shown, f"cannot read the {kind}: {cause.strerror}", expected)
     except UnicodeDecodeError as cause:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
         fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
@@ -180,45 +203,61 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
 
 
 def meant_file(path: str) -> str:
-    """``did you mean FILE?`` instead of a file that does not exist; empty: no other has a similar name."""
+    """Return ``did you mean FILE?`` for a file that does not exist.
+
+    It is empty if no file in the folder has a similar name.
+    """
     found = similar_file(path)
     return f"did you mean {escape_controls(found)}?" if found else ""
 
 
 def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
-    """Return the documents in ``text`` that are not empty.
+    """Return the documents of a YAML text that are not empty.
 
-    Returns:
-        No documents if there are faults, which were added.
+    Args:
+        text: The text.
+        faults: Receives the faults of the text. With any of them, no documents are returned.
     """
-    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
+    import yaml  # noqa: PLC0415 - takes 30 ms, and only YAML needs it
 
     before = len(faults)
     try:
-        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
+        # The parser in C is ten times as fast, but its messages are terse.
+        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         loader = yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
         roots = yaml.compose_all(_without_tabs(text), Loader=loader)
         nodes = [_node(root, 0, faults, set()) for root in roots]
         return [node for node in nodes if node.value is not None] if len(faults) == before else []
     except RecursionError:
         faults.add(0, "nested too deep", "expected a few levels")
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # The escape "\\UFFFFFFFF" is a ValueError.
         _add_syntax_fault(text, error, faults)
     return []
 
 
 def _without_tabs(text: str) -> str:
-    """Replace the tabs by which JSON is indented, because YAML can't have them. Other texts stay."""
+    """Return JSON with blanks in place of the tabs by which it is indented, because YAML refuses them.
+
+    Any other text is returned as it is.
+    """
     if "\t" not in text or not text.lstrip().startswith("{"):
         return text
     try:
         json.loads(text)
     except ValueError:
         return text
-    return text.replace("\t", " ")  # strings of JSON have none
+    return text.replace("\t", " ")  # Strings of JSON cannot contain tabs.
 
 
 def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> ConfigNode:
+    """Convert a node of PyYAML to a `ConfigNode`, with all nodes in it.
+
+    Args:
+        node: The node of PyYAML.
+        key_line: The line of its key, or 0 if it has none.
+        faults: Receives the faults of the node.
+        seen: The identities of the nodes so far. A node that comes again is an alias, which is a fault.
+    """
     line = int(node.start_mark.line) + 1
     made = ConfigNode(None, line, key_line or line)
     if id(node) in seen:
@@ -258,6 +297,7 @@ def _with_joined_surrogates(text: str) -> str:
 
 
 def _check_fit(text: str, line: int, faults: FaultList) -> None:
+    """Add a fault if a text contains a character that no argument of a program can contain."""
     if re.search(_UNFIT_CHARACTERS, text):
         faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
 
@@ -268,7 +308,8 @@ def _add_syntax_fault(text: str, error: Exception, faults: FaultList) -> None:
     mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
     if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
         mark = context
-    before = text.count("\n", 0, getattr(error, "position", 0))  # of a character that YAML can't have
+    # An error about a character that YAML refuses has no mark, only a position.
+    before = text.count("\n", 0, getattr(error, "position", 0))
     lines = text.splitlines() or [""]
     line = min(1 + (int(mark.line) if mark else before), len(lines))
     shown = lines[line - 1].strip(" ")
@@ -281,11 +322,15 @@ def _add_syntax_fault(text: str, error: Exception, faults: FaultList) -> None:
 
 
 def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode | None:
-    """A table of a TOML document; ``None``: it has no such table, or has faults, which were added.
+    """Return one table of a TOML document as a node.
 
     Args:
-        text: the document.
-        table: the keys that lead to the table; empty: the whole document.
+        text: The document.
+        table: The keys that lead to the table. Without any, the whole document is returned.
+        faults: Receives the faults of the document.
+
+    Returns:
+        The table, or None if the document does not contain it or faults were added.
     """
     try:
         value: Any = load_toml(text)
@@ -301,7 +346,8 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         return node_of(value, faults, lines, tuple(table))
     except (RecursionError, MemoryError):
         faults.add(0, "nested too deep", "expected a few levels")
-    except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError
+    # This is an error of tomllib, or of `int` for a number with thousands of digits, which names no line.
+    except ValueError as error:
         problem, _, position = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", position)
         faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
@@ -309,9 +355,10 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key and table, found by its look: tomllib gives no lines.
+    """Return the line of each key and table of a TOML document, by the names that lead to it.
 
-    A key is a path of at most `_MAX_DOTTED_KEYS` names.
+    The lines are found by patterns, because tomllib does not report them. Keys of more than
+    `_MAX_DOTTED_KEYS` names are missing.
     """
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
@@ -339,14 +386,14 @@ def node_of(
     path: tuple[str, ...] = (),
     line: int = 0,
 ) -> ConfigNode:
-    """A JSON or TOML value as a node.
+    """Return a value of JSON or TOML as a node, with all values in it.
 
     Args:
-        value: the value.
-        faults: new faults are added.
-        lines: path -> line; without its line a value has that of the value it is in.
-        path: the keys that lead to the value.
-        line: of the value it is in.
+        value: The value.
+        faults: Receives the faults of the value.
+        lines: The known lines, by the keys that lead to a value.
+        path: The keys that lead to this value.
+        line: The line of the value that contains this one. It stands for a line that is unknown.
     """
     line = lines.get(path, line)
     if isinstance(value, dict):
@@ -364,32 +411,32 @@ def node_of(
 
 
 class Target(Record):
-    """What the command line says about a TFJob."""
+    """What the command line says about the tasks of a TFJob, so that it can become a job file."""
 
-    #: The program of containers that have no command, and its arguments.
+    #: The program with its arguments, for containers that have no command.
     program: tuple[str, ...] = ()
-    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
+    #: What runs the tasks in containers: ``docker`` or ``kubernetes``. It is empty if nothing does.
     engine: str = ""
-    #: The containers are of the images that the TFJob names.
+    #: Whether the containers use the images that the TFJob names.
     images: bool = False
-    #: Names of variables that tasks get from the command line.
+    #: The names of variables that tasks get from the command line.
     variables: frozenset[str] = frozenset()
 
 
-#: A command line that says nothing.
+#: The target of a command line without such options.
 NO_TARGET = Target()
 
 
 def job_document(text: str, faults: FaultList, notes: list[str]) -> ConfigNode | None:
-    """Find the document of a job file: the only TFJob, or the only document, which is a mapping.
+    """Return the document of a file that describes the job: its only TFJob, or else its only document.
 
     Args:
         text: The content of the file.
-        faults: Gets the faults of the file.
-        notes: Gets notes for the user.
+        faults: Receives the faults of the file.
+        notes: Receives notes for the user.
 
     Returns:
-        None if it has faults.
+        The document, which is a mapping, or None if faults were added.
     """
     documents = _documents(text, faults)
     if documents is None:
@@ -409,10 +456,15 @@ def job_document(text: str, faults: FaultList, notes: list[str]) -> ConfigNode |
 
 
 def only_document(text: str, expected: str, faults: FaultList) -> ConfigNode | None:
-    """Find the only document of a file, which must be a mapping, and no object of Kubernetes.
+    """Return the only document of a file, which must be a mapping and no object of Kubernetes.
+
+    Args:
+        text: The content of the file.
+        expected: What messages say that the file should contain.
+        faults: Receives the faults of the file.
 
     Returns:
-        None if it has faults, which were added.
+        The document, or None if faults were added.
     """
     documents = _documents(text, faults)
     return None if documents is None else _only(documents, expected, faults)
@@ -424,7 +476,7 @@ def is_tfjob(node: ConfigNode) -> bool:
 
 
 def _only(documents: Sequence[ConfigNode], expected: str, faults: FaultList) -> ConfigNode | None:
-    """Return the only document, as `only_document` does."""
+    """Return the only one of the documents of a file, as `only_document` does for a text."""
     objects = [each for each in documents if _kind(each)]
     if objects:
         kinds = list(dict.fromkeys(map(_kind, objects)))
@@ -444,10 +496,17 @@ def _only(documents: Sequence[ConfigNode], expected: str, faults: FaultList) -> 
 
 
 def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
-    """Return the documents of a file that are not empty, and in place of a list of Kubernetes its objects.
+    """Return the documents of a file that are not empty.
+
+    A list of Kubernetes is replaced by its objects. A placeholder of Katib or Helm that nobody has filled in
+    is a fault.
+
+    Args:
+        text: The content of the file.
+        faults: Receives the faults of the file.
 
     Returns:
-        None if the file has faults, which were added.
+        The documents, or None if faults were added.
     """
     attempt = FaultList(faults.source)
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
@@ -469,7 +528,7 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
 
 
 def _objects(node: ConfigNode) -> Iterator[ConfigNode]:
-    """Yield a document, or the objects of a list of Kubernetes that is not empty."""
+    """Yield a document, or its objects if it is a list of Kubernetes that is not empty."""
     items = node.value.get("items", node).value if _kind(node).endswith("List") else None
     if not items or not isinstance(items, list):
         yield node
@@ -479,7 +538,7 @@ def _objects(node: ConfigNode) -> Iterator[ConfigNode]:
 
 
 def _kind(node: ConfigNode) -> str:
-    """Return the kind of an object of Kubernetes; empty for any other document."""
+    """Return the kind of an object of Kubernetes, such as ``Pod``. It is empty for any other document."""
     if not isinstance(node.value, dict):
         return ""
     kind = node.value.get("kind", node).value

@@ -1,4 +1,8 @@
-"""A mapping of YAML or TOML -> the level of settings that a file gives, by the rows of the table."""
+"""Turns the mapping of a job file or a project file into a level of settings, by the rows of the table.
+
+`launcher.config.jobfile` calls it for both kinds of files. Every key comes from a `Setting`, so this module
+must not know any setting by name.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from launcher.config.table import ROWS
 
 
 def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[FileSection] = ()) -> Keys:
-    """Return the keys that a mapping in a file may have.
+    """Return the table of keys that a mapping in a file may contain.
 
     Args:
-        rows: The rows of the table.
+        rows: The settings. Those that this kind of file cannot set are left out.
         kind: The kind of file.
-        sections: Those that the file may have.
+        sections: The sections that the mapping may contain.
     """
     found = (KeySpec(row.key, _reader(row), row.key_help) for row in rows if kind in row.given_in)
     return schema.key_table(*found, *(KeySpec(section.name, help=section.help) for section in sections))
@@ -34,16 +38,17 @@ def file_level(
     kind: SourceKind,
     folder: str,
 ) -> Level:
-    """Return what a file gives.
+    """Return the settings in a file.
 
     Args:
-        written: The file, read by `keys_of`.
-        sections, kind: As for `keys_of`.
-        role_names: The roles that sections may name; empty: any.
-        folder: The folder of the file: its paths are relative to it.
+        written: The mapping of the file, read by the table of `keys_of`.
+        sections: The sections that the file may contain.
+        role_names: The roles that sections may name. Empty means any role.
+        kind: The kind of file.
+        folder: The folder of the file, to which its paths are relative.
 
     Returns:
-        If there are faults, without sections: what they ask for is not known.
+        The values. If the file has faults, those of sections are missing, because they may be incomplete.
     """
     by_key = {row.key: row for row in ROWS if kind in row.given_in}
     by_name = {section.name: section for section in sections}
@@ -63,7 +68,17 @@ def file_level(
 def _section_level(
     section: FileSection, file: MappingValues, role_names: Sequence[str], kind: SourceKind, folder: str
 ) -> Level:
-    """Return what a section gives. Its head is given even if it has nothing else."""
+    """Return the settings in a section of a file, such as ``docker:``.
+
+    The presence of the section alone sets its `FileSection.head`.
+
+    Args:
+        section: The section.
+        file: The mapping of the file, which receives the faults.
+        role_names: The roles that the section may name. Empty means any role.
+        kind: The kind of file.
+        folder: The folder of the file, to which its paths are relative.
+    """
     node, faults = file.nodes[section.name], file.faults
     text = written_text(node)
     if isinstance(node.value, str) and section.short:
@@ -83,13 +98,13 @@ def _section_level(
 
 
 def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
-    """Return what a mapping gives for a row."""
+    """Return the value of a setting in a mapping, with its source and its text."""
     value, source = _resolved(row, written[row.key], folder), written.faults.where(written.line_of(row.key))
     return Given(value, source=source, kind=kind, text=written_text(written.nodes[row.key]))
 
 
 def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
-    """Return a value whose paths are absolute."""
+    """Return the value of a setting with absolute paths, if it is a path or a list of paths."""
     if row.path is None:
         return value
     if isinstance(value, str):
@@ -98,7 +113,7 @@ def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
 
 
 def written_text(node: ConfigNode) -> str:
-    """Return a value as it is written; of a list its items, of a mapping its keys."""
+    """Return a value as a text. A list becomes its items with commas, and a mapping its keys."""
     if isinstance(node.value, (dict, list)):
         return ",".join(item if isinstance(item, str) else written_text(item) for item in node.value)
     return str(node.value)
@@ -108,10 +123,10 @@ def written_text(node: ConfigNode) -> str:
 
 
 def _reader(row: Setting[Any]) -> Read:
-    """Return what reads the value of a key.
+    """Return the reader for the key of a setting.
 
-    Blocks of text and control characters are mistakes in a file. Where the option may have no value, ``true``
-    is a setting without a value, and ``false`` is none.
+    Control characters and texts of several lines are mistakes in a file. Where the option may stand without a
+    value, the key may be ``true``, which means the same, or ``false``, which leaves the setting unset.
     """
     if row.read is not None:
         return row.read

@@ -1,4 +1,8 @@
-"""Mappings of a file -> values, by tables of keys; collects all faults of one input, with their lines."""
+"""Converts the mappings of a file to values by tables of allowed keys, and collects all faults.
+
+`launcher.config.hostfile`, `jobfile` and `tfjob` declare such tables and call `read_mapping`. The functions
+below that return a `Read` make the readers for the tables. A reader must add a fault instead of raising.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,21 @@ from launcher.common.record import Record
 from launcher.common.text import did_you_mean, escape_controls
 from launcher.config.documents import MAX_FAULTS, MAX_QUOTED_CHARACTERS, ConfigNode, FaultList, quoted
 
-#: Converts a node, for the key with this label; or adds faults and returns ``None``.
+#: A reader. It is called with a node, what messages call the node, and the list of faults. It returns the
+#: converted value, or adds faults and returns None.
 Read = Callable[[ConfigNode, str, FaultList], Any]
 
 
 def as_written(node: ConfigNode, label: str, faults: FaultList) -> ConfigNode:
-    """Return the node, which the caller of `read_mapping` converts."""
+    """Return the node itself, because the caller of `read_mapping` will convert it."""
     return node
 
 
 class KeySpec(Record):
-    """One key of a mapping."""
+    """One key that a mapping may contain."""
 
     name: str
+    #: The reader of its value.
     read: Read = as_written
     #: The description in the reference documentation.
     help: str = ""
@@ -29,7 +35,7 @@ class KeySpec(Record):
 
 Keys = dict[str, KeySpec]
 
-#: Names of keys in files of other programs -> ours.
+#: Our key for a name that the files of other programs use.
 _FOREIGN_KEYS = {
     other: name
     for name, others in {
@@ -51,10 +57,10 @@ _FOREIGN_KEYS = {
     }.items()
     for other in others.split()
 }
-#: Names that other inventories have for the address that ssh connects to: ours is the host's name.
+#: What other inventories call the address to which ssh connects, which is the host's name in ours.
 _FOREIGN_ADDRESS_KEYS = ("ip", "addr", "ansible_host", "ansible_ssh_host")
 _SSH_KEY_ADVICE = "expected IdentityFile for this host in ~/.ssh/config"
-#: What to write instead of a key for which there is none of ours.
+#: What to write instead of a key of other programs that we have no key for.
 _KEY_ADVICE = {
     "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',
     "module": 'expected "command", as in [-m, package.module]',
@@ -65,36 +71,52 @@ _KEY_ADVICE = {
 
 
 def key_table(*keys: KeySpec) -> Keys:
-    """Return the table of these keys."""
+    """Return a table of keys for `read_mapping`."""
     return {key.name: key for key in keys}
 
 
 class MappingValues(dict[str, Any]):
-    """The converted values of a mapping. A value with a fault is in ``nodes`` only."""
+    """The converted values of a mapping by their keys, as `read_mapping` returns them.
+
+    A value with a fault is missing, but `nodes` contains it.
+
+    Args:
+        line: The line of the mapping.
+        faults: Receives the faults of the mapping.
+    """
 
     def __init__(self, line: int, faults: FaultList) -> None:
         super().__init__()
         self.line = line
         self.faults = faults
-        #: The node of each key that is written.
+        #: The node of each known key that the file contains.
         self.nodes: dict[str, ConfigNode] = {}
-        #: Whether a key is unknown: it may be a misspelt key, which must not be reported as missing as well.
+        #: Whether the file contains an unknown key. It may be a misspelt one, which must not be reported as
+        #: missing, too.
         self.misspelt = False
 
     def some(self, *keys: str) -> dict[str, Any]:
-        """The values of these keys, without keys that have none: for the fields of a record with defaults."""
+        """Return the values of those of the given keys that have one, as arguments for a record."""
         return {key: self[key] for key in keys if key in self}
 
     def line_of(self, key: str) -> int:
-        """The line of a key; the line of the mapping if it is not written."""
+        """Return the line of a key, or that of the mapping if the file does not contain the key."""
         return self.nodes[key].key_line if key in self.nodes else self.line
 
     def add(self, key: str, problem: str, expected: str) -> None:
-        """Add a fault at the line of a key."""
+        """Add a fault at the line of a key: what is wrong, and what to write instead."""
         self.faults.add(self.line_of(key), problem, expected)
 
     def lacks(self, key: str, problem: str, expected: str) -> bool:
-        """Return whether a key is not written; then add the fault, unless a misspelt key may be that one."""
+        """Return whether a key is missing, and add a fault if it is.
+
+        No fault is added if the file contains an unknown key, which may be a misspelling of this one.
+
+        Args:
+            key: The key.
+            problem: What is wrong if it is missing.
+            expected: What to write.
+        """
         is_missing = key not in self.nodes
         if is_missing and not self.misspelt:
             self.add(key, problem, expected)
@@ -108,19 +130,19 @@ def read_mapping(
     elsewhere: Callable[[str], str] = lambda key: "",
     owner: str = "",
 ) -> MappingValues:
-    """Convert a mapping by its table.
+    """Convert the values of a mapping by a table of keys.
 
     Args:
-        node: a mapping.
-        keys: the keys it may have; any other is a fault.
-        faults: new faults are added.
-        elsewhere: gives the advice for an unknown key that belongs elsewhere; empty: there is none.
-        owner: follows each key in faults: ``of worker``.
+        node: The mapping.
+        keys: The keys that it may contain. Any other key is a fault.
+        faults: Receives the faults.
+        elsewhere: Returns what to do about an unknown key that belongs elsewhere, or an empty text.
+        owner: What messages add to each key, such as ``of worker``.
     """
     values = MappingValues(node.line, faults)
     for name, value in node.value.items():
         if name not in keys:
-            # Suggestions take time, and a file with so many faults is of another kind.
+            # Suggestions take time, and a file with more faults than are shown is of another kind anyway.
             hint = elsewhere(name) or (_suggestion(name, value, keys) if len(faults) < MAX_FAULTS else "")
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
@@ -133,7 +155,7 @@ def read_mapping(
 
 
 def _suggestion(name: str, value: ConfigNode, keys: Keys) -> str:
-    """What to write instead of an unknown key."""
+    """Return what to write instead of an unknown key."""
     word = name.lower().replace("-", "_")
     if word in _FOREIGN_ADDRESS_KEYS and "address" in keys:
         written = (
@@ -147,7 +169,13 @@ def _suggestion(name: str, value: ConfigNode, keys: Keys) -> str:
 
 
 def text_of(node: ConfigNode, label: str, faults: FaultList) -> str | None:
-    """The text of a value; if it is a list, a mapping or empty, add a fault and return ``None``."""
+    """Return the text of a node. If it is a list, a mapping or empty, add a fault and return None.
+
+    Args:
+        node: The node.
+        label: What messages call it.
+        faults: Receives the fault.
+    """
     if isinstance(node.value, str):
         return node.value
     faults.add_kind(node, label, "expected one value")
@@ -157,7 +185,14 @@ def text_of(node: ConfigNode, label: str, faults: FaultList) -> str | None:
 def mapping_of(
     node: ConfigNode, label: str, faults: FaultList, expected: str = "expected a mapping"
 ) -> dict[str, ConfigNode]:
-    """The mapping of a value; if it is anything else, add a fault and return an empty one."""
+    """Return the mapping of a node. If it is anything else, add a fault and return an empty mapping.
+
+    Args:
+        node: The node.
+        label: What messages call it.
+        faults: Receives the fault.
+        expected: What to write instead.
+    """
     if isinstance(node.value, dict):
         return node.value
     faults.add_kind(node, label, expected)
@@ -165,7 +200,11 @@ def mapping_of(
 
 
 def single(read: Callable[[str], Any]) -> Read:
-    """A reader of one value: ``read`` converts its text, or raises ``ValueError("expected ...")``."""
+    """Return a reader of one text.
+
+    Args:
+        read: Converts the text, or raises ``ValueError("expected ...")``.
+    """
 
     def value(node: ConfigNode, label: str, faults: FaultList) -> Any:
         text = text_of(node, label, faults)
@@ -175,19 +214,19 @@ def single(read: Callable[[str], Any]) -> Read:
 
 
 def alone(text: str) -> Sequence[str]:
-    """A text as the only item of a list: a path may contain commas and blanks."""
+    """Return a text as the only item of a list, for paths, which may contain commas and blanks."""
     return (text,)
 
 
 def several(
     read: Callable[[str], Any], split: Callable[[str], Sequence[str]] = alone, pairs: bool = False
 ) -> Read:
-    """A reader of a list of values, each once.
+    """Return a reader of a list of different values.
 
     Args:
-        read: as for `single`.
-        split: makes a list of a text that is written in its place.
-        pairs: a mapping may be written in its place: ``zone: a`` is ``zone=a``.
+        read: Converts the text of each value, or raises ``ValueError("expected ...")``.
+        split: Makes a list of a text that is written in place of a list.
+        pairs: Whether a mapping may be written in place of a list, where ``zone: a`` means ``zone=a``.
     """
 
     def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
@@ -212,7 +251,11 @@ def several(
 
 
 def named(read: Callable[[str], str]) -> Read:
-    """A reader of a mapping of names, which ``read`` checks, to texts."""
+    """Return a reader of a mapping of names to texts, whose value is a tuple of pairs.
+
+    Args:
+        read: Checks each name, or raises ``ValueError("expected ...")``.
+    """
 
     def texts(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):
@@ -227,7 +270,14 @@ def named(read: Callable[[str], str]) -> Read:
 
 
 def by_role(read: Read) -> Read:
-    """A reader of one value for every role (its name is empty), or of a mapping of roles to values."""
+    """Return a reader of a value for all roles, or of a mapping of roles to values.
+
+    The value is a tuple of pairs of a role and its value. For all roles, there is one pair with an empty
+    name.
+
+    Args:
+        read: The reader of a value.
+    """
 
     def limits(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):
@@ -240,7 +290,12 @@ def by_role(read: Read) -> Read:
 
 
 def mapping(keys: Keys, expected: str) -> Read:
-    """A reader of a mapping by a table; anything else is a fault with ``expected``."""
+    """Return a reader of a mapping by a table of keys.
+
+    Args:
+        keys: The keys that the mapping may contain.
+        expected: What messages say to write in place of anything else.
+    """
 
     def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):

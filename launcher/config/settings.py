@@ -1,9 +1,9 @@
-"""What a setting is, and how the values of several sources become the settings of one launch.
+"""Defines settings, and merges the values of several sources into the settings of one launch.
 
 A `Setting` is one row of the table of settings: an option of the command line, a key of files, or both. The
-rows of ``launch`` itself are in `launcher.config.table`, those of a backend beside the backend. The command
-line and each file are read into a `Level`, and `merge` makes `Settings` of them, which are read by row:
-``settings[RESTARTS]`` is an int.
+rows of ``launch`` itself are in `launcher.config.table`, and those of a backend are beside the backend. The
+command line and each file are read into a `Level`. `merge` makes `Settings` of the levels, whose values are
+read by row: ``settings[RESTARTS]`` is an int. No code may look at argparse's result or at a file instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from launcher.job import Role
 T_co = TypeVar("T_co", covariant=True)
 
 
-#: Reads the key of a switch, whose option has no value.
+#: The reader for the key of a switch, which is a setting whose option has no value.
 switch = values.flag
 
 
 class SourceKind(enum.Flag):
-    """The kinds of sources of settings."""
+    """The kinds of sources from which the value of a setting can come."""
 
     COMMAND_LINE = enum.auto()
     JOB_FILE = enum.auto()
@@ -41,43 +41,45 @@ EVERYWHERE = COMMAND_LINE | FILES
 
 
 class Need(Record):
-    """What a launch must have so that an option has an effect."""
+    """Something without which an option has no effect, such as other machines among the hosts."""
 
-    #: The fault of an option without it. Needs with the same text are the same.
+    #: The fault of the option without it. Needs with the same text are the same need.
     problem: str
+    #: What to write so that the option has an effect.
     expected: str
 
 
 class Setting(Generic[T_co]):
-    """One row of the table: its option, its key in files, how its value is read, its documentation.
+    """One user-visible option with its key in files, declared once with its reader and its documentation.
 
     Args:
-        name: The key in files; the option is ``--name`` with dashes. Unique among the rows of a command.
+        name: The key in files. The option is ``--name`` with dashes. Within a command the name is unique.
         parse: Converts a text, or raises ``ValueError("expected ...")``. With `switch` the option has no
             value, and the key is true or false.
-        help: One line for ``--help``, the man page and the reference. Empty for an option that they hide.
+        help: One line for ``--help``, the man page and the reference. It is empty for a hidden option.
         metavar: What stands for the value in the help.
-        default: The value of a setting that is not given.
-        flags: All spellings of the option if they are not just ``--name``.
-        key: The key in files if it is not the name.
-        value_optional: The option may be given without a value, which means an empty text. A metavar that
-            begins with ``[=`` says that its value follows a ``=``; else the next word may be the value.
-        repeatable: The option may be given several times, and the key may be a list. The value is a tuple.
-        by_role: The option is ``[ROLE=]VALUE``, and the key may be a mapping of roles. The value is a tuple
-            of pairs; an empty role stands for every role.
-        once: What to type instead if the option is given twice. Empty: the last one counts.
-        given_in: Where it may be given.
+        default: The value if no source sets the setting.
+        flags: All spellings of the option, if they are not just ``--name``.
+        key: The key in files, if it is not the name.
+        value_optional: Whether the option may stand without a value, which means an empty text. If the
+            metavar begins with ``[=``, the value follows a ``=``. Otherwise the next word may be the value.
+        repeatable: Whether the option may be repeated, and the key may be a list. The value is a tuple.
+        by_role: Whether the option is ``[ROLE=]VALUE``, and the key may be a mapping of roles. The value is a
+            tuple of pairs, in which an empty role means all roles.
+        once: What to type instead of repeating the option. Without it the last one counts.
+        given_in: The kinds of sources that may set it.
         read: Reads the value of the key where that is more than a text, a list or a mapping of roles.
-        path: Makes a path of a file absolute; gets the path and the folder of the file.
-        join: Makes one value of those of two levels, the weaker one first. None: the stronger level's counts.
-        excludes: Names of settings that a level drops from weaker levels when it gives this one.
-        needs: What the option must have to have an effect.
-        positional: How many words an argument without a name has: ``1``, or ``?``, ``*``, ``+``, ``...`` as
-            argparse has them. None: it is an option.
-        complete: Returns the words that a shell completes.
+        path: Makes a path in a file absolute. It is called with the path and the folder of the file.
+        join: Makes one value of those of two levels, the weaker one first. With None the value of the
+            stronger level counts.
+        excludes: The names of settings of weaker levels that do not count where a level sets this one.
+        needs: What the option needs to have an effect.
+        positional: For an argument without a name the number of its words, as argparse writes it: ``1``,
+            ``?``, ``*``, ``+`` or ``...``. None means an option.
+        complete: Returns the words that a shell offers as values.
     """
 
-    def __init__(  # noqa: PLR0913 - declarations give them by name
+    def __init__(  # noqa: PLR0913 - the rows of the table pass them by name
         self,
         name: str,
         parse: Callable[[str], Any],
@@ -103,7 +105,7 @@ class Setting(Generic[T_co]):
         self.name, self.parse, self.help, self.default = name, parse, help, default
         self.flags = tuple(flags) or (f"--{name.replace('_', '-')}",)
         self.key = key or name
-        #: The possible values, for the help and for completion; empty: there are others.
+        #: All possible values, for the help and for completion. It is empty if they cannot be listed.
         self.choices = parse.choices if isinstance(parse, values.OneOf) else ()
         self.metavar = metavar or ("{" + ",".join(self.choices) + "}" if self.choices else "")
         self.value_optional, self.once = value_optional, once
@@ -117,7 +119,7 @@ class Setting(Generic[T_co]):
 
     @property
     def flag(self) -> str:
-        """The option, or the name of the argument, for messages."""
+        """The option as messages write it, such as ``--restarts``. For a positional argument, its name."""
         if self.positional is not None:
             return self.metavar
         usual = f"--{self.name.replace('_', '-')}"
@@ -125,7 +127,7 @@ class Setting(Generic[T_co]):
 
     @property
     def key_help(self) -> str:
-        """The description of the key, for the reference: a list needs no hint that options are repeatable."""
+        """The description of the key in the reference of files, made from the help of the option."""
         text = self.help.removesuffix("; repeatable").rstrip(".")
         return f"{text[:1].upper()}{text[1:]}."
 
@@ -141,28 +143,30 @@ class Setting(Generic[T_co]):
 
     @property
     def without_value(self) -> Any:
-        """The value of an option that is given without one."""
+        """The value of the setting if the option stands without a value."""
         return True if self.is_switch else ""
 
 
 class Group(Record):
-    """Rows under one title of the help."""
+    """The rows under one title of the help."""
 
     title: str
     rows: tuple[Setting[Any], ...]
 
 
 class FileSection(Record):
-    """A key of files with settings of its own, as ``docker:``."""
+    """A key of files whose value is a mapping with settings of its own, such as ``docker:`` of a backend."""
 
     name: str
     help: str
-    #: The setting that the section gives by being there.
+    #: The setting that the presence of the section sets, such as that of ``--docker``.
     head: Setting[Any]
+    #: The settings in the section.
     rows: tuple[Setting[Any], ...]
-    #: The fault of a value that is no mapping.
+    #: What messages say to write in place of a value that is no mapping.
     expected: str
-    #: The key that a text in place of the mapping stands for: ``docker: IMAGE``. Empty: there is none.
+    #: The key that is meant by a text in place of the mapping, as in ``docker: IMAGE``. It is empty if a text
+    #: is not allowed.
     short: str = ""
 
 
@@ -170,38 +174,40 @@ class FileSection(Record):
 
 
 class Given(Record):
-    """A value as one source gives it."""
+    """The value of a setting in one source."""
 
     value: Any
-    #: The source for messages: ``--restarts``, ``job.yaml:3``, ``launch.toml:14``.
+    #: The source for messages, such as ``--restarts``, ``job.yaml:3`` or ``launch.toml:14``.
     source: str
     kind: SourceKind
     #: The value as the user wrote it.
     text: str = ""
 
 
-#: What one source gives, by the names of the rows.
+#: All values in one source, by the names of their settings.
 Level = Mapping[str, Given]
 
 
 class FileContent(Record):
-    """What a job file or a project file says."""
+    """The content of a job file or of a project file."""
 
+    #: The settings.
     level: Level = {}
+    #: The roles of a job file.
     roles: tuple[Role, ...] = ()
     #: Notes for the user.
     notes: tuple[str, ...] = ()
-    #: The faults. With any of them there are no roles, and nothing of sections.
+    #: The faults. If there are any, the roles and the settings of sections are missing.
     faults: tuple[Fault, ...] = ()
 
 
 def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -> tuple[Level, list[Fault]]:
-    """Read the texts of a command line.
+    """Convert the texts of a command line to the values of settings.
 
     Args:
-        texts: By the name of the row: a text; a list of texts for a row that may be given several times; True
-            for a switch.
-        rows: The rows that the command has.
+        texts: The texts by the name of the setting. It is a list of texts for a setting that may be repeated,
+            and True for a switch.
+        rows: The settings of the command.
 
     Returns:
         The values, and the faults of all texts that are wrong.
@@ -223,16 +229,22 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
 
 
 class HiddenValueError(ValueError):
-    """A value is wrong and may be secret, so the fault does not show it."""
+    """A wrong value that may be secret, so that the fault must not show it."""
 
 
 def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
-    """Return the value of one word of a command line. If it is wrong, add a fault and return None."""
+    """Convert one value of an option. If it is wrong, add a fault and return None.
+
+    Args:
+        row: The setting of the option.
+        word: The text, or True for a switch.
+        faults: Receives the fault.
+    """
     if row.is_switch:
         return True
     role, _, text = word.rpartition("=") if row.by_role else ("", "", word)
     try:
-        # Without a value the parser is not asked: an empty text is no image.
+        # The parser would refuse the empty text of an option without its value, for example as an image.
         value = text if row.value_optional and not text else row.parse(text)
     except ValueError as error:
         is_hidden = isinstance(error, HiddenValueError)
@@ -245,14 +257,15 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
 
 
 class Settings:
-    """The values of one launch with their sources. What no level gives has its default.
+    """The values of all settings of one launch, with their sources, as ``settings[RESTARTS]``.
 
-    It is pickled for a launcher that runs elsewhere, so it has values by the names of rows and no rows.
+    A setting that no source sets has its default. The object is pickled for a launcher that runs elsewhere,
+    so it contains the values by the names of the settings, and no `Setting`.
 
     Args:
-        given: Name of a row -> its value and where that comes from. Of a joined value: those of all levels,
-            the weakest first.
-        joined: Name of a row -> its value, where it is not that of the last level.
+        given: The values by the name of the setting, the weakest level first. The last one counts.
+        joined: By the name of the setting, the value that counts instead, where those of several levels were
+            joined.
     """
 
     def __init__(self, given: Mapping[str, Sequence[Given]] = {}, joined: Mapping[str, Any] = {}) -> None:
@@ -266,48 +279,56 @@ class Settings:
         return value
 
     def is_given(self, setting: Setting[Any]) -> bool:
-        """Return whether any level gives it; its value may be that of the default."""
+        """Return whether any source sets a setting, perhaps to its default."""
         return setting.name in self._given
 
     def source(self, setting: Setting[Any]) -> str:
-        """Return where the value is from, as ``--restarts`` or ``job.yaml:3``. Empty: it is the default."""
+        """Return where a value was set, such as ``--restarts`` or ``job.yaml:3``. A default has no source."""
         return self._given[setting.name][-1].source if self.is_given(setting) else ""
 
     def source_kind(self, setting: Setting[Any]) -> SourceKind | None:
-        """Return the kind of source that the value is from. None: it is the default."""
+        """Return the kind of source that sets a value, or None for a default."""
         return self._given[setting.name][-1].kind if self.is_given(setting) else None
 
     def text(self, setting: Setting[Any]) -> str:
-        """Return the value as the user wrote it. Empty: it is the default."""
+        """Return a value as the user wrote it. It is empty for a default."""
         return self._given[setting.name][-1].text if self.is_given(setting) else ""
 
     def parts(self, setting: Setting[Any]) -> Sequence[Given]:
-        """Return what each level gives of a joined value, the weakest first."""
+        """Return the values of a joined setting in each source that sets it, the weakest first."""
         return self._given.get(setting.name, ())
 
     def given_in(self, kind: SourceKind) -> Iterator[tuple[str, Given]]:
-        """Yield what such a source gives, by names of rows and in its order, but what others replace."""
+        """Yield the values that a kind of source sets, without those that a stronger source replaces.
+
+        Each is a pair of the name of the setting and the value, in the order of the source.
+        """
         for name, parts in self._given.items():
             for given in parts:
                 if given.kind == kind:
                     yield name, given
 
     def with_values(self, values: Mapping[Setting[Any], Any]) -> Settings:
-        """Return a copy with other values, as for a launcher that has other folders. Sources stay."""
+        """Return a copy in which some settings have other values, but the same sources.
+
+        It is for a launcher on another machine, where folders have other paths.
+        """
         changed = {row.name: value for row, value in values.items() if self[row] != value}
         given = {name: self._given.get(name, [Given(None, "", COMMAND_LINE)]) for name in changed}
         return Settings({**self._given, **given}, {**self._joined, **changed})
 
 
 def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settings, list[Fault]]:
-    """Merge levels into settings.
+    """Merge the values of several sources into the settings of one launch.
 
     Args:
-        levels: What each source gives, the weakest first: a project file or job file, then the command line.
-        rows: The rows of the command.
+        levels: The values of each source, the weakest first: a project file or job file, then the command
+            line.
+        rows: The settings of the command.
 
     Returns:
-        The settings, and a fault for each row that is given beside one that it excludes.
+        The settings, and a fault for each setting that the same source sets together with one that it
+        excludes.
     """
     by_name = {row.name: row for row in rows}
     found: dict[str, list[Given]] = {}

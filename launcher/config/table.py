@@ -1,7 +1,7 @@
-"""The table of settings: every option of ``launch`` and every key of job files and project files, once.
+"""The table of settings, which declares every option of ``launch`` and every key of its files once.
 
-The rows of backends are beside the backends, in ``rows.py``. A row of files only has a key that is read by
-its ``read``; what rows mean is decided where they are used.
+The command line, the readers of files, the help and the reference are made from it. The rows of a backend are
+beside the backend, in ``rows.py``. This module must not decide what a setting does.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from launcher.config.settings import (
 from launcher.config.values import OneOf, positive_duration, role_name, whole
 from launcher.job import MAX_TASKS, RESTART_CHOICES, Host, Program
 
-#: A launch that may have other machines among its hosts.
+#: The need of an option that has an effect only with other machines among the hosts.
 OTHER_MACHINES = Need("the option is about other machines, and none is named", "expected --hosts")
-#: Largest value of ``--fanout``.
-_MOST_AT_ONCE = 1024
-#: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
-_LEAST_LEASE = 6
+_MAX_FANOUT = 1024
+#: The launcher pings every 2 s and notices a lost connection after 5 s.
+_MIN_LEASE_SECONDS = 6
 
 _count = whole(0, MAX_TASKS)
 _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
@@ -43,7 +42,12 @@ _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 
 
 def _environment(text: str) -> str:
-    """Read the value of ``--env``, which sets a variable in other tools: it may be secret."""
+    """Read the Python environment in ``--env``, which sets a variable in other tools.
+
+    Raises:
+        HiddenValueError: The text sets a variable, whose value may be secret.
+        ValueError: The text is no name of an environment.
+    """
     name, equals, _ = text.partition("=")
     if equals:
         raise HiddenValueError(f"for a variable use -x {name}=...")
@@ -51,15 +55,15 @@ def _environment(text: str) -> str:
 
 
 def _lease(text: str) -> float:
-    """Read a lease; a shorter one would end before the launcher notices a lost connection."""
+    """Read a lease, and refuse one that would end before the launcher notices a lost connection."""
     seconds = positive_duration(text)
-    if seconds < _LEAST_LEASE:
-        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
+    if seconds < _MIN_LEASE_SECONDS:
+        raise ValueError(f"expected {_MIN_LEASE_SECONDS} seconds or more")
     return seconds
 
 
 def _descriptor(text: str) -> int:
-    """Read the number of an open descriptor, inherited from the program that started ``launch``."""
+    """Read the number of a descriptor that is open because the caller of ``launch`` has passed it on."""
     try:
         os.fstat(int(text))
     except (ValueError, OSError, OverflowError):
@@ -74,7 +78,16 @@ def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
 
 
 def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | None:
-    """Read a program: a list of words, or a text that is split as a shell does, without expansions."""
+    """Read the program of a job or role from a file, with its arguments.
+
+    Args:
+        node: A list of words, or a text, which is split into words as a shell does, without expansions.
+        label: What messages call the node.
+        faults: Receives the faults.
+
+    Returns:
+        The program, or None if a fault was added.
+    """
     if isinstance(node.value, list):
         command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
         if len(command) < len(node.value):
@@ -100,7 +113,14 @@ def _here(path: str, folder: str) -> str:
 
 
 def remote_path(path: str, folder: str) -> str:
-    """Return a path that may be on another machine: ``~`` stays, as the home there is another one."""
+    """Return an absolute path for a machine that may be another one.
+
+    A ``~`` stays, because the home folder on the other machine may be another one.
+
+    Args:
+        path: The path in a file.
+        folder: The folder of the file, to which the path is relative.
+    """
     return path if path.startswith("~") else os.path.join(folder, path)
 
 
@@ -109,7 +129,7 @@ def _remote_name(name: str, folder: str) -> str:
 
 
 def _hostfile(text: str, folder: str) -> str:
-    """Return the path of a hostfile; other texts are lists of hosts."""
+    """Return the absolute path of a hostfile, or the text itself if it is a list of hosts."""
     path = _here(text, folder)
     is_file = os.path.exists(path) and not os.path.isdir(path)
     return path if is_file or names_file(text) else text
@@ -187,7 +207,7 @@ COLLECT: Setting[tuple[str, ...]] = Setting(
 NO_CHECK = Setting(
     "no_check", switch, "do not check that the hosts reach each other", default=False, needs=OTHER_MACHINES
 )
-# It needs no other machines: the Python API always gives it, and a job file may name hosts.
+# This has no need: the Python API always sets it, and only a job file may name other machines.
 RELAY: Setting[str | None] = Setting(
     "relay", str, "forward a port of each host here; see LAUNCH_RELAY", metavar="SOCKET", default=None
 )
@@ -200,7 +220,7 @@ CONNECT_TIMEOUT = Setting(
     default=10.0, needs=OTHER_MACHINES,
 )  # fmt: skip
 FANOUT = Setting(
-    "fanout", whole(1, _MOST_AT_ONCE), "hosts to connect to at the same time (default: 32)", metavar="N",
+    "fanout", whole(1, _MAX_FANOUT), "hosts to connect to at the same time (default: 32)", metavar="N",
     default=32, needs=OTHER_MACHINES,
 )  # fmt: skip
 
@@ -270,10 +290,11 @@ NO_DEFAULTS = Setting(
     "no_defaults", switch, "ignore launch.toml and pyproject.toml beside the program", default=False
 )
 
-#: The options of a launcher in a cluster, see `launcher.launch.submit`.
+#: The option of a launcher that a cluster's queue starts, see `launcher.launch.submit`.
 SUBMITTED: Setting[str | None] = Setting("submitted", str, metavar="FILE", default=None)
-# Descriptors of programs that start `launch`, as the Python API does: `launcher.output.renderers`,
-# `launcher.launch.orchestrator`, `launcher.config.jobfile`, `launcher.launch.interrupts`.
+# These descriptors come from a program that starts ``launch``, such as the Python API. In this order they are
+# used by `launcher.output.renderers`, `launcher.launch.orchestrator`, `launcher.config.jobfile` and
+# `launcher.launch.interrupts`.
 EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", default=None)
 COMMANDS_FD: Setting[int | None] = Setting("commands_fd", _descriptor, metavar="N", default=None)
 ROLES_FD: Setting[int | None] = Setting("roles_fd", _descriptor, metavar="N", default=None)
@@ -281,12 +302,13 @@ UNTIL_EOF_FD: Setting[int | None] = Setting("until_eof_fd", _descriptor, metavar
 
 # ---------------------------------------------------------------------- groups
 
-#: The groups of the help before those of the backends, and after them.
+#: The groups of the help that stand before those of the backends.
 FIRST_GROUPS = (
     Group("tasks", (PS, WORKERS, CHIEF, EVALUATOR, GPUS, HOSTS)),
     Group("program", (COMMAND, ROLES, FLAGS, VARIABLES, ENV, PYTHON, VENV, PRELOAD, WORKDIR, TENSORBOARD)),
     Group("other machines", (SYNC, COLLECT, NO_CHECK, RELAY, LEASE, CONNECT_TIMEOUT, FANOUT)),
 )
+#: The groups of the help that stand after those of the backends.
 LAST_GROUPS = (
     Group("failed tasks", (RESTARTS, RESTART, STALL)),
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT)),
@@ -296,5 +318,5 @@ LAST_GROUPS = (
          JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD),
     ),
 )  # fmt: skip
-#: The rows of ``launch`` itself: those of backends have groups of their own.
+#: All rows of ``launch`` itself, without those of backends.
 ROWS = tuple(row for group in (*FIRST_GROUPS, *LAST_GROUPS) for row in group.rows)

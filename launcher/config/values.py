@@ -1,4 +1,8 @@
-"""Readers of single values: each converts a text, or raises ``ValueError("expected ...")``."""
+"""Readers of single values in files and on the command line.
+
+Each reader converts one text, or raises ``ValueError("expected ...")``. The tables in `launcher.config` and
+the backends use them. A reader must not look at the machine, because the text may be meant for another one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ from launcher.job import RESERVED_VARIABLES
 
 MAX_GPUS = 256
 MAX_SLOTS = 1_000_000
-#: The longest duration in days: timers of the system end at about 292 years.
+#: The longest duration. The timers of the system cannot count more than about 292 years.
 MAX_DAYS = 10_000
 
-#: Endings of job files, in upper or lower case.
+#: The endings of job files, in upper or lower case.
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
-#: Endings of programs: no image has such a name.
+#: The endings of programs, which no image has.
 _PROGRAM_ENDINGS = (".py", ".sh")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -24,7 +28,12 @@ _POWERS_BY_UNIT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
-    """A reader of texts that match a pattern as a whole."""
+    """Return a reader of texts that match a pattern as a whole.
+
+    Args:
+        pattern: The regular expression.
+        expected: The message for any other text.
+    """
 
     def read(text: str) -> str:
         if re.fullmatch(pattern, text):
@@ -35,7 +44,7 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A reader of whole numbers from ``low`` to ``high``. It refuses ``010``, which is 8 in YAML."""
+    """Return a reader of whole numbers from ``low`` to ``high``. It refuses ``010``, which is 8 in YAML."""
 
     def read(text: str) -> int:
         if re.fullmatch("0|[1-9][0-9]{0,17}", text) and low <= int(text) <= high:
@@ -46,7 +55,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 class OneOf:
-    """A reader of one of several texts."""
+    """A reader that accepts only one of the given texts."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -79,21 +88,21 @@ _variable = matching(
 
 
 def flag(text: str) -> bool:
-    """``true`` or ``false``, or another name of YAML for them."""
+    """Read ``true`` or ``false``, or another word of YAML for them, such as ``yes`` or ``off``."""
     if text.lower() not in _BOOLEANS:
         raise ValueError("expected true or false")
     return _BOOLEANS[text.lower()]
 
 
 def not_empty(text: str) -> str:
-    """Text that is not empty, such as a path: its characters may be any."""
+    """Read a text of any characters that is not empty, such as a path."""
     if not text:
         raise ValueError("expected text that is not empty")
     return text
 
 
 def one_line(text: str) -> str:
-    """Text of one line, such as a path: not empty, without control characters."""
+    """Read a text of one line that is not empty and contains no control characters, such as a path."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise ValueError("expected text of one line, not empty")
     return text
@@ -105,7 +114,7 @@ def names_job_file(text: str) -> bool:
 
 
 def program_path(text: str) -> str:
-    """The name or path of a program; it can't begin with ``-``, which would be an option."""
+    """Read the name or path of a program, which cannot begin with ``-``, because that would be an option."""
     if one_line(text).startswith("-"):
         raise ValueError('expected the name or path of a program, not beginning with "-"')
     return text
@@ -119,12 +128,12 @@ _environment = matching(
 
 
 def environment(text: str) -> str:
-    """The name or the folder of a Python environment."""
+    """Read the name or the folder of a Python environment."""
     return one_line(text) if "/" in text else _environment(text)
 
 
 def image(text: str) -> str:
-    """The name of a container image."""
+    """Read the name of a container image, and refuse what is probably a forgotten image before a program."""
     if not text or one_line(text).startswith("-") or " " in text or text.lower() in _BOOLEANS:
         raise ValueError("expected the name of an image")
     if names_job_file(text):
@@ -135,21 +144,24 @@ def image(text: str) -> str:
 
 
 def env_name(text: str) -> str:
-    """The name of an environment variable that users may set."""
+    """Read the name of an environment variable, and refuse those that launch sets for each task."""
     if _variable(text) in RESERVED_VARIABLES:
         raise ValueError("expected another name: launch sets this variable for each task")
     return text
 
 
 def slots(text: str) -> int:
-    """The number of tasks that a host takes."""
+    """Read the number of tasks that a host accepts."""
     if text == "0":
         raise ValueError("expected 1 or more; leave out a host that should run no task")
     return whole(1, MAX_SLOTS)(text)
 
 
 def duration(text: str) -> float:
-    """Seconds: ``90``, ``10s``, ``1.5m``, ``2h``, ``1d``, as ``timeout`` (coreutils) takes it."""
+    """Read a duration such as ``90``, ``10s``, ``1.5m``, ``2h`` or ``1d``, and return its seconds.
+
+    The form is that of ``timeout`` in coreutils.
+    """
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)", text)
     if match is None:
         raise ValueError("expected seconds, or a number and s, m, h or d, as in 90 or 5m")
@@ -160,7 +172,7 @@ def duration(text: str) -> float:
 
 
 def positive_duration(text: str) -> float:
-    """A duration above 0."""
+    """Read a duration above 0 and return its seconds."""
     seconds = duration(text)
     if not seconds:
         raise ValueError("expected a duration above 0")
@@ -168,7 +180,10 @@ def positive_duration(text: str) -> float:
 
 
 def memory(text: str) -> int:
-    """Bytes of a container's memory: ``512m``, ``2g``, ``1.5GiB``, as ``docker run --memory`` takes it."""
+    """Read the memory of a container, such as ``512m``, ``2g`` or ``1.5GiB``, and return its bytes.
+
+    The form is that of ``docker run --memory``.
+    """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", text, re.IGNORECASE)
     if match is None:
         raise ValueError("expected one size such as 512m or 2g")
@@ -179,7 +194,7 @@ def memory(text: str) -> int:
 
 
 def cpus(text: str) -> float:
-    """A number of CPUs."""
+    """Read a number of CPUs, such as ``2`` or ``0.5``."""
     try:
         count = float(text)
     except ValueError:
@@ -190,12 +205,15 @@ def cpus(text: str) -> float:
 
 
 def cpu_quantity(text: str) -> float:
-    """A number of CPUs in the form of Kubernetes: ``2``, ``0.5``, ``500m``."""
+    """Read a number of CPUs in the form of Kubernetes, such as ``2``, ``0.5`` or ``500m``."""
     return cpus(str(int(text[:-1]) / 1000) if re.fullmatch("[0-9]{1,9}m", text) else text)
 
 
 def memory_quantity(text: str) -> int:
-    """Bytes of memory in the form of Kubernetes: ``512Mi``, ``2G``. It refuses ``512m``: 0.5 bytes there."""
+    """Read a size of memory in the form of Kubernetes, such as ``512Mi`` or ``2G``, and return its bytes.
+
+    It refuses ``512m``, which is half a byte in Kubernetes.
+    """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(k|[MGT]|[KMGT]i)?", text)
     if match is None:
         raise ValueError("expected a quantity of Kubernetes, as in 512Mi or 2Gi")
@@ -204,9 +222,9 @@ def memory_quantity(text: str) -> int:
     return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
 
 
-#: The resource of Kubernetes that is a number of GPUs.
+#: What Kubernetes calls the number of GPUs.
 GPU_RESOURCE = "nvidia.com/gpu"
-#: The resources in the form of Kubernetes that launch knows.
+#: The resources of Kubernetes that launch knows, with the readers of their quantities.
 QUANTITIES: Mapping[str, Callable[[str], float]] = {
     "cpu": cpu_quantity,
     "memory": memory_quantity,
@@ -215,7 +233,7 @@ QUANTITIES: Mapping[str, Callable[[str], float]] = {
 
 
 def exit_codes(text: str) -> range:
-    """An exit code, or a range of them: ``128-255``."""
+    """Read an exit code, or a range of exit codes such as ``128-255``."""
     first, _, last = text.partition("-")
     try:
         codes = range(whole(1, 255)(first), whole(1, 255)(last or first) + 1)
@@ -227,17 +245,17 @@ def exit_codes(text: str) -> range:
 
 
 def comma_separated(text: str) -> Sequence[str]:
-    """``a,b`` -> ``["a", "b"]``, without the blanks around the commas."""
+    """Split a text at its commas, without the blanks around them."""
     return [part.strip() for part in text.split(",")]
 
 
 def modules(text: str) -> Sequence[str]:
-    """Names of modules, with commas between them."""
+    """Read the names of modules, with commas between them."""
     return tuple(map(module, comma_separated(text)))
 
 
 def gpu_ids(text: str) -> Sequence[str]:
-    """A count (``4``: ids 0 to 3) or the ids themselves (``0,2``, ``GPU-8f3a``)."""
+    """Read the ids of GPUs, such as ``0,2`` or ``GPU-8f3a``. A number such as ``4`` means the ids 0 to 3."""
     if not text.isdecimal():
         return comma_separated(text)
     try:

@@ -1,8 +1,8 @@
-"""Hostfiles and host lists -> hosts.
+"""Reads hosts from hostfiles and host lists.
 
-Three forms: YAML; plain lines as MPI, DeepSpeed and PBS write them; the inline list of ``--hosts``.
-
-A plain line has a host and its settings::
+``launch`` calls `read_hosts`, and the reader of job files calls `read_host_list`. No host is connected to or
+looked up here. There are three forms: YAML, plain lines as MPI, DeepSpeed and PBS write them, and the inline
+list of ``--hosts``. A plain line contains a host and its settings::
 
     # comment
     node1 slots=4 max-slots=8
@@ -11,11 +11,11 @@ A plain line has a host and its settings::
     node[03-16]
     fe80::1%eth0 slots = 2
 
-Single or double quotes enclose any other characters; a backslash is literal. ``#`` begins a comment where a
-setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
-The line of ``node4`` is from Grid Engine's PE_HOSTFILE.
+Single or double quotes enclose any other characters, and a backslash is literal. ``#`` starts a comment where
+a setting could start. A line with nothing but a name may be repeated, and each line is one slot, as in node
+files of PBS. The line of ``node4`` comes from Grid Engine's PE_HOSTFILE.
 
-Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
+Names become arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from launcher.config.schema import KeySpec, MappingValues, key_table, several, s
 from launcher.config.values import comma_separated
 from launcher.job import Host
 
-#: Largest number of hosts of a launch.
+#: The largest number of hosts in a launch.
 MAX_HOSTS = 4096
-#: Largest number of characters of an entry, and of a name.
 _MAX_ENTRY_CHARACTERS = 2000
+#: The largest length of a name in the DNS.
 _MAX_NAME_CHARACTERS = 253
-#: Numbers after a host's colon that are ports for those who write addresses: that of ssh, and all from the
-#: first one that any user may listen on.
+# Numbers of slots that look like ports are refused: that of ssh, and all on which any user may listen.
 _SSH_PORT = 22
 _FIRST_USER_PORT = 1024
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".json", ".txt", ".hosts")
-#: An IPv6 address in brackets, perhaps followed by slots.
+#: Matches an IPv6 address in brackets, perhaps followed by slots.
 _BRACKETED = r"(?s)\[([^\[\]]*:[^\[\]]*)\](?::(.*))?"
 
-#: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
+#: Matches a word of a plain line, parts of which may be in quotes.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
+#: Matches a setting of a plain line, whose value may be empty even if another setting follows.
 _SETTING = rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)"
-#: What follows the host in a line of Grid Engine's PE_HOSTFILE: slots, queue, processors.
+#: Matches what follows the host in a line of Grid Engine's PE_HOSTFILE: slots, queue, processors.
 _GRID_ENGINE = r"([0-9]+)\s+\S+@\S+\s+\S+"
-#: LSF's LSB_MCPU_HOSTS: ``node1 4 node2 8``.
+#: Matches LSF's LSB_MCPU_HOSTS, such as ``node1 4 node2 8``.
 _LSF = r"[A-Za-z][\w.-]*[ \t]+[0-9]{1,3}(?:[ \t]+[A-Za-z][\w.-]*[ \t]+[0-9]{1,3})*"
-#: The head of a section of an Ansible inventory.
+#: Matches the head of a section in an inventory of Ansible, with the kind of the section.
 _SECTION = r"\[[A-Za-z][\w.-]*(?::(vars|children))?\]"
-#: The kind of a section -> what to write instead.
+#: What to write instead of a section, by its kind.
 _SECTION_ADVICE = {
     None: "expected a host; leave out the groups of an inventory",
     "vars": "expected settings after each host, or below defaults: of a YAML file",
     "children": "expected hosts; leave out the groups of an inventory, and their names",
 }
-#: Names that other programs have for keys of plain lines.
+#: Our key for a name that other programs use in plain lines.
 _FOREIGN_KEYS = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
     "slots-max": "max_slots", "username": "user",
@@ -75,28 +75,32 @@ _FOREIGN_KEYS = {
 
 
 def split_entries(text: str) -> list[str]:
-    """Cut at the commas and ends of lines that are not in brackets, and strip the entries."""
+    """Split a list of hosts at its commas and ends of lines, except for those in brackets of ranges."""
     kept = re.sub(r"\[[^\[\]]*\]", lambda found: found[0].translate({44: "\0", 10: "\1"}), text)
     entries = [entry.strip() for entry in re.split("[,\n]", kept)]
     return [entry.translate({0: ",", 1: "\n"}) for entry in entries]
 
 
 def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The names in ``[user@]host[:slots]``, ranges expanded; and the user and the slots, if they are given.
+    """Read one entry ``[user@]host[:slots]`` of a host list or hostfile.
 
     Args:
-        text: the entry.
-        bare_ipv6: read ``fe80::1:2`` as an address. Otherwise an address needs brackets, because the ``:2``
-            could be slots.
+        text: The entry, which may contain ranges such as ``node[01-16]``.
+        bare_ipv6: Whether to read ``fe80::1:2`` as an address. Otherwise an address needs brackets, because
+            the ``:2`` could be slots.
+
+    Returns:
+        The names of the hosts, with ranges expanded, and the fields ``user`` and ``slots`` as far as the
+        entry contains them.
 
     Raises:
-        ValueError: ``expected ...``.
+        ValueError: The entry is wrong. The text says what was expected.
     """
     if "://" in text:
         raise ValueError("expected a host without a scheme, as in user@node1; its port is a key")
     user, at, rest = text.rpartition("@")
     bracketed = re.fullmatch(_BRACKETED, rest)
-    if re.search(r"\w\[[0-9]+:[0-9]+\]", rest):  # a range of Ansible
+    if re.search(r"\w\[[0-9]+:[0-9]+\]", rest):  # Ansible writes ranges in this way.
         with_dash = re.sub(r"(\[[0-9]+):", r"\1-", rest)
         raise ValueError(f'expected a range with "-", as in {with_dash}')
     if bracketed:
@@ -120,10 +124,10 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
 
 
 def _inline_slots(text: str) -> int:
-    """Read the slots after a host's colon, where users of TensorFlow write a port.
+    """Read the slots after the colon of a host, where users of TensorFlow are used to write a port.
 
     Raises:
-        ValueError: It is no number of slots, or may be a port. The text says what was expected.
+        ValueError: The text is no number of slots, or may be a port. The message says what was expected.
     """
     try:
         slots = values.slots(text)
@@ -138,16 +142,24 @@ def _inline_slots(text: str) -> int:
 
 
 def parse_address(text: str) -> tuple[str, ...]:
-    """The names in ``host``, ranges expanded; an IPv6 address may have brackets.
+    """Read the address of a host, and return all addresses if it contains ranges.
+
+    Args:
+        text: A name, which may contain ranges, or an address. An IPv6 address may be in brackets.
 
     Raises:
-        ValueError: ``expected ...``.
+        ValueError: The text is wrong. The message says what was expected.
     """
     bracketed = re.fullmatch(_BRACKETED, text)
     return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
 
 
 def _host_names(text: str) -> tuple[str, ...]:
+    """Return the names in a text with ranges, after checks for the mistakes that users make.
+
+    Raises:
+        ValueError: The text is no name of hosts. The message says what was expected.
+    """
     if text.startswith("^"):
         raise ValueError('expected a host to use; remove excluded hosts ("^host") from the list')
     if text.startswith("+"):
@@ -178,10 +190,13 @@ def _host_names(text: str) -> tuple[str, ...]:
 
 
 def expand(text: str) -> list[str]:
-    """The names in ``n[01-16]x[1,3]``; the last range varies fastest.
+    """Return all names that a text with ranges means, such as ``n[01-16]x[1,3]``.
+
+    The last range varies fastest. A text without ranges is the only name.
 
     Raises:
-        ValueError: ``expected ...``: brackets without a pair or without ascending numbers, or too many names.
+        ValueError: Brackets are not in pairs, their numbers do not ascend, or there are too many names. The
+            message says what was expected.
     """
     if len(text) > _MAX_ENTRY_CHARACTERS:
         raise ValueError(f"expected at most {_MAX_NAME_CHARACTERS} characters in a host's name")
@@ -199,7 +214,14 @@ def expand(text: str) -> list[str]:
 
 
 def _span(text: str) -> list[str]:
-    """Return the numbers of ``7`` or ``01-16``, or every second one by ``1-15/2``."""
+    """Return the numbers that a part of a range means, as texts with leading zeros.
+
+    Args:
+        text: A number ``7``, a span ``01-16``, or every second number of a span ``1-15/2``.
+
+    Raises:
+        ValueError: The text is no such part. The message says what was expected.
+    """
     match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?)?", text.strip())
     if match is None:
         raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
@@ -216,7 +238,7 @@ def _span(text: str) -> list[str]:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether ``text`` is an IPv6 address without brackets, perhaps with a zone."""
+    """Return whether a text is an IPv6 address without brackets, perhaps with a zone (``fe80::1%eth0``)."""
     if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
         return False
     try:
@@ -240,7 +262,7 @@ _ROLES = KeySpec("roles", several(values.role_name, comma_separated), "Only task
 _SPARE = KeySpec("spare", single(values.flag), "Only tasks of a lost host run here: true or false.")
 _GPUS = KeySpec("gpus", several(values.gpu_id, values.gpu_ids), "How many GPUs the host has, or their ids.")
 
-#: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
+#: The keys of a host in a hostfile. Plain lines know all but ``name`` and ``env``.
 HOST = key_table(
     KeySpec(
         "name", single(str), "The name or address that ssh connects to, perhaps with ranges: node[01-16]."
@@ -278,17 +300,17 @@ HOSTFILE = key_table(
 
 
 def read_hosts(given: str | Sequence[Host] | None, source: str = "") -> tuple[Host, ...]:
-    """The hosts of a hostfile or of an inline list.
+    """Return the hosts that the user names by a hostfile or by an inline list.
 
-    The path of a file is a hostfile. So is a text with a slash or with the suffix of a hostfile, even if the
-    file does not exist: a misspelt path must not start a job on a host of that name.
+    The path of a file that exists is a hostfile. So is a text with a slash or with the ending of a hostfile,
+    because a misspelt path must not start a job on a host of that name.
 
     Args:
-        given: a path or a list; or hosts that were read before; or ``None``: no host is named.
-        source: the option, or ``file:line``, for messages.
+        given: The path of a hostfile, an inline list, or hosts that were read before. None means no hosts.
+        source: The option, or ``file:line``, for messages.
 
     Raises:
-        HostfileError: it can't be read, or has faults: all of them at once.
+        HostfileError: The file cannot be read, or the hosts have faults, all of which it contains.
     """
     if not isinstance(given, str):
         return tuple(given or ())
@@ -311,20 +333,21 @@ def read_hosts(given: str | Sequence[Host] | None, source: str = "") -> tuple[Ho
 
 
 def names_file(text: str) -> bool:
-    """Whether a text is the name of a hostfile, also of one that does not exist."""
-    without_ranges = re.sub(r"\[[^\[\]]*\]", "", text)  # node[1-9/2] is every second one
+    """Return whether a text looks like the path of a hostfile, which may not exist."""
+    # A range may contain a slash, too: ``node[1-9/2]`` means every second host.
+    without_ranges = re.sub(r"\[[^\[\]]*\]", "", text)
     return "/" in without_ranges or text.lower().endswith(_FILE_ENDINGS)
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
-    """The hosts of a hostfile, in the order written.
+    """Return the hosts in the text of a hostfile, in its order.
 
     Args:
-        text: the content of the file.
-        source: its name, for messages; the suffix may decide the form.
+        text: The content of the file, in YAML or in plain lines.
+        source: The name of the file, for messages. The ending of YAML decides that the text is YAML.
 
     Raises:
-        HostfileError: with all faults of the file.
+        HostfileError: The file has faults, all of which it contains.
     """
     text, faults = text.removeprefix("\ufeff"), FaultList(source)
     if source.lower().endswith(_YAML_ENDINGS) or re.search(r"(?m)^(\{|hosts[ \t]*:(?=\s|$))", text):
@@ -338,12 +361,15 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
-    """The hosts of a list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``; ends of lines are commas, too.
+    """Return the hosts in an inline list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``.
 
-    A list of LSF (LSB_MCPU_HOSTS) has blanks instead, and a number of slots after each host: ``h1 4 h2 8``.
+    Args:
+        text: The list. Ends of lines count as commas. A list of LSF (LSB_MCPU_HOSTS) contains blanks instead,
+            and a number of slots after each host: ``h1 4 h2 8``.
+        source: The option, for messages.
 
     Raises:
-        HostfileError: with all faults of the list.
+        HostfileError: The list has faults, all of which it contains.
     """
     builder = HostListBuilder(FaultList(source))
     if re.fullmatch(_LSF, text.strip()):
@@ -360,11 +386,11 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
 
 
 def read_host_list(node: ConfigNode, faults: FaultList) -> tuple[Host, ...]:
-    """The hosts of the YAML list of a job file.
+    """Return the hosts in the list of a job file.
 
     Args:
-        node: the value of ``hosts:``.
-        faults: new faults are added; the result is valid only without faults.
+        node: The value of ``hosts:``.
+        faults: Receives the faults. With any of them the result is of no use.
     """
     builder = HostListBuilder(faults)
     _read_list(node, "hosts", builder, {})
@@ -372,6 +398,14 @@ def read_host_list(node: ConfigNode, faults: FaultList) -> tuple[Host, ...]:
 
 
 def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults: Mapping[str, Any]) -> None:
+    """Add the hosts of a list in YAML, whose items are entries as in ``--hosts``, or mappings.
+
+    Args:
+        node: The list.
+        label: What messages call it.
+        builder: Receives the hosts and the faults.
+        defaults: The settings of hosts that do not set them.
+    """
     faults = builder.faults
     if not isinstance(node.value, list):
         faults.add_kind(node, label, "expected a list of hosts, as in [node1, node2]")
@@ -392,6 +426,7 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
 
 
 def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile in YAML, and add its faults."""
     expected = "expected hosts: and a list of hosts"
     node = only_document(text, expected, faults)
     if node is None:
@@ -407,7 +442,11 @@ def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
 
 
 def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:
-    """Read plain lines. Below ``[x:vars]`` and ``[x:children]`` of an inventory there are no hosts."""
+    """Add the hosts of plain lines.
+
+    In an inventory of Ansible the lines below ``[x:vars]`` and ``[x:children]`` are skipped, because they
+    contain no hosts. The heads of the sections are faults.
+    """
     without_hosts = False
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
@@ -420,7 +459,15 @@ def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:
 
 
 def _read_line(line: str, number: int, builder: HostListBuilder) -> None:
-    """Read a plain line: a host, ``KEY=VALUE`` settings (blanks around ``=`` are allowed), a comment."""
+    """Add the host of a plain line, with its ``KEY=VALUE`` settings.
+
+    Blanks around the ``=`` are allowed, and a comment may follow.
+
+    Args:
+        line: The line.
+        number: The number of the line.
+        builder: Receives the host and the faults.
+    """
     faults, written = builder.faults, dict[str, ConfigNode]()
     first = re.match(_TOKEN, line)
     name = first[0] if first else line
@@ -446,7 +493,15 @@ def _read_line(line: str, number: int, builder: HostListBuilder) -> None:
 
 
 def _line_advice(name: str, rest: str) -> str:
-    """What to write instead of a line of another kind of file; empty: it may be a host."""
+    """Return what to write instead of a line that belongs to another kind of file.
+
+    Args:
+        name: The first word of the line.
+        rest: What follows.
+
+    Returns:
+        The advice. It is empty if the line may be a host.
+    """
     if name.startswith(("//", "/*")):
         return 'expected "#" before a comment'
     if name == "-":
@@ -473,20 +528,24 @@ def _unquoted(text: str) -> str:
 
 
 class HostListBuilder:
-    """The hosts of one input, in the order written, each name once.
+    """A collector of the hosts of one input, which accepts each name once.
 
     Args:
-        faults: new faults are added; the hosts are valid only without faults.
+        faults: Receives the faults. With any of them the hosts are of no use.
     """
 
     def __init__(self, faults: FaultList) -> None:
         self.faults = faults
         self._hosts: dict[str, Host] = {}
-        #: Names of hosts that were written without settings.
+        #: The names of hosts that were written without settings, which may come again.
         self._bare: set[str] = set()
 
     def hosts(self, line: int = 0) -> tuple[Host, ...]:
-        """All hosts. If there are none, and no other fault, adds a fault at ``line``."""
+        """Return all hosts in the order of the input. Without any host or fault, add a fault.
+
+        Args:
+            line: The line for this fault.
+        """
         if not self._hosts and not self.faults:
             self.faults.add(line, "no hosts", "expected at least one")
         return tuple(self._hosts.values())
@@ -502,11 +561,11 @@ class HostListBuilder:
         """Add the host, or the range of hosts, of one entry.
 
         Args:
-            written: ``[user@]host[:slots]``; the user and the slots override the defaults.
-            line: of the entry.
-            settings: the settings of the entry; ``None``: an entry of a list, which can't have any.
-            defaults: settings of hosts that do not have them; ``env`` is merged.
-            bare: an entry without settings may be repeated: each time is one slot.
+            written: ``[user@]host[:slots]``, whose user and slots override the defaults.
+            line: The line of the entry.
+            settings: The settings of the entry. None means an entry of a list, which cannot contain any.
+            defaults: The settings of hosts that do not set them. Variables of ``env`` are merged.
+            bare: Whether an entry without settings may be repeated, where each time means one slot.
         """
         faults, before, nodes = self.faults, len(self.faults), {} if settings is None else settings.nodes
         entry = faults.check(line, "host", written, lambda text: parse_entry(text, settings is not None))

@@ -1,4 +1,9 @@
-"""Job files: YAML -> the roles of a job, the settings of the launch, and perhaps the hosts."""
+"""Reads job files and project files: the roles of a job and the settings of a launch.
+
+``launch`` calls `read_job_file` or `parse_job` for a job file, and `launcher.config.defaults` calls
+`read_defaults` for a project file. The result contains all faults of the file, and this module must not raise
+any of them.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +44,9 @@ from launcher.job import (
     deciding_roles,
 )
 
-#: Placeholder for a program that is missing, which is a fault.
+#: Stands for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
-#: Words of a command line that a shell does not pass to a program.
+#: Words of a command line that only a shell understands.
 _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"})
 
 
@@ -97,7 +102,17 @@ def read_job_file(
     sections: Sequence[FileSection] = (),
     target: Target = NO_TARGET,
 ) -> FileContent:
-    """Read a job file; its paths become absolute. See `parse_job`."""
+    """Return the content of a job file, with absolute paths.
+
+    Args:
+        path: The path of the file.
+        roles: Roles that replace those of the file, see `parse_job`.
+        sections: The sections of the backends that the file may contain.
+        target: What the command line says about the tasks of a TFJob.
+
+    Returns:
+        The content, or the faults of the file.
+    """
     try:
         text = read_text(path, "job file", JobError)
     except JobError as error:
@@ -113,22 +128,26 @@ def parse_job(
     folder: str = "",
     target: Target = NO_TARGET,
 ) -> FileContent:
-    """Read a job file, or a TFJob of Kubeflow.
+    """Return the content of a job file, or of a TFJob of Kubeflow, from its text.
 
     Args:
-        text: its content; may be empty if there are ``roles``.
-        source: its name, for messages.
-        roles: name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
-            has a ``command``, other roles of the file are kept only if they have their own program.
-        sections: those of the backends.
-        folder: of the file: paths in it are relative to this folder. Programs are not changed: they are
-            relative to the folder that they run in.
-        target: what the command line says about a TFJob; other job files take no program.
+        text: The text. It may be empty if there are ``roles``.
+        source: The name of the file, for messages.
+        roles: By name, the number of tasks or the keys of a role. They replace the keys of the role in the
+            file. If one of them contains a ``command``, then roles of the file without a program of their own
+            are dropped.
+        sections: The sections of the backends that the file may contain.
+        folder: The folder of the file, to which its paths are relative. Programs stay as they are, because
+            they are relative to the folder in which they run.
+        target: What the command line says about the tasks of a TFJob. Other job files accept no program.
+
+    Returns:
+        The content, or the faults of the file.
     """
     text, faults, notes = text.removeprefix("\ufeff"), FaultList(source), list[str]()
     node = job_document(text, faults, notes) if text or not roles else ConfigNode({})
     if node is not None and is_tfjob(node):
-        from launcher.config.tfjob import job_of  # noqa: PLC0415 - few job files are TFJobs
+        from launcher.config.tfjob import job_of  # noqa: PLC0415 - only few job files are TFJobs
 
         node = job_of(node, target, faults, notes)
     elif node is not None and target.program:
@@ -140,7 +159,10 @@ def parse_job(
 
 
 def _below_roles(key: str) -> str:
-    """For an unknown key at the top: where it belongs, if it is a key or the name of a role; else empty."""
+    """Return where an unknown key at the top of a job file belongs.
+
+    It is empty if the key is neither the name of a role nor a key of roles.
+    """
     lower = key.lower()
     role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
     if role:
@@ -151,7 +173,10 @@ def _below_roles(key: str) -> str:
 
 
 def _in_job_file(key: str) -> str:
-    """For an unknown key of the defaults: where it belongs, if it is a key of job files; else empty."""
+    """Return where an unknown key of a project file belongs.
+
+    It is empty if the key is unknown in job files, too.
+    """
     if key == "run_dir":
         return "expected --run-dir: each run has a new folder"
     known = {*ROLE, *keys_of(table.ROWS, SourceKind.JOB_FILE)} - {"image"}
@@ -161,12 +186,13 @@ def _in_job_file(key: str) -> str:
 def read_defaults(
     node: ConfigNode, faults: FaultList, sections: Sequence[FileSection], folder: str
 ) -> FileContent:
-    """Read the settings of a project file.
+    """Return the settings in a project file.
 
     Args:
-        node: a mapping.
-        faults: new faults are added.
-        sections, folder: see `parse_job`.
+        node: The mapping with the settings.
+        faults: Receives its faults.
+        sections: The sections of the backends that the file may contain.
+        folder: The folder of the file, to which its paths are relative.
     """
     keys = keys_of(table.ROWS, SourceKind.PROJECT_FILE, sections)
     top = schema.read_mapping(node, keys, faults, _in_job_file)
@@ -175,7 +201,15 @@ def read_defaults(
 
 
 class _JobFileReader:
-    """Reads a job file."""
+    """A reader of one job file, which collects its faults and notes.
+
+    Args:
+        node: The mapping of the file.
+        faults: Receives the faults.
+        sections: The sections of the backends that the file may contain.
+        folder: The folder of the file, to which its paths are relative.
+        notes: Receives notes for the user.
+    """
 
     def __init__(
         self,
@@ -193,7 +227,7 @@ class _JobFileReader:
         self.top = schema.read_mapping(node, self.keys, faults, _below_roles)
 
     def content(self) -> FileContent:
-        """The content of the file."""
+        """Return the content of the file."""
         roles = self._roles()
         names = tuple(self.top["roles"].value) if roles else ()
         level = file_level(self.top, self.sections, names, SourceKind.JOB_FILE, self.folder)
@@ -205,13 +239,13 @@ class _JobFileReader:
     # ------------------------------------------------------------------ roles
 
     def _above_roles(self, key: str) -> str:
-        """For an unknown key of a role: where it belongs, if it is a key of the job; else empty."""
+        """Return where an unknown key of a role belongs. It is empty if the job does not know it either."""
         if key == "container":
             return 'expected "image"'
         return "expected it at the top of the file, beside roles:" if key in self.keys else ""
 
     def _roles(self) -> tuple[Role, ...]:
-        """The roles that have tasks, in the order written; a job without tasks is a fault."""
+        """Return the roles with at least one task, in the order of the file, and add all faults of roles."""
         faults, top = self.faults, self.top
         node = top.get("roles", ConfigNode({}))
         written_roles = mapping_of(node, "roles", faults, "expected a mapping, as in worker: 4")
@@ -219,7 +253,7 @@ class _JobFileReader:
             self._note_variables(top.nodes["command"].key_line, top["command"])
         found = []
         for name, written in written_roles.items():
-            if ":" in name:  # {worker:2} is a key without a value
+            if ":" in name:  # In YAML ``{worker:2}`` is a key without a value.
                 faults.add(written.key_line, f"role is {quoted(name)}", 'expected a space after the ":"')
                 continue
             faults.check(written.key_line, "role", name, values.role_name)
@@ -230,7 +264,7 @@ class _JobFileReader:
             keys = schema.read_mapping(_role_mapping(written), ROLE, faults, self._above_roles, f"of {name}")
             found.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in found if role.count)
-        if faults:  # one of them may be the reason why something seems to be missing
+        if faults:  # One of them may be the reason why something seems to be missing.
             return roles
         if not roles:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
@@ -246,6 +280,13 @@ class _JobFileReader:
         return roles
 
     def _role(self, name: str, line: int, keys: MappingValues) -> Role:
+        """Return a role, and add its faults and notes.
+
+        Args:
+            name: The name of the role.
+            line: The line of the name.
+            keys: The values of the keys of the role.
+        """
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
         owner = keys if "command" in keys.nodes else self.top
         if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
@@ -282,7 +323,14 @@ class _JobFileReader:
         )
 
     def _limits(self, name: str, keys: MappingValues) -> Mapping[str, Any]:
-        """The limits in ``resources:`` of a role; that of GPUs becomes its ``gpus:``."""
+        """Return the fields ``cpus`` and ``memory`` of a role from the limits in its ``resources:``.
+
+        The limit of GPUs becomes its key ``gpus``. Faults of the limits and requests are added.
+
+        Args:
+            name: The name of the role.
+            keys: The values of the keys of the role.
+        """
         limits, requests = (keys.get("resources", {}).get(part, {}) for part in ("limits", "requests"))
         for key, least in requests.items():
             most = limits.get(key)
@@ -297,7 +345,7 @@ class _JobFileReader:
         return {field: limits[key] for key, field in (("cpu", "cpus"), ("memory", "memory")) if key in limits}
 
     def _note_name(self, name: str, line: int) -> None:
-        """Add a note on a name that is similar to one of TensorFlow's."""
+        """Add a note about a role whose name resembles one of TensorFlow's."""
         lower = name.lower()
         meant = "" if name in TENSORFLOW_ROLES else closest_match(lower, TENSORFLOW_ROLES)
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
@@ -306,10 +354,16 @@ class _JobFileReader:
             self.notes.append(f"{self.faults.where(line)}: {problem} {why}")
 
     def _note_variables(self, line: int, program: Program) -> None:
-        """Add a note on what only a shell would understand in arguments: ``$NAME``, ``&&`` and the like."""
+        """Add a note about arguments that only a shell would understand, such as ``$NAME`` or ``&&``.
+
+        Args:
+            line: The line of the program.
+            program: The program with its arguments.
+        """
         if program.kind is ProgramKind.CODE or "-c" in program.args:
             return
-        pairs = zip(("", *program.args), program.args, strict=False)  # `--separator '|'` is meant so
+        # After an option an operator is its value, as in ``--separator '|'``.
+        pairs = zip(("", *program.args), program.args, strict=False)
         operators = [word for before, word in pairs if word in _SHELL_OPERATORS and before[:1] != "-"]
         if operators:
             problem = f"the program gets {operators[0]} as it is written: no shell reads it"
@@ -322,14 +376,20 @@ class _JobFileReader:
 
 
 def _role_mapping(node: ConfigNode) -> ConfigNode:
-    """The mapping of a role; ``worker: 4`` is short for ``worker: {count: 4}``."""
+    """Return the mapping of a role, where ``worker: 4`` is short for ``worker: {count: 4}``."""
     return replace(node, value={"count": node}) if isinstance(node.value, str) else node
 
 
 def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> ConfigNode:
-    """A job file with other roles, see `parse_job`."""
+    """Return a job file whose roles are replaced or extended by those of the caller.
+
+    Args:
+        node: The mapping of the file.
+        roles: The roles of the caller, see `parse_job`.
+        faults: Receives the faults of these roles.
+    """
     old = node.value.get("roles", ConfigNode({}))
-    if not isinstance(old.value, dict):  # a fault, which `_JobFileReader` reports
+    if not isinstance(old.value, dict):  # This is a fault, which `_JobFileReader` reports.
         return node
     new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
     merged = {

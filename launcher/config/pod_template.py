@@ -1,4 +1,9 @@
-"""The pod template of replicas of a TFJob, as a role of a job file; what is left is for Kubernetes."""
+"""Turns the pod template of a TFJob's replicas into the keys of a role in a job file.
+
+`launcher.config.tfjob` calls `read_template` for each type of replicas. What launch does not use itself goes
+to Kubernetes, if that runs the tasks. Otherwise it must be named in a note or refused, never ignored
+silently.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +19,39 @@ from launcher.config.schema import KeySpec, MappingValues, key_table, mapping_of
 from launcher.config.values import GPU_RESOURCE, QUANTITIES
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 
-#: The container that runs the program.
+#: The name of the container that runs the program.
 _CONTAINER_NAME = "tensorflow"
 #: When an image is pulled, in the words of Docker's option.
 _PULL_POLICIES = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
-#: Keys of templates: those that launch uses; those without which the program would do something else; those
-#: that launch sets in each pod.
+#: The keys of a container that launch uses.
 _USED_KEYS = {"name", "env", "command", "args", "workingDir", "resources"}
+#: The keys without which the program would do something else.
 _NEEDED_KEYS = {"envFrom", "initContainers"}
+#: The keys that launch sets itself in each pod.
 _LAUNCH_KEYS = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
-#: What the command of a container has for its variables: ``$$``, ``$(NAME)``.
+#: Matches ``$$`` and ``$(NAME)``, by which commands of containers refer to variables.
 _VARIABLE = r"\$(?:\$|\(([^)]*)\))"
-#: Characters that all ``$(NAME)`` of a container bring: more than Linux takes for variables and arguments.
+#: All ``$(NAME)`` of a container may become this long. Linux accepts less for variables and arguments.
 _MAX_EXPANDED_CHARACTERS = 8 << 20
 
 
 class PodTemplate(Record):
-    """What a template says."""
+    """The content of a pod template as far as launch uses it, and the rest."""
 
-    #: Keys of the role, and the line of the container.
+    #: The keys of the role.
     role: dict[str, ConfigNode]
+    #: The line of the container that runs the program.
     line: int
     #: Whether the container has a command of its own.
     commanded: bool
-    #: What launch does not use, a template for Kubernetes.
+    #: A pod template for Kubernetes with all that launch does not use.
     rest: ConfigNode
-    #: When the image is pulled; empty: it does not say.
+    #: When the image is pulled, in the words of Docker. It is empty if the template does not say it.
     pull: str = ""
 
 
 def _words(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    """Read ``command:`` or ``args:``."""
+    """Read the list of words in ``command:`` or ``args:``. For a fault the result is None."""
     if not isinstance(node.value, list):
         return faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
     found = [text_of(item, label, faults) for item in node.value]
@@ -52,7 +59,11 @@ def _words(node: ConfigNode, label: str, faults: FaultList) -> Any:
 
 
 def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dict[str, ConfigNode]]:
-    """Read ``limits:`` and ``requests:``; the quantities that launch knows are checked."""
+    """Read ``limits:`` and ``requests:`` of a container, and check the quantities that launch knows.
+
+    Returns:
+        The quantities by their names, for each of the two parts.
+    """
     found: dict[str, dict[str, ConfigNode]] = {}
     for part, quantities in mapping_of(node, label, faults).items():
         found[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
@@ -64,7 +75,7 @@ def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dic
 
 
 def any_keys(*names: str) -> list[KeySpec]:
-    """Keys whose values may be any."""
+    """Return keys for a table that accept any value."""
     return [KeySpec(name) for name in names]
 
 
@@ -91,17 +102,17 @@ def read_template(
     faults: FaultList,
     leave: Callable[[str, ConfigNode], None],
 ) -> PodTemplate | None:
-    """Read the template of a type of replicas.
+    """Read the pod template of one type of replicas in a TFJob.
 
     Args:
-        name: of the type.
-        written: the mapping with ``template:``.
-        target: what the user asks for.
-        faults: new faults are added.
-        leave: is called with the name and the node of all that launch does not use.
+        name: The type of replicas, such as ``Worker``.
+        written: The mapping that contains ``template:``.
+        target: What the command line says about the tasks.
+        faults: Receives the faults of the template.
+        leave: Called with the name and the node of everything that launch does not use.
 
     Returns:
-        ``None``: no container runs the program, which is a fault.
+        The content of the template, or None if no container runs the program, which is a fault.
     """
     node = written
     for key in ("template", "spec", "containers"):
@@ -121,23 +132,23 @@ def read_template(
 
 
 class _ContainerReader:
-    """Reads one template."""
+    """A reader of the pod template of one type of replicas. Its arguments are those of `read_template`."""
 
     def __init__(self, target: Target, faults: FaultList, leave: Callable[[str, ConfigNode], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
         self._in_pods = target.engine == "kubernetes"
-        #: How many more characters ``$(NAME)`` may bring.
-        self._room = _MAX_EXPANDED_CHARACTERS
+        #: How many characters the ``$(NAME)`` of the container may still add.
+        self._characters_left = _MAX_EXPANDED_CHARACTERS
 
     def template(
         self, template: Mapping[str, ConfigNode], own: ConfigNode, containers: list[ConfigNode]
     ) -> PodTemplate:
-        """See `read_template`.
+        """Return the content of the template.
 
         Args:
-            template: the template.
-            own: the container that runs the program.
-            containers: all containers.
+            template: The mapping of the template.
+            own: The container that runs the program.
+            containers: All containers of the template.
         """
         container = schema.read_mapping(own, _KEYS, self._faults, owner=f"of the container {_CONTAINER_NAME}")
         nodes, images = container.nodes, self._target.images
@@ -159,7 +170,8 @@ class _ContainerReader:
         for other in containers:
             if other is own:
                 continue
-            if self._in_pods and isinstance(other.value, dict):  # it serves the task, and ends with it
+            # Kubernetes stops an init container that always restarts when the container of the task exits.
+            if self._in_pods and isinstance(other.value, dict):
                 before = spec.get("initContainers", ConfigNode([]))
                 items = before.value if isinstance(before.value, list) else [before]
                 sidecar = replace(other, value={**other.value, "restartPolicy": ConfigNode("Always")})
@@ -172,13 +184,20 @@ class _ContainerReader:
         return PodTemplate(role, line=own.line, commanded="command" in nodes, rest=pod, pull=pull)
 
     def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:
-        """What launch does not use of a part of a template: for Kubernetes; else it is named or refused."""
+        """Return the keys in a part of a template that launch does not use, for Kubernetes.
+
+        If Kubernetes does not run the tasks, these keys are named in a note or refused, and none is returned.
+
+        Args:
+            part: The mapping of the part.
+            used: The keys that launch uses.
+        """
         found = {}
         for key, node in part.items():
             if key not in used and self._in_pods and key not in _LAUNCH_KEYS:
                 found[key] = node
             elif key in _NEEDED_KEYS and not self._in_pods:
-                self._faults.add(node.key_line, f"{key}: launch can't apply it here", "expected --kubernetes")
+                self._faults.add(node.key_line, f"{key}: launch cannot use it here", "expected --kubernetes")
             elif key not in used:
                 self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
         return found
@@ -186,7 +205,16 @@ class _ContainerReader:
     def _command(
         self, container: MappingValues, variables: Mapping[str, ConfigNode], late: Collection[str]
     ) -> dict[str, ConfigNode]:
-        """The command of a container; if it has none, that of the command line with its arguments."""
+        """Return the key ``command`` of the role, from the command and the arguments of a container.
+
+        If the container has no command, its arguments follow the program of the command line. Without that,
+        the result is empty.
+
+        Args:
+            container: The values of the keys of the container.
+            variables: The variables whose values are known.
+            late: The names of variables that are known only in the pod.
+        """
         known = {name: node.value for name, node in variables.items()}
         at = container.nodes.get("command", ConfigNode(None, container.line, container.line))
         words = [*container.get("command", ()), *container.get("args", ())]
@@ -201,7 +229,13 @@ class _ContainerReader:
         return {"command": ConfigNode([ConfigNode(word, at.line) for word in found], at.line, at.key_line)}
 
     def _limits(self, container: MappingValues) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
-        """The GPUs and limits of a role, without limits if it runs in no container; what is left of them."""
+        """Return what launch uses of the ``resources`` of a container, and the rest.
+
+        Limits of CPUs and memory are used only if the tasks run in containers.
+
+        Returns:
+            The keys ``gpus`` and ``resources`` of the role, and the key ``resources`` for Kubernetes.
+        """
         role: dict[str, ConfigNode] = {}
         limits: dict[str, ConfigNode] = {}
         left: dict[str, dict[str, ConfigNode]] = {}
@@ -222,10 +256,14 @@ class _ContainerReader:
         return role, ({"resources": ConfigNode(more)} if more else {})
 
     def _variables(self, env: ConfigNode | None) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
-        """The variables of a container, with the values of those before them in ``$(NAME)``.
+        """Return the environment variables of a container, with each ``$(NAME)`` replaced.
+
+        Args:
+            env: The list of variables. Each may refer to those before it. None means no variables.
 
         Returns:
-            Those with a value; and the items of those that only Kubernetes knows, by their names.
+            The values of the variables, and the items of those variables whose values only Kubernetes knows,
+            both by their names.
         """
         faults = self._faults
         if env is not None and not isinstance(env.value, list):
@@ -257,27 +295,33 @@ class _ContainerReader:
         return found, late
 
     def _expanded(self, text: str, variables: Mapping[str, str], line: int) -> str:
-        """A word with the values of variables, as Kubernetes expands it; its braces are no placeholders.
+        """Return a text with the values of variables, as Kubernetes expands it.
 
-        ``$(NAME)`` is a variable if there is one of that name, ``$$`` a ``$``.
+        ``$(NAME)`` becomes the value of the variable if it exists, and ``$$`` becomes ``$``. Braces are
+        doubled where launch would take them for a placeholder.
+
+        Args:
+            text: A word of a command, or the value of a variable.
+            variables: The values of the known variables.
+            line: The line for a fault.
         """
-        before = self._room
+        before = self._characters_left
 
         def value(match: re.Match[str]) -> str:
             if match[1] is None:
                 return "$"
             found = variables.get(match[1], "{tf_config}" if match[1] == "TF_CONFIG" else match[0])
-            self._room -= len(found)
-            return found if self._room >= 0 else ""
+            self._characters_left -= len(found)
+            return found if self._characters_left >= 0 else ""
 
         found = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
-        if before >= 0 > self._room:
+        if before >= 0 > self._characters_left:
             expected = f"expected at most {_MAX_EXPANDED_CHARACTERS >> 20} MiB from $(NAME)"
             self._faults.add(line, "the variables in env and command become too long", expected)
         return found
 
 
 def name_of(node: ConfigNode) -> str:
-    """``name:`` of an item of a list; empty: it has none."""
+    """Return the ``name:`` of an item of a list, such as a container. It is empty if there is none."""
     found = node.value.get("name", node).value if isinstance(node.value, dict) else ""
     return found if isinstance(found, str) else ""

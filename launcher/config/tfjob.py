@@ -1,8 +1,9 @@
-"""Kubeflow's TFJob, as the job file that does the same: docs/tfjob.md has both, field by field.
+"""Turns Kubeflow's TFJob into the job file that does the same. docs/tfjob.md compares both, field by field.
 
-The values keep the lines of the TFJob, and `launcher.config.jobfile` reads the result as any job file.
+`launcher.config.jobfile` calls `job_of` and reads the result like any job file. The values keep the lines of
+the TFJob. No other package may know TFJobs: fields of a template that only Kubernetes uses become ``pods:``
+of the job file.
 
-No later layer knows TFJobs: fields of a template that only Kubernetes uses become ``pods:`` of the job file.
 One note names everything that launch does not use. If the program would behave differently without such a
 field, the field is a fault.
 """
@@ -19,11 +20,12 @@ from launcher.config.pod_template import PodTemplate, any_keys, read_template
 from launcher.config.schema import KeySpec, MappingValues, key_table, mapping, mapping_of, single
 from launcher.job import CHIEF_ROLES, MAX_TASKS
 
-#: The versions whose TFJobs have the form of the last one.
+#: The last version of TFJobs, and earlier ones that have its form.
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", "kubeflow.org/v1alpha2")
-#: The types of replicas; in lower case they are the names of roles.
+#: The types of replicas, which are the names of roles in lower case.
 _TYPES = ("Chief", "Master", "PS", "Worker", "Evaluator")
-#: Restarts of a TFJob that sets no limit. (A task that fails in the same way each time starts twice again.)
+#: The limit of restarts for a TFJob that sets none. A task that fails in the same way each time starts again
+#: only twice in any case.
 _DEFAULT_RESTARTS = "1000"
 
 # ---------------------------------------------------------------------- keys
@@ -41,7 +43,7 @@ _SPEC = key_table(
     *any_keys("tfReplicaSpecs", "enableDynamicWorker"),
     KeySpec("successPolicy", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
     KeySpec("runPolicy", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
-    *_POLICY.values(),  # where earlier versions have them
+    *_POLICY.values(),  # Earlier versions have these keys here.
 )
 _TFJOB = key_table(
     KeySpec("apiVersion", single(values.OneOf(*_VERSIONS))),
@@ -57,13 +59,16 @@ _REPLICAS = key_table(
 
 
 def job_of(node: ConfigNode, target: Target, faults: FaultList, notes: list[str]) -> ConfigNode | None:
-    """The job file that does the same as a TFJob; ``None``: it has faults.
+    """Return the job file that does the same as a TFJob.
 
     Args:
-        node: the mapping of the TFJob.
-        target: what the user asks for.
-        faults: new faults are added.
-        notes: new notes for the user are added.
+        node: The mapping of the TFJob.
+        target: What the command line says about the tasks.
+        faults: Receives the faults of the TFJob.
+        notes: Receives notes for the user.
+
+    Returns:
+        The mapping of the job file, or None if there are faults.
     """
     tfjob = _TFJob(target, faults, notes)
     made = tfjob.job(node)
@@ -72,17 +77,17 @@ def job_of(node: ConfigNode, target: Target, faults: FaultList, notes: list[str]
 
 
 class _TFJob:
-    """Makes the job file of one TFJob."""
+    """A converter of one TFJob to a job file. Its arguments are those of `job_of`."""
 
     def __init__(self, target: Target, faults: FaultList, notes: list[str]) -> None:
         self._target, self._faults, self._notes = target, faults, notes
-        #: What launch does not use -> its lines.
+        #: The lines of everything that launch does not use, by its name.
         self._unused: dict[str, list[int]] = {}
-        #: What each type of replicas says of its pods.
+        #: The pod template of each type of replicas.
         self._templates: dict[str, PodTemplate] = {}
 
     def note_unused(self) -> None:
-        """Add a note that names all that is not used."""
+        """Add a note that names everything in the TFJob that launch does not use."""
         names: list[str] = []
         for lines, name in sorted((sorted(set(lines)), name) for name, lines in self._unused.items()):
             places = [f":{line}" for line in lines]
@@ -93,10 +98,11 @@ class _TFJob:
             self._notes.append(f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md")
 
     def _leave(self, name: str, node: ConfigNode) -> None:
+        """Remember a part of the TFJob that launch does not use, for `note_unused`."""
         self._unused.setdefault(name, []).append(node.key_line or node.line)
 
     def job(self, node: ConfigNode) -> ConfigNode:
-        """The job file."""
+        """Return the mapping of the job file, and add the faults of the TFJob."""
         faults, top = self._faults, schema.read_mapping(node, _TFJOB, self._faults, owner="of the TFJob")
         for key, expected in (("apiVersion", _VERSIONS[0]), ("spec", "spec.tfReplicaSpecs")):
             top.lacks(key, f"the TFJob has no {key}", f"expected {expected}")
@@ -123,7 +129,14 @@ class _TFJob:
         )
 
     def _engine(self, metadata: ConfigNode) -> dict[str, ConfigNode]:
-        """The settings of containers, which have the files of their images only, as pods have."""
+        """Return the section ``docker:`` or ``kubernetes:`` of the job file, if the tasks run in containers.
+
+        With Docker the folders of the user are not mounted, because pods, too, see only the files of their
+        images.
+
+        Args:
+            metadata: The ``metadata`` of the TFJob, which may name the namespace.
+        """
         pull = [found.pull for found in self._templates.values() if found.pull]
         settings = {"pull": ConfigNode(pull[-1])} if pull else {}
         if self._target.engine == "docker":
@@ -139,7 +152,13 @@ class _TFJob:
     def _end(
         self, roles: Mapping[str, ConfigNode], spec: MappingValues, policy: MappingValues
     ) -> dict[str, ConfigNode]:
-        """The settings of the end of the job."""
+        """Return the settings of the job file about the end of the job.
+
+        Args:
+            roles: The roles of the job file.
+            spec: The values of the ``spec`` of the TFJob.
+            policy: The values of its ``runPolicy``.
+        """
         job = {}
         if "activeDeadlineSeconds" in policy:
             job["timeout"] = policy.nodes["activeDeadlineSeconds"]
@@ -161,7 +180,12 @@ class _TFJob:
         return job
 
     def _restarts(self, roles: Mapping[str, ConfigNode], policy: MappingValues) -> dict[str, ConfigNode]:
-        """The settings of restarts; those of single roles are changed in ``roles``."""
+        """Return the settings of the job file about restarts, and set the keys of roles about them.
+
+        Args:
+            roles: The roles of the job file, from which this function removes ``restartPolicy``.
+            policy: The values of the ``runPolicy`` of the TFJob.
+        """
         policies = {
             name: role.value.pop("restartPolicy", ConfigNode("Never")) for name, role in roles.items()
         }
@@ -181,7 +205,11 @@ class _TFJob:
     # ------------------------------------------------------------------ roles
 
     def _roles(self, spec: MappingValues) -> dict[str, ConfigNode]:
-        """The roles, by their names in job files."""
+        """Return the roles of the job file by their names, and add the faults of the types of replicas.
+
+        Args:
+            spec: The values of the ``spec`` of the TFJob.
+        """
         faults = self._faults
         if spec.lacks("tfReplicaSpecs", "spec has no tfReplicaSpecs", "expected them, as in Worker: ..."):
             return {}
@@ -201,7 +229,12 @@ class _TFJob:
         return found
 
     def _role(self, name: str, written: ConfigNode) -> dict[str, ConfigNode]:
-        """The keys of one role, with its ``restartPolicy``."""
+        """Return the keys of one role, and its ``restartPolicy``, which `_restarts` removes.
+
+        Args:
+            name: The type of replicas, such as ``Worker``.
+            written: The mapping of the replicas.
+        """
         keys = schema.read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
         names = {"replicas": "count", "restartPolicy": "restartPolicy"}
         role = {ours: keys.nodes[key] for key, ours in names.items() if key in keys}
@@ -212,7 +245,7 @@ class _TFJob:
         return {**role, **template.role}
 
     def _check_programs(self) -> None:
-        """Add the faults of containers without a program, and of a program that no container needs."""
+        """Add a fault for each container without a program, or for a program that no container needs."""
         program = self._target.program
         without = {name: found.line for name, found in self._templates.items() if not found.commanded}
         for name, line in without.items() if not program else ():
@@ -225,5 +258,5 @@ class _TFJob:
 
 
 def _meant(name: str) -> str:
-    """What to write instead of a type of replicas that the operator does not know."""
+    """Return what to write instead of a type of replicas that Kubeflow does not know."""
     return did_you_mean(name, _TYPES) or f"expected one of {', '.join(_TYPES)}"

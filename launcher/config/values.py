@@ -133,7 +133,7 @@ def environment(text: str) -> str:
 
 
 def image(text: str) -> str:
-    """Read the name of a container image, and refuse what is probably a forgotten image before a program."""
+    """Read the name of a container image, and refuse names of programs and job files."""
     if not text or one_line(text).startswith("-") or " " in text or text.lower() in _BOOLEANS:
         raise ValueError("expected the name of an image")
     if names_job_file(text):

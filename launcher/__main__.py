@@ -116,6 +116,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _report_unwritable(error: Exception) -> None:
+    """Tell the user on stderr that the output cannot be written, if stderr can be."""
     try:
         os.write(2, f"launch: cannot write the output: {error}\n".encode())
     except OSError:  # stderr cannot be written either

@@ -71,7 +71,7 @@ class TimerHandle:
         return self.due < other.due
 
     def cancel(self) -> None:
-        """Prevent the call. After the call this does nothing."""
+        """Prevent the call of the function, unless it has already happened."""
         self.function = None
 
 
@@ -102,6 +102,7 @@ class EventLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Wait for the functions in threads, and close the loop. `call_soon` has no effect afterwards."""
         if self._pool is not None:
             self._pool.shutdown()
         self._selector.close()

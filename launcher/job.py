@@ -398,7 +398,11 @@ STOP_NOW_MARK = b"now"
 
 
 class _RunFile:
-    """A descriptor that returns the path of one file or folder of a run."""
+    """An attribute of `RunPaths` that is the path of one file or folder of the run.
+
+    Args:
+        name: The name of the file in the folder of the run.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -65,6 +65,7 @@ class MessageQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the queue and print the messages that still wait."""
         with _lock:
             _queues.remove(self)
             rest = self.drain()
@@ -90,5 +91,6 @@ class MessageQueue:
 
 
 def _print(text: str) -> None:
+    """Print a message on stderr, with a prefix on each line."""
     for line in text.rstrip("\n").split("\n"):
         print(f"launch: {escape_controls(line)}", file=sys.stderr, flush=True)

@@ -34,6 +34,7 @@ class Pool(ThreadPoolExecutor):
         result: Future[_T] = Future()
 
         def run() -> None:
+            """Call the function, and store its result or its exception in the future."""
             try:
                 result.set_result(function())
             except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
@@ -61,6 +62,7 @@ class Pool(ThreadPoolExecutor):
         return wait(futures, seconds).not_done
 
     def _put(self, function: Callable[[], object]) -> None:
+        """Queue a function for the threads, and start another thread if the system allows it."""
         # Where the system starts no thread, `submit` raises, but only after it has queued the function.
         with suppress(RuntimeError):
             self.submit(function)

@@ -114,6 +114,7 @@ def named_arguments(
     """
 
     def decorate(call: Function) -> Function:
+        """Return the function with the check before it."""
         signature = inspect.signature(call)
         parameters = signature.parameters.values()
         of_its_own = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -121,7 +122,8 @@ def named_arguments(
 
         @functools.wraps(call)
         def checked(*given: Any, **named: Any) -> Any:
-            __tracebackhide__ = True
+            """Raise an `InputError` if the arguments do not fit the function, or else call it."""
+            __tracebackhide__ = True  # pytest leaves this frame out of tracebacks.
             found = Arguments(caller)
             found.add_unknown(named, known)
             try:
@@ -166,6 +168,11 @@ def path(value: Any) -> str:
 
 
 def _fit(value: str) -> str:
+    """Return a text unless the kernel would refuse it as an argument, a variable or a path.
+
+    Raises:
+        ValueError: The text contains a NUL, or characters that cannot be encoded.
+    """
     if "\0" in value:
         raise ValueError("expected a text without NUL characters")
     try:
@@ -192,6 +199,7 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
     limit = f", {low} or more" if high == _MAX_WHOLE else f" from {low} to {high}"
 
     def read(value: Any) -> int:
+        """Convert a whole number within the limits, or raise a ValueError."""
         try:
             number = None if isinstance(value, bool) else operator.index(value)
         except TypeError:
@@ -210,6 +218,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Reader:
         expected += f", {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"
 
     def read(value: Any) -> float:
+        """Convert a number within the limits, or raise a ValueError."""
         if isinstance(value, (bool, str, bytes, bytearray)):
             raise ValueError(expected)
         try:
@@ -227,6 +236,7 @@ def choice(*choices: str) -> Reader:
     """Return a reader that accepts only the given texts."""
 
     def read(value: Any) -> str:
+        """Return the text if it is among the choices, or raise a ValueError."""
         if isinstance(value, str) and value in choices:
             return value
         raise ValueError(f"expected {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
@@ -245,6 +255,7 @@ def several(reader: Reader, of: str = "texts") -> Reader:
     """
 
     def read(value: Any) -> List[Any]:
+        """Convert each item of a list, or raise a ValueError."""
         if isinstance(value, (list, tuple, set, frozenset)):
             return [_part(item, item, reader) for item in value]
         example = f", as in [{shown(value)}]" if isinstance(value, str) else ""
@@ -262,6 +273,7 @@ def one_or_several(reader: Reader, of: str = "texts") -> Reader:
     """
 
     def read(value: Any) -> List[Any]:
+        """Convert a value or each item of a list, or raise a ValueError."""
         if isinstance(value, (list, tuple, set, frozenset)):
             found: List[Any] = several(reader, of)(value)
             return found
@@ -280,6 +292,7 @@ def mapping(key: Reader, value: Reader, expected: str) -> Reader:
     """
 
     def read(given: Any) -> Dict[Any, Any]:
+        """Convert the keys and values of a dict, or raise a ValueError."""
         if not isinstance(given, Mapping):
             raise ValueError(expected)
         return {_part(name, name, key): _part(name, given[name], value) for name in given}

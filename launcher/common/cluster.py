@@ -86,10 +86,12 @@ class ClusterSpec:
         self.addresses: Dict[str, Tuple[str, ...]] = {
             role: tuple(role_addresses) for role, role_addresses in addresses.items()
         }
+        #: The value of ``CLUSTER_SPEC``.
         self.json = _compact(self.addresses)
         self.tf_json = _compact({role: self.addresses[role] for role in TF_CONFIG_ROLES if role in addresses})
         if not lists:
             self.json, self.tf_json = "{cluster_spec}", "{cluster}"
+        #: By role, the rank of its first task.
         self._first_rank: Dict[str, int] = {}
         total = 0
         for role, role_addresses in self.addresses.items():
@@ -100,9 +102,11 @@ class ClusterSpec:
         self._ranks: Dict[str, List[int]] = {}
         for rank, address in enumerate(by_rank):
             self._ranks.setdefault(_halves(address)[0], []).append(rank)
+        #: By host, the value of ``{node_rank}``.
         self._nodes = {host: number for number, host in enumerate(self._ranks)}
         self._world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
         first = by_rank[0] if by_rank else ""
+        #: The values of the placeholders that are the same for all tasks.
         self.values = {
             **role_placeholders(self.addresses),
             "world_size": str(self._world_size),
@@ -210,14 +214,15 @@ def fill_placeholders(
         return texts
     values = cluster.values_of(task, attempt)
 
-    def value(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        """Return the value of ``{name}``, ``{name}`` for ``{{name}}``, and any other braces as they are."""
         text = match["text"]
         if text:
             ours = text in values or _meant(text, values)
             return f"{{{text}}}" if ours else match[0]
         return values.get(match["name"], match[0])
 
-    return tuple(re.sub(_BRACES, value, text) for text in texts)
+    return tuple(re.sub(_BRACES, replacement, text) for text in texts)
 
 
 def complete(
@@ -276,6 +281,7 @@ def literal(text: str, roles: Iterable[str]) -> str:
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
 
     def escaped(match: re.Match[str]) -> str:
+        """Return a placeholder, or a misspelt one, with braces around it. Other braces stay as they are."""
         name = match["text"] or match["name"]
         ours = name and (name in known or _meant(name, sorted(known)))
         return f"{{{match[0]}}}" if ours else match[0]

@@ -44,6 +44,7 @@ class Fault(Record):
     expected: str = ""
 
     def __str__(self) -> str:
+        """Return the fault for the user: ``file:line: problem; expected ...``."""
         head = f"{self.where}: {self.problem}" if self.where else self.problem
         return f"{head}; {self.expected}" if self.expected else head
 
@@ -68,6 +69,7 @@ class LaunchError(Exception):
 
 
 def _restored(kind: "Type[LaunchError]", text: str, fields: Dict[str, Any]) -> "LaunchError":
+    """Return an error from a pickle: its class, its message and its attributes."""
     error = kind.__new__(kind, text)
     error.__dict__.update(fields)
     return error
@@ -177,6 +179,7 @@ class JobFailed(LaunchError):
 
 
 def _shown_lines(task: str, lines: Sequence[str]) -> List[str]:
+    """Return the part of a message that shows the last lines of a task. Without lines it is empty."""
     return [f"last lines of {task}:", *(f"    {line}" for line in lines)] if lines else []
 
 

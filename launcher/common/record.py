@@ -135,6 +135,7 @@ else:
         """
 
         def attribute(name):
+            """Return the attribute of the first object that has it."""
             for source in sources:
                 value = getattr(source, name, _MISSING)
                 if value is not _MISSING:

@@ -376,6 +376,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def _toml_path(dotted: str) -> tuple[str, ...]:
+    """Return the names in a dotted key of TOML, such as ``a."b".c``, without quotes."""
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 

@@ -524,6 +524,7 @@ def _setting_advice(word: str) -> str:
 
 
 def _unquoted(text: str) -> str:
+    """Return a text without the quotes around parts of it."""
     return re.sub(r""""([^"]*)"|'([^']*)'""", r"\1\2", text)
 
 

@@ -288,6 +288,7 @@ class _JobFileReader:
             keys: The values of the keys of the role.
         """
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
+        # The program is that of the role, or else the one at the top of the file.
         owner = keys if "command" in keys.nodes else self.top
         if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
             expected = "expected command: in the role, or once for all roles"

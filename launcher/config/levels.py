@@ -132,6 +132,7 @@ def _reader(row: Setting[Any]) -> Read:
         return row.read
 
     def parse(text: str) -> Any:
+        """Convert the text of the key. None leaves the setting unset."""
         if row.value_optional and not row.takes_next_word:
             with suppress(ValueError):
                 return "" if values.flag(text) else None

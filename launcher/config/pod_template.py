@@ -308,6 +308,7 @@ class _ContainerReader:
         before = self._characters_left
 
         def value(match: re.Match[str]) -> str:
+            """Return what stands for one ``$(NAME)`` or ``$$``, and count its characters."""
             if match[1] is None:
                 return "$"
             found = variables.get(match[1], "{tf_config}" if match[1] == "TF_CONFIG" else match[0])

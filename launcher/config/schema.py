@@ -207,6 +207,7 @@ def single(read: Callable[[str], Any]) -> Read:
     """
 
     def value(node: ConfigNode, label: str, faults: FaultList) -> Any:
+        """Convert the text of a node, or add a fault and return None."""
         text = text_of(node, label, faults)
         return None if text is None else faults.check(node.line, label, text, read)
 
@@ -230,6 +231,7 @@ def several(
     """
 
     def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
+        """Convert each item of a node to a value, and add a fault for each wrong or repeated item."""
         items = node.value
         if isinstance(items, dict) and pairs:
             named = [(name, text_of(value, label, faults)) for name, value in items.items()]
@@ -258,6 +260,7 @@ def named(read: Callable[[str], str]) -> Read:
     """
 
     def texts(node: ConfigNode, label: str, faults: FaultList) -> Any:
+        """Convert a mapping to pairs of a checked name and a text, and add its faults."""
         if not isinstance(node.value, dict):
             return faults.add_kind(node, label, "expected NAME: VALUE lines")
         pairs = []
@@ -279,14 +282,15 @@ def by_role(read: Read) -> Read:
         read: The reader of a value.
     """
 
-    def limits(node: ConfigNode, label: str, faults: FaultList) -> Any:
+    def pairs(node: ConfigNode, label: str, faults: FaultList) -> Any:
+        """Convert one value for all roles, or a mapping of roles, to pairs of a role and its value."""
         if not isinstance(node.value, dict):
             found = read(node, label, faults)
             return None if found is None else (("", found),)
-        pairs = [(name, read(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
-        return tuple((name, value) for name, value in pairs if value is not None)
+        values = [(name, read(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
+        return tuple((name, value) for name, value in values if value is not None)
 
-    return limits
+    return pairs
 
 
 def mapping(keys: Keys, expected: str) -> Read:
@@ -298,6 +302,7 @@ def mapping(keys: Keys, expected: str) -> Read:
     """
 
     def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
+        """Convert the values of a mapping, or add a fault for anything else and return None."""
         if not isinstance(node.value, dict):
             return faults.add_kind(node, label, expected)
         return read_mapping(node, keys, faults)

@@ -273,6 +273,7 @@ class Settings:
         self._joined = dict(joined)
 
     def __getitem__(self, setting: Setting[T_co]) -> T_co:
+        """Return the value of a setting, or its default if no source sets it."""
         if not self.is_given(setting):
             return setting.default
         value: T_co = self._joined.get(setting.name, self._given[setting.name][-1].value)
@@ -314,6 +315,7 @@ class Settings:
         It is for a launcher on another machine, where folders have other paths.
         """
         changed = {row.name: value for row, value in values.items() if self[row] != value}
+        # A setting that no source sets becomes one of the command line, because otherwise it has its default.
         given = {name: self._given.get(name, [Given(None, "", COMMAND_LINE)]) for name in changed}
         return Settings({**self._given, **given}, {**self._joined, **changed})
 

@@ -72,6 +72,7 @@ def _descriptor(text: str) -> int:
 
 
 def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
+    """Read ``hosts:`` of a file: a text as for ``--hosts``, or a list of hosts."""
     if isinstance(node.value, str):
         return faults.check(node.line, label, node.value, values.one_line)
     return read_host_list(node, faults)
@@ -98,6 +99,7 @@ def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | N
 
 
 def _split_program(text: str) -> Program:
+    """Return the program in a text, which is split into words as a shell does."""
     try:
         command = shlex.split(text)
     except ValueError:
@@ -109,6 +111,7 @@ def _split_program(text: str) -> Program:
 
 
 def _here(path: str, folder: str) -> str:
+    """Return the absolute path of a file on this machine, from a path relative to a folder."""
     return os.path.join(folder, os.path.expanduser(path))
 
 
@@ -125,6 +128,7 @@ def remote_path(path: str, folder: str) -> str:
 
 
 def _remote_name(name: str, folder: str) -> str:
+    """Return an absolute path if a name contains a slash, for a machine that may be another one."""
     return remote_path(name, folder) if "/" in name else name
 
 

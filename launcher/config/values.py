@@ -36,6 +36,7 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
     """
 
     def read(text: str) -> str:
+        """Return the text if the whole of it matches, or raise a ValueError."""
         if re.fullmatch(pattern, text):
             return text
         raise ValueError(expected)
@@ -47,6 +48,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     """Return a reader of whole numbers from ``low`` to ``high``. It refuses ``010``, which is 8 in YAML."""
 
     def read(text: str) -> int:
+        """Convert a whole number within the limits, or raise a ValueError."""
         if re.fullmatch("0|[1-9][0-9]{0,17}", text) and low <= int(text) <= high:
             return int(text)
         raise ValueError(f"expected a whole number from {low} to {high}")
@@ -61,6 +63,7 @@ class OneOf:
         self.choices = choices
 
     def __call__(self, text: str) -> str:
+        """Return the text if it is among the choices, or raise a ValueError."""
         if text in self.choices:
             return text
         raise ValueError(f"expected {', '.join(self.choices[:-1])} or {self.choices[-1]}")

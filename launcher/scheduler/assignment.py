@@ -127,6 +127,7 @@ class Assignment:
         """
 
         def need(role: Role) -> tuple[int, bool, int]:
+            """Return a key by which the role that must be assigned first is the smallest."""
             choice = sum(capacity.fits(role) for capacity in self.allowed[role.name])
             return choice, role.name != "ps", -(role.gpus or 0)
 

@@ -253,6 +253,7 @@ def _too_few_gpus(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> F
 
 
 def _gpus_left(capacity: HostCapacity) -> str:
+    """Return the part of a message about the free GPUs of a host."""
     return "has no known GPU" if capacity.host.gpus is None else f"has {capacity.gpus_left} left"
 
 

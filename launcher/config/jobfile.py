@@ -270,6 +270,7 @@ class _JobFileReader:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
             top.add("roles", "sidecars only", "expected another role, which decides when the job is done")
+        # The job waits for these roles, so time to finish after the job has no meaning for them.
         waited = deciding_roles(roles, top.get("done_when", ""))
         for role, keys in found:
             if role.drain and not role.service and waited.get(role.name) == role.count:

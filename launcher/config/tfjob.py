@@ -162,6 +162,7 @@ class _TFJob:
         job = {}
         if "activeDeadlineSeconds" in policy:
             job["timeout"] = policy.nodes["activeDeadlineSeconds"]
+        # A TFJob without a chief is done when worker 0 is, or all workers by the success policy.
         if "worker" in roles and not roles.keys() & {*CHIEF_ROLES}:
             every = spec.get("successPolicy") == "AllWorkers"
             job["done_when"] = ConfigNode(

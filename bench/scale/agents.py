@@ -54,10 +54,10 @@ class _Decoder(Decoder):
 
     _known: ClassVar[dict[tuple[Any, bytes], Any]] = {}
 
-    def _checked(self, record: Any, fields: bytes) -> Any:
+    def _read_fields(self, record: Any, fields: bytes) -> Any:
         values = self._known.get((record, fields))
         if values is None:
-            values = super()._checked(record, fields)
+            values = super()._read_fields(record, fields)
             if len(fields) > _LONG:
                 self._known[record, fields] = values
         return values

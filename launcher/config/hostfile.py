@@ -410,6 +410,7 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
     if not isinstance(node.value, list):
         faults.add_kind(node, label, "expected a list of hosts, as in [node1, node2]")
         return
+    # The builder reports too many hosts at the first one above the limit, so no more than that is read.
     for entry in node.value[: MAX_HOSTS + 1]:
         if not isinstance(entry.value, dict):
             text = text_of(entry, "a host", faults)

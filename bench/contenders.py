@@ -40,7 +40,7 @@ class Contender(NamedTuple):
     command: Callable[[Call], list[str]]
     #: How a prefixed line begins; the group ``named`` is the task's number.
     prefix: bytes
-    #: Why it can't be measured; empty: it can.
+    #: Why it cannot be measured. Empty if it can.
     missing: str = ""
     #: Seconds after which a start counts as no answer.
     time_limit: float = 30.0

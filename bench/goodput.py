@@ -31,7 +31,7 @@ class Trainer(NamedTuple):
     name: str
     #: The command for a folder and so many steps.
     command: Callable[[Path, int], list[str]]
-    #: Why it can't be measured; empty: it can.
+    #: Why it cannot be measured. Empty if it can.
     missing: str = ""
 
 

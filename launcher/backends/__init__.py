@@ -56,7 +56,7 @@ def find_installed() -> dict[str, Backend[Any]]:
         The backends that are new.
 
     Raises:
-        LaunchError: One can't be loaded.
+        LaunchError: One cannot be loaded.
     """
     from importlib import metadata  # noqa: PLC0415 - 18 ms, for installed backends only
 
@@ -81,7 +81,7 @@ def find_installed() -> dict[str, Backend[Any]]:
 
 
 def _not_loaded(name: str, module: str, why: str) -> LaunchError:
-    return LaunchError(f"the backend {name!r} ({module}) can't be loaded: {why}")
+    return LaunchError(f"the backend {name!r} ({module}) cannot be loaded: {why}")
 
 
 def sections() -> tuple[FileSection, ...]:
@@ -127,7 +127,7 @@ class Choice(Record):
     def faults(self) -> Iterator[Fault]:
         """Yield the fault of several backends."""
         if len(self.names) > 1:
-            problem = f"{' and '.join(self.names)} can't start the same tasks"
+            problem = f"{' and '.join(self.names)} cannot start the same tasks"
             yield Fault("command line", problem, "expected one of them")
 
 

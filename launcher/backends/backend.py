@@ -157,7 +157,7 @@ class Backend(Generic[OptionsT]):
         """Remove what launches of this user have left that have ended, and yield a line for each object.
 
         Raises:
-            HostsError: After the last line: objects can't be removed, or hosts can't be reached.
+            HostsError: After the last line: objects cannot be removed, or hosts cannot be reached.
         """
         yield from ()
 
@@ -223,7 +223,7 @@ class Allocation(AbstractContextManager["Allocation"]):
             loop: Drives the links to the agents.
 
         Raises:
-            TransportError: On entering: hosts can't be reached.
+            TransportError: On entering: hosts cannot be reached.
         """
         return AgentFleet(self, placement, loop)
 

@@ -244,7 +244,7 @@ def startup(python: str, entry: str, arguments: object) -> bytes:
         TransportError: no Python can have this path.
     """
     if not python or "\n" in python or "\0" in python:
-        raise TransportError(f"{python!r} can't be the path of a Python")
+        raise TransportError(f"{python!r} cannot be the path of a Python")
     line = f"{_EXIT_LINE}{python}\n".encode("utf-8", "surrogateescape")
     return line + program(entry, arguments)
 
@@ -358,7 +358,7 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
 
 
 def explain(state: str, python: str, advice: str) -> str:
-    """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
+    """Return why the program cannot run on the host, for the user."""
     if state == EATEN:
         return (
             "a start-up file of its login shell (~/.bashrc?) reads standard input even if a command is run; "

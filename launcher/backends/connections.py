@@ -159,7 +159,7 @@ class Connections:
 
         Raises:
             HostGoneError: The host can never be reached again.
-            TransportError: The host can't be reached now.
+            TransportError: The host cannot be reached now.
         """
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
@@ -225,7 +225,7 @@ class Fleet(Protocol):
         """How long after the loss of a host a task of it may still be alive, in seconds.
 
         The supervisor starts the task elsewhere only after this time, because two attempts must never run at
-        once. 0 if `recover` itself stops the tasks. None if tasks of a lost host can't start again.
+        once. 0 if `recover` itself stops the tasks. None if tasks of a lost host cannot start again.
         """
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
@@ -235,7 +235,7 @@ class Fleet(Protocol):
         """Return a context during which tasks can run, with their placement as the hosts need it.
 
         Raises:
-            TransportError: On entering: a host can't be used.
+            TransportError: On entering: a host cannot be used.
         """
 
     def link_to(self, host: Host) -> AgentLink:
@@ -249,7 +249,7 @@ class Fleet(Protocol):
         """Make a host usable again whose agent is lost. Blocks; any thread may call it.
 
         Raises:
-            TransportError: It can't be used now.
+            TransportError: It cannot be used now.
         """
 
     def leftovers(self) -> Sequence[str]:

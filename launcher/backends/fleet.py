@@ -103,7 +103,7 @@ class HostPrograms:
         self.remote = [host for host in hosts if host.name not in self.local]
         #: The connections to other machines.
         self.connections = Connections()
-        #: Host -> why it can't be reached.
+        #: Host -> why it cannot be reached.
         self.failed: dict[str, str] = {}
         self._stack = ExitStack()
 
@@ -167,7 +167,7 @@ class AgentFleet:
     def __enter__(self) -> AgentFleet:
         with ExitStack() as stack:
             stack.callback(self._close_links)
-            # Forked first: a process with threads, as connections need them, can't be forked.
+            # Forked first: a process with threads, as connections need them, cannot be forked.
             for host in self._local if self._runs_tasks else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
@@ -206,7 +206,7 @@ class AgentFleet:
         )
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
-        """Go on without hosts that can't be reached, if no task runs there.
+        """Go on without hosts that cannot be reached, if no task runs there.
 
         Raises:
             HostsError: Tasks run there.
@@ -263,7 +263,7 @@ class AgentFleet:
             self.programs.reconnect(host)
             old = self._reconnecting.get(host)
             if old is not None and old.kill(_LAST_WAIT_SECONDS) is None:
-                raise TransportError(f"{host}: its last agent can't be stopped")
+                raise TransportError(f"{host}: its last agent cannot be stopped")
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 

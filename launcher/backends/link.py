@@ -513,7 +513,7 @@ class ReconnectingLink:
     def _why_ended(self, program: RemoteProgram) -> str:
         if self._met:
             return last_line(program.stderr(), "it was closed")
-        return f"the agent can't be started: {last_line(program.stderr(), 'it was killed')}"
+        return f"the agent cannot be started: {last_line(program.stderr(), 'it was killed')}"
 
     def _report(self, text: str) -> None:
         if not (self._hung_up or self._quiet):

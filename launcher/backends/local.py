@@ -205,13 +205,13 @@ def fork_agent(host: str) -> ForkedAgentLink:
         commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
-            raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
+            raise RuntimeError(f"a process of {threads} threads cannot be forked into an agent")
         pid = os.fork()
     except (OSError, RuntimeError) as error:
         for fd in fds:
             os.close(fd)
         why = why_not_started(error) if isinstance(error, OSError) else str(error)
-        raise TransportError(f"{host}: the agent can't be started: {why}") from error
+        raise TransportError(f"{host}: the agent cannot be started: {why}") from error
     if pid == 0:
         processes.become_function(partial(_run_agent, host, agent_id), (commands_out, events_in, stderr_in))
     for fd in (commands_out, events_in, stderr_in):

@@ -127,7 +127,7 @@ class RemoteProgram:
         """Receive until the program runs, or nothing more comes now. Returns whether it runs.
 
         Raises:
-            TransportError: It can't be started.
+            TransportError: It cannot be started.
         """
         while not self.is_ready and not self._ended_early:
             data = self._pipe.recv(_READ_BYTES)
@@ -234,7 +234,7 @@ class SubprocessPipe:
         environ: The variables of the command. None: those of this process.
 
     Raises:
-        TransportError: The command can't be started.
+        TransportError: The command cannot be started.
     """
 
     def __init__(self, host: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
@@ -252,7 +252,7 @@ class SubprocessPipe:
             self.socket.close()
             self._stderr.close()
             why = why_not_started(error)
-            raise TransportError(f"{host}: {argv[0]} can't be started: {why}") from error
+            raise TransportError(f"{host}: {argv[0]} cannot be started: {why}") from error
         self.socket.setblocking(False)
 
     def deliver(self, startup: bytes) -> None:
@@ -334,7 +334,7 @@ def start_program(host: str, argv: Sequence[str], startup: bytes, python: str) -
         python: The Python that runs the program, for messages.
 
     Raises:
-        TransportError: The command can't be started.
+        TransportError: The command cannot be started.
     """
     pipe = SubprocessPipe(host, argv)
     pipe.deliver(startup)

@@ -36,7 +36,7 @@ def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.C
         seconds: A limit of time.
 
     Raises:
-        OSError: It can't be run.
+        OSError: It cannot be run.
         subprocess.TimeoutExpired: It does not answer in time.
     """
     argv = ["ssh", *(["-F", STDIN_PATH] if is_home_elsewhere(home) else []), "-G", *arguments]
@@ -69,8 +69,8 @@ def host_name_of(name: str) -> str:
 def addresses_of(name: str) -> Sequence[str]:
     """Return the addresses of a name.
 
-    Another process looks them up, because it can be ended when that takes too long. A thread can't, and an
-    agent can't be forked from a process that has threads.
+    Another process looks them up, because it can be ended when that takes too long. A thread cannot, and an
+    agent cannot be forked from a process that has threads.
 
     Returns:
         No addresses if the name has none, or if the answer takes too long.

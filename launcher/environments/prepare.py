@@ -357,5 +357,5 @@ class Preparer:
                 sender.put(f"{folder}/{wheel}", f"{there}/{wheel}")
         except (SSHException, EOFError, OSError) as error:
             connections.connection(name)  # raises an error of its own, if that broke
-            raise TransportError(f"wheels can't be sent: {reason_of(error)}") from error
+            raise TransportError(f"wheels cannot be sent: {reason_of(error)}") from error
         return there

@@ -99,7 +99,7 @@ def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: L
     args = ["--docker", image, "--gpus", "1", "--workers", "1", "true"]
     ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": "0"})
     assert ended.code == 125
-    assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
+    assert "the engine cannot give GPUs to containers: install the NVIDIA Container Toolkit" in ended.err
     ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
     assert ended.code == 2
     assert "the tasks ask for 1 GPU, this machine has 0" in ended.err
@@ -115,7 +115,7 @@ def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_pat
     ended = launch("--docker", "127.0.0.1:1/none:1", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert "launch: pulling the image 127.0.0.1:1/none:1" in ended.err
-    assert "launch: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
+    assert "launch: the image 127.0.0.1:1/none:1 cannot be pulled: " in ended.err
 
 
 SELECT = "DOCKER_HOST and `docker context use` select one (Cannot connect to the Docker daemon at unix:///"
@@ -125,7 +125,7 @@ def test_no_engine(launch: Launch, tmp_path: Path):
     for host, printed in {
         f"unix://{tmp_path}/none": f"no Docker engine responds: is it running? {SELECT}",
         "tcp://127.0.0.1:1": "no Docker engine responds: is it running?",
-        "npipe:////./pipe/x": "the Docker engine can't be used: ",
+        "npipe:////./pipe/x": "the Docker engine cannot be used: ",
     }.items():
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125
@@ -159,7 +159,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
         ("--docker x --mount /a:b:c:d", "this is not a mount"),
         ("--docker x --sync .", "the option is about other machines, and none is named"),
         ("--docker x --no-mount --read-only", "--read-only: the working folder is not mounted"),
-        ("--docker x --workdir /", "the root folder can't be mounted"),
+        ("--docker x --workdir /", "the root folder cannot be mounted"),
     ],
 )
 def test_bad_input(launch: Launch, args: str, why: str):

@@ -18,7 +18,7 @@ def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     assert ended.code == 125
     assert "launch: pulling the image 127.0.0.1:1/none:1 on node1\n" in ended.err
     for host in hosts:  # in one line where the registry's answer is the same
-        assert re.search(rf"\b{host.name}\b.*: the image 127.0.0.1:1/none:1 can't be pulled: ", ended.err)
+        assert re.search(rf"\b{host.name}\b.*: the image 127.0.0.1:1/none:1 cannot be pulled: ", ended.err)
 
 
 def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):

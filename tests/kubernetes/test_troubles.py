@@ -46,7 +46,7 @@ $kubectl "$@" | sed "s/ErrImagePull\\|ImagePullBackOff//"; exit;;"""
     path = kubernetes.broken_kubectl(tmp_path, hides, "get")
     words = ("--kubernetes", "localhost/no-such:1", "--start-timeout", "8", "--", "true")
     started = start(*words, env={"PATH": path})
-    reason = "worker-0: can't pull the image localhost/no-such:1: "
+    reason = "worker-0: cannot pull the image localhost/no-such:1: "
     shows(started, f"waiting for pods: {reason}")
     (tmp_path / "hide").touch()
     ended = started.wait()

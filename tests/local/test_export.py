@@ -274,7 +274,7 @@ def test_a_pod_says_which_name_it_waits_for(launch: Launch, tmp_path: Path):
         (["compose", "true"], 2, "worker has no image; expected image: in it, docker: IMAGE"),
         (["compose", "--kubernetes", "tf", "true"], 2, "no image is named; expected --docker IMAGE"),
         (["kubernetes", *IMAGE, "--hosts", "a,b", "true"], 2, "kubernetes chooses where tasks run"),
-        (["slurm", *IMAGE, "true"], 2, "can't start the same tasks"),
+        (["slurm", *IMAGE, "true"], 2, "cannot start the same tasks"),
         (["slurm", "--slurm-options=--comment='a\nb'", "true"], 2, "control characters"),
         (["slurm", "nosuch.py"], 127, "nosuch.py"),
         (["kubernetes", *IMAGE, "--chief", "--workers", "2", "--", "echo", "{rank}"], 2, "{task_index}"),

@@ -139,7 +139,7 @@ def test_a_key_of_the_job_file_asks_for_the_package(
     ("words", "expected"),
     [
         ("--rooms 2 --hosts a true", "--rooms: the hosts are named, too"),
-        ("--docker x --rooms 2 true", "docker and rooms can't start the same tasks; expected one of them"),
+        ("--docker x --rooms 2 true", "docker and rooms cannot start the same tasks; expected one of them"),
         ("--room 2 true", "unrecognized option --room; did you mean --rooms?"),
         ("--rooms 2 --relay {relay} true", "--relay: this backend forwards no ports"),
     ],

@@ -265,7 +265,7 @@ def test_tasks_of_nodes(text: str, numbers: list[int]):
         (
             {"SLURM_JOB_NODELIST": "n[1-9]"},
             125,
-            "n4, n5, n6, n7 and 2 more: the agent can't be started there: Unable to create step for job",
+            "n4, n5, n6, n7 and 2 more: the agent cannot be started there: Unable to create step for job",
         ),
         ({"SLURM_CONF": "MUNGE"}, 125, "--no-slurm ignores the job, and uses this machine"),
     ],

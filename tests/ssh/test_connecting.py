@@ -181,7 +181,7 @@ def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost])
     hosts[1].stop_sshd()
     message = refusal(Host(hosts[1].name))
     assert message.startswith(
-        f"node2: its gateway node1 can't connect to {hosts[1].address}:{hosts[1].port} (connect failed)"
+        f"node2: its gateway node1 cannot connect to {hosts[1].address}:{hosts[1].port} (connect failed)"
     )
 
 

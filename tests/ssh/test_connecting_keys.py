@@ -81,7 +81,7 @@ def test_a_new_key_that_can_not_be_written_is_refused(home: Home, hosts: list[La
     home.known.unlink()
     home.known.mkdir()
     message = refusal(Host(hosts[0].name), settings=ACCEPTING)
-    assert message == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
+    assert message == "node1: its host key cannot be added to ~/.ssh/known_hosts: is a directory"
 
 
 @pytest.mark.promise("host key under a hashed name")

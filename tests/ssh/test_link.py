@@ -265,7 +265,7 @@ def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, i
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connections, "START_ENTRY", "launcher.agent.main:no_such_function")
     message, notices = never_ready(PretendFleet())
-    assert message and message.startswith("the agent can't be started: AttributeError: ")
+    assert message and message.startswith("the agent cannot be started: AttributeError: ")
     assert notices == 0
 
 

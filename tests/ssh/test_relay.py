@@ -199,7 +199,7 @@ def test_nothing_listens(lab: Lab, fleet: SshConnections, told: Told, folder: st
     port = fleet.relay(f"{folder}/none")["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
     until(lambda: told.lines, TIME_LIMIT, "a notice")
-    assert told.lines == [f"node1: can't connect its tasks to {folder}/none: no such file or directory"]
+    assert told.lines == [f"node1: cannot connect its tasks to {folder}/none: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):

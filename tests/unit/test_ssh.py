@@ -189,8 +189,8 @@ def test_the_name_of_this_machine_may_lead_to_another_one(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Host x\n  nonsense\n", "~/.ssh/config can't be understood: .*nonsense"),
-        ("Port many\n", "~/.ssh/config can't be understood: .*line 1: Bad"),
+        ("Host x\n  nonsense\n", "~/.ssh/config cannot be understood: .*nonsense"),
+        ("Port many\n", "~/.ssh/config cannot be understood: .*line 1: Bad"),
     ],
 )
 def test_ssh_config_that_can_not_be_read(

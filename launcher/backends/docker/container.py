@@ -128,7 +128,7 @@ def mount_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[F
     yield from asked_mounts(docker, here)[1]
     if here and "/" in task_folders(docker, spec):
         expected = "expected another folder, or --no-mount"
-        yield Fault("--workdir", "the root folder can't be mounted", expected)
+        yield Fault("--workdir", "the root folder cannot be mounted", expected)
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:

@@ -54,7 +54,7 @@ _MEANINGS = {
         "the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
     ),
     r"could not select device driver": (
-        "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
+        "the engine cannot give GPUs to containers: install the NVIDIA Container Toolkit there"
     ),
     r"exec format error": (
         "the image {image} is not for this kind of machine ({message}): `docker image inspect` shows its "
@@ -136,7 +136,7 @@ class Engine:
             arguments: Those of ``docker``.
 
         Raises:
-            TransportError: There is no connection to the host, or the command can't be started.
+            TransportError: There is no connection to the host, or the command cannot be started.
         """
         argv = ["docker", *arguments]
         if programs is None:
@@ -180,7 +180,7 @@ class Engine:
                 errors="replace",
             )  # fmt: skip
         except BlockingIOError as error:
-            return Result(1, err=f"docker can't be started: {why_not_started(error)}")
+            return Result(1, err=f"docker cannot be started: {why_not_started(error)}")
         except OSError as error:
             path = os.environ.get("PATH", "")
             return Result(NOT_FOUND_STATUS, err=f"docker: {error.strerror}; PATH is {path}")
@@ -212,7 +212,7 @@ class Engine:
         """Check that the engine can be used; whether it runs as its user, which is root in its containers.
 
         Raises:
-            TransportError: it can't be used.
+            TransportError: it cannot be used.
         """
         result = self.docker("info", "--format", "{{json .}}")
         try:
@@ -225,7 +225,8 @@ class Engine:
             text = result.err if result.err.strip() else "\n".join(map(str, errors))
             fault = replace(result, code=result.code or 1, err=text).fault
             meaning = explain(fault)
-            raise TransportError(f"the Docker engine can't be used: {fault}" if meaning == fault else meaning)
+            unknown = f"the Docker engine cannot be used: {fault}"
+            raise TransportError(unknown if meaning == fault else meaning)
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:
@@ -238,7 +239,7 @@ class Engine:
         lines = result.out.splitlines()
         if result.code or len(lines) != 2:
             fault = result.fault or f"it answered {sanitize_host_text(result.out)!r}"
-            raise TransportError(f"the host can't be asked for its login user: {fault}")
+            raise TransportError(f"the host cannot be asked for its login user: {fault}")
         return lines[0], lines[1]
 
     # ------------------------------------------------------------------ images and networks
@@ -251,7 +252,7 @@ class Engine:
             policy: when to pull it: ``missing``, ``always`` or ``never``.
 
         Raises:
-            TransportError: the engine can't have it.
+            TransportError: the engine cannot have it.
         """
         if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
             return
@@ -263,7 +264,7 @@ class Engine:
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL_TIMEOUT_SECONDS)
         if result.code:
-            raise TransportError(f"the image {image} can't be pulled: {result.fault}")
+            raise TransportError(f"the image {image} cannot be pulled: {result.fault}")
 
     def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
         """Create the network of a job.
@@ -272,7 +273,7 @@ class Engine:
             Its id.
 
         Raises:
-            TransportError: it can't be created.
+            TransportError: it cannot be created.
         """
         create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
         result = self.docker(*create, name)
@@ -283,7 +284,7 @@ class Engine:
             self.docker("network", "rm", name)
             result = self.docker(*create, *subnets, name)
         if result.code:
-            raise TransportError(f"the job's network can't be created: {result.fault}")
+            raise TransportError(f"the job's network cannot be created: {result.fault}")
         return result.out.strip()
 
     # ------------------------------------------------------------------ clean-up
@@ -308,7 +309,7 @@ class Engine:
         for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
-                raise TransportError(f"leftovers of launches can't be listed: {explain(result.fault)}")
+                raise TransportError(f"leftovers of launches cannot be listed: {explain(result.fault)}")
             for row in (line.split("\t") for line in result.out.splitlines()):
                 if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
                     its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}

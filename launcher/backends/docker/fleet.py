@@ -149,7 +149,7 @@ class ContainerFleet:
         """Connect to the machines, and check their engines.
 
         Raises:
-            HostsError: An engine can't be used, or does not have the image.
+            HostsError: An engine cannot be used, or does not have the image.
         """
         with ExitStack() as stack:
             if self._machines is not None:

@@ -138,7 +138,7 @@ class ContainerConnections(Connections):
             engine of this machine, however long it is silent before.
 
     Raises:
-        TransportError: The command can't be started.
+        TransportError: The command cannot be started.
     """
 
     def __init__(

@@ -75,9 +75,9 @@ class Kubectl(Record):
             if not is_in_pod():
                 raise TransportError("kubectl is not installed here: there is none along PATH") from None
             why = "there is none along PATH, or it is not a static program"  # the kernel does not say which
-            raise TransportError(f"kubectl{_where()} can't be run: {why}") from None
+            raise TransportError(f"kubectl{_where()} cannot be run: {why}") from None
         except OSError as error:
-            raise TransportError(f"kubectl{_where()} can't be run: {why_not_started(error)}") from None
+            raise TransportError(f"kubectl{_where()} cannot be run: {why_not_started(error)}") from None
         except subprocess.TimeoutExpired:
             raise TransportError(f"kubectl {words[0]} takes more than {limit:.0f}s") from None
         if done.returncode:

@@ -194,7 +194,7 @@ def send(there: Pod, run: Run, parcel: Parcel) -> dict[str, str]:
         The places of the folders, and of results.
 
     Raises:
-        TransportError: the image can't run a launcher; the files can't be sent.
+        TransportError: the image cannot run a launcher; the files cannot be sent.
     """
     with slow("waiting for Python in the launcher's pod"):
         version, has_kubectl = json.loads(there.ask(_IMAGE_FACTS_CODE))
@@ -252,7 +252,7 @@ def fetch(
     """Copy files of a run, and results, from the pod to here.
 
     Raises:
-        TransportError: some can't be copied.
+        TransportError: some cannot be copied.
     """
     wanted = [(RUN_PATH, name, run.paths.root) for name in names]
     wanted += [(f"{RUN_PATH}/results/{number}", ".", folder) for number, folder in enumerate(results)]
@@ -262,7 +262,7 @@ def fetch(
     ]
     failures = collect(FileTransfer(there, 1, quiet=quiet), items)[POD_HOST.name].failures
     if failures:
-        raise TransportError(f"{run.name}: its files can't be fetched: {'; '.join(failures)}")
+        raise TransportError(f"{run.name}: its files cannot be fetched: {'; '.join(failures)}")
 
 
 # ---------------------------------------------------------------------- output

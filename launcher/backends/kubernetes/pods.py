@@ -96,7 +96,7 @@ _AGENT_ENDS = {
 }
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD_VARIABLE = "LAUNCH_POD"
-#: What is said of a pod without a reason why it does not run. An image that can't be pulled is one, between
+#: What is said of a pod without a reason why it does not run. An image that cannot be pulled is one, between
 #: two attempts.
 _IS_STARTING = "its pod is starting"
 #: A line for the user while kubectl takes long.
@@ -191,7 +191,7 @@ class KubernetesAllocation(Allocation):
             hosts: those of the launch, each with one task.
 
         Raises:
-            TransportError: they can't be made, or a pod does not run in time.
+            TransportError: they cannot be made, or a pod does not run in time.
         """
         self._hosts.update({host.name: host for host in hosts})
         with slow(_UNANSWERED_NOTICE):
@@ -309,7 +309,7 @@ class KubernetesAllocation(Allocation):
                 try:
                     self.kubectl.delete("jobs", self.selects)
                 except TransportError as error:
-                    say(f"the Jobs can't be removed: {error}; the cluster removes them later")
+                    say(f"the Jobs cannot be removed: {error}; the cluster removes them later")
                 else:
                     with suppress(TransportError):  # the pods end even if the API does not answer
                         self._await_removal()

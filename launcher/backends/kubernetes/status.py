@@ -25,9 +25,9 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 #: Reasons of a container that is just starting.
 _STARTING_REASONS = ("", "ContainerCreating", "PodInitializing")
-#: Reasons that take turns while an image can't be pulled, each with the same message.
+#: Reasons that take turns while an image cannot be pulled, each with the same message.
 _PULLING_REASONS = ("ErrImagePull", "ImagePullBackOff")
-#: Messages about causes that waiting can't remove.
+#: Messages about causes that waiting cannot remove.
 _HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
 #: The kernel's or the runtime's answer if the image does not have the program of the container.
 _NO_PROGRAM = re.compile(
@@ -222,7 +222,7 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
 def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
     """What a container waits for, and whether that can never come."""
     if reason in _PULLING_REASONS:
-        return f"can't pull the image {_text(container, 'image')}: {message}", False
+        return f"cannot pull the image {_text(container, 'image')}: {message}", False
     if fault := _no_program(pod, message):
         return fault, True
     hopeless = reason == "InvalidImageName" or _HOPELESS_WORDS.search(message) is not None

@@ -8,7 +8,7 @@ from typing import Any
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, MANAGED_BY_LABEL, RUN_LABEL
 from launcher.backends.kubernetes.status import HOST_LABEL, TASK_CONTAINER
 
-#: Fields that the user's template can't have, because launch sets them: of the pod; of its container.
+#: Fields that the user's template cannot have, because launch sets them: of the pod; of its container.
 _OUR_POD_FIELDS = ("restartPolicy", "hostname", "subdomain")
 _OUR_CONTAINER_FIELDS = ("name", "image", "command", "args", "stdin", "stdinOnce", "tty", "imagePullPolicy")
 #: The values of such fields that change nothing.

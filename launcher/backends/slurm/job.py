@@ -164,7 +164,7 @@ def asked(
     except FileNotFoundError:
         raise _missing(argv[0]) from None
     except OSError as error:
-        raise TransportError(f"{argv[0]} can't be started: {why_not_started(error)}") from error
+        raise TransportError(f"{argv[0]} cannot be started: {why_not_started(error)}") from error
 
     def answer(stdin: str = "") -> str:
         try:
@@ -416,7 +416,7 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
                 argv, stdin=pipe, stdout=pipe, stderr=stderr, env=outside(), start_new_session=True
             )
         except OSError as error:
-            raise TransportError(f"salloc can't be started: {why_not_started(error)}") from error
+            raise TransportError(f"salloc cannot be started: {why_not_started(error)}") from error
         try:
             yield _await(holder, stderr, label, loud)
         finally:

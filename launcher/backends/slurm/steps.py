@@ -159,7 +159,7 @@ class Step(RemoteProgram):
             return AllocationEndedError(over)
         reason = self._reason()
         if never_ran is not None:
-            return self.fault(f"the agent can't be started there: {reason}") if reason else never_ran
+            return self.fault(f"the agent cannot be started there: {reason}") if reason else never_ran
         if not self._answered:  # no task runs there: another agent may be started
             return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
         return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")

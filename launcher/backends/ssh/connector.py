@@ -64,7 +64,7 @@ class SshConnector:
             seconds: the limit for each step.
 
         Raises:
-            SshError: the connection can't be made.
+            SshError: the connection cannot be made.
         """
         proxy, began = None, time.monotonic()
         if isinstance(way, SshConnection):
@@ -151,7 +151,7 @@ def _gateway_channel(gateway: SshConnection, options: HostOptions, seconds: floa
                 raise SshError(text) from error
             reason = error.text.lower()
         raise SshError(
-            f"its gateway {gateway.host} can't connect to {place} ({reason}); is it up, and is that its "
+            f"its gateway {gateway.host} cannot connect to {place} ({reason}); is it up, and is that its "
             "address as the gateway sees it?",
             True,
         ) from error

@@ -59,7 +59,7 @@ class Forward:
 
     def close(self) -> None:
         """End all connections, and close the port."""
-        self._joined.closing.set()  # before the thread sees that it can't accept connections any more
+        self._joined.closing.set()  # before the thread sees that it cannot accept connections any more
         close_socket(self._listener)
         self._joined.close()
 
@@ -111,7 +111,7 @@ class Forward:
             if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
                 self._joined.say_once(
-                    f"{host}: port {self.port} of this machine can't be forwarded to it: {why}"
+                    f"{host}: port {self.port} of this machine cannot be forwarded to it: {why}"
                 )
         except (ConnectionLostError, SSHException, EOFError, OSError):
             pass

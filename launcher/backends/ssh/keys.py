@@ -105,7 +105,7 @@ class KnownHosts:
                 self.added.append(f"{name}: added its host key {_shown(key)} to {with_tilde(path)}")
         except OSError as error:
             raise SshError(
-                f"its host key can't be added to {with_tilde(path)}: {reason_of(error)}"
+                f"its host key cannot be added to {with_tilde(path)}: {reason_of(error)}"
             ) from error
 
     def _about(self, options: HostOptions) -> list[Entry]:
@@ -214,7 +214,7 @@ def load_key(path: str) -> KeyFile | None:
         advice = f"unlock it with: ssh-add {with_tilde(path)}"
         return KeyFile(path, problem="is protected by a passphrase", advice=advice)
     except OSError as error:
-        return KeyFile(path, problem=f"can't be read ({reason_of(error)})")
+        return KeyFile(path, problem=f"cannot be read ({reason_of(error)})")
     except (ValueError, SSHException, UnknownKeyType) as error:
         return KeyFile(path, problem=f"is not a key that can be used ({type(error).__name__})")
 

@@ -48,7 +48,7 @@ Values = dict[str, list[str]]
 
 
 class SshError(TransportError):
-    """One host can't be connected to.
+    """One host cannot be connected to.
 
     Args:
         text: without the name of the host; servers may have sent parts of it.
@@ -118,7 +118,7 @@ def host_options(host: Host, queries: Queries | None = None) -> HostOptions:
         queries: of this launch; ``None``: ``ssh`` is asked about this host.
 
     Raises:
-        SshError: ssh_config can't be read, or has a wrong value.
+        SshError: ssh_config cannot be read, or has a wrong value.
     """
     try:
         return _options(host, (queries or Queries()).ask(host))
@@ -239,7 +239,7 @@ class Queries:
 
 
 def _patterns(files: Iterable[str]) -> list[str] | None:
-    """The patterns of all ``Host`` lines; ``None``: a ``Match`` decides, or a file can't be read."""
+    """The patterns of all ``Host`` lines; ``None``: a ``Match`` decides, or a file cannot be read."""
     found: list[str] = []
     for path in files:
         try:
@@ -277,7 +277,7 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
             raise SshError(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
         return {}, []
     except OSError as error:
-        raise SshError(f"ssh -G {host.name} can't be started: {why_not_started(error)}") from error
+        raise SshError(f"ssh -G {host.name} cannot be started: {why_not_started(error)}") from error
     except subprocess.TimeoutExpired as error:
         raise SshError(f"ssh -G {host.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
@@ -285,7 +285,7 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
         lines = [line for line in lines if not line.startswith(_NO_ERROR_PREFIXES)] or [
             "it failed without a message"
         ]
-        raise SshError(f"{USER_FILE} can't be understood: {lines[0]}")
+        raise SshError(f"{USER_FILE} cannot be understood: {lines[0]}")
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")

@@ -30,7 +30,7 @@ def start_ssh_program(connection: SshConnection, python: str, startup: bytes) ->
         startup: See `bootstrap.startup`.
 
     Raises:
-        TransportError: It can't be started, or this machine has no descriptor left.
+        TransportError: It cannot be started, or this machine has no descriptor left.
     """
     return RemoteProgram(
         connection.host,

@@ -88,7 +88,7 @@ class Relay:
                     self._joined.say_once(f"{host}: its ssh server opens no port for its tasks: {why}")
                     return
             if time.monotonic() > deadline:
-                text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
+                text = f"port {port} there, forwarded to this machine for its tasks, cannot be opened again"
                 self._joined.say_once(f"{host}: {text}")
                 return
             self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
@@ -113,7 +113,7 @@ class Relay:
         try:
             connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
-            self._joined.say_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
+            self._joined.say_once(f"{host}: cannot connect its tasks to {self._path}: {reason_of(error)}")
             return False
         here.settimeout(None)
         return not self._joined.closing.is_set()

@@ -67,7 +67,7 @@ def tcp_socket(options: HostOptions, seconds: float) -> socket.socket:
     elif failure.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         text = f"no route to {place}; is it up and on a network that this machine reaches?"
     else:
-        text = f"{place} can't be connected to: {reason_of(failure)}"
+        text = f"{place} cannot be connected to: {reason_of(failure)}"
     raise SshError(text, may_pass=True) from failure
 
 
@@ -75,7 +75,7 @@ class ProxyCommand(SubprocessPipe):
     """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
     Raises:
-        SshError: it can't be started.
+        SshError: it cannot be started.
     """
 
     def __init__(self, command: str) -> None:

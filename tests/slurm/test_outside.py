@@ -220,11 +220,12 @@ def test_the_job_is_cancelled(start: Start, slurm: Cluster):
     assert f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
 
 
-def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster):
+@pytest.mark.parametrize(("command", "options"), [("salloc", ()), ("sbatch", ("--detach",))])
+def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster, command: str, options: tuple[str, ...]):
     before = slurm.jobs()
-    ended = start("--slurm", "-N", "2", "--workers", "3", "--dry-run", "true").wait()
+    ended = start("--slurm", "-N", "2", *options, "--workers", "3", "--dry-run", "true").wait()
     assert ended.code == 0, ended.err
-    assert "# Slurm names the nodes: salloc --nodes=2 --ntasks-per-node=2" in ended.out
+    assert f"# Slurm names the nodes: {command} --nodes=2 --ntasks-per-node=2" in ended.out
     assert slurm.jobs() == before
 
 

@@ -20,7 +20,7 @@ from launcher.backends.slurm.steps import SlurmNode, Steps
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
 from launcher.common.events import HostFacts
 from launcher.common.text import duration, join_names, plural
-from launcher.config.table import FANOUT, PYTHON, VENV
+from launcher.config.table import DETACH, FANOUT, PYTHON, VENV
 from launcher.findings import WARNING, Finding
 from launcher.job import Host, ProgramKind
 from launcher.messages import say
@@ -79,7 +79,8 @@ class SlurmAllocation(Allocation):
         least, most = max(1, count // nodes), -(-count // nodes)
         self.hosts = tuple(Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1))
         self.sharing_files = frozenset(host.name for host in self.hosts)
-        self.remarks = (f"Slurm names the nodes: salloc {shlex.join(self.options.for_job(self.spec))}",)
+        command = "sbatch" if self.request.settings[DETACH] else "salloc"
+        self.remarks = (f"Slurm names the nodes: {command} {shlex.join(self.options.for_job(self.spec))}",)
 
     # ------------------------------------------------------------------ the nodes
 

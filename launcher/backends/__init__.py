@@ -1,21 +1,23 @@
-"""The backends: how ``launch`` gets hosts, and starts agents there.
+"""The backends: ways in which ``launch`` gets hosts and starts agents on them.
 
-A backend is a module, cheap to import, whose ``BACKEND`` is a `launcher.backends.backend.Backend`, and a line
-in this table. docs/extending.md shows one.
+A backend is a module that is cheap to import. Its ``BACKEND`` is a `launcher.backends.backend.Backend`, and a
+line of the table below, or an entry point of an installed package, names it. docs/extending.md shows one.
+This module finds the backends, collects their options, and chooses the one that a launch uses.
 
-`backend` says what a backend is, and `connections` what connects a launch to its hosts. The packages `ssh`,
-`docker`, `slurm` and `kubernetes` have the backends. What they share:
+`backend` defines what a backend is, and `connections` what connects a launch to its hosts. The packages
+`ssh`, `docker`, `slurm` and `kubernetes` contain the backends. They share these modules:
 
 ::
 
-    fleet             the agents of a launch: local forks that of this machine, link reconnects to others
-    programs          runs programs of ours over a pipe: that of a command, of an SSH channel, or of a link
-                      (link_pipe); json_client asks them, bootstrap sends their modules
-    command_backend   a backend by command lines
+    fleet             the agents of a launch: on this machine forks (local), elsewhere over links (link)
+    programs          runs our programs on hosts over a pipe: a command, an SSH channel, or a link (link_pipe)
+    json_client       asks such a program questions
+    bootstrap         sends the modules that such a program needs
+    command_backend   the base of a backend that reaches each host by a command line
     containers        what Docker, Kubernetes and exports share
-    batch_queue       launchers as batch jobs; queued_runs finds their runs
+    batch_queue       launchers that run as batch jobs; queued_runs finds their runs
     cleaning          decides what launch clean may remove
-    here              tells whether a host is this machine, for which ssh_query asks the ssh command
+    here              tells whether a host is this machine; ssh_query asks the ssh command for it
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from launcher.config import table
 from launcher.config.settings import FileSection, Group, Setting, Settings
 from launcher.job import JobSpec
 
-if TYPE_CHECKING:  # the modules of backends import this package
+if TYPE_CHECKING:  # The modules of backends import this package.
     from launcher.backends.backend import Backend
 
-#: Name -> module. The first one is the default.
+#: The module of each backend, by the name of the backend. The first one is the default.
 BACKENDS = {
     "ssh": "launcher.backends.ssh",
     "docker": "launcher.backends.docker",
     "slurm": "launcher.backends.slurm",
     "kubernetes": "launcher.backends.kubernetes",
 }
-#: Entry points of installed packages: the name of a backend, and its module.
+#: The group of entry points by which installed packages offer backends: the name of one, and its module.
 _ENTRY_POINT_GROUP = "launch.transports"
 
 
@@ -50,13 +52,15 @@ def backends() -> dict[str, Backend[Any]]:
 
 
 def find_installed() -> dict[str, Backend[Any]]:
-    """Add the backends of installed packages, which takes time: for an option or key that is not known.
+    """Add the backends of installed packages to `BACKENDS`.
+
+    This is slow. So it is called only when the user types an option or a key that no known backend has.
 
     Returns:
-        The backends that are new.
+        The added backends, by name.
 
     Raises:
-        LaunchError: One cannot be loaded.
+        LaunchError: A backend cannot be loaded.
     """
     from importlib import metadata  # noqa: PLC0415 - 18 ms, for installed backends only
 
@@ -85,18 +89,18 @@ def _not_loaded(name: str, module: str, why: str) -> LaunchError:
 
 
 def sections() -> tuple[FileSection, ...]:
-    """Return the sections of files that backends read."""
+    """Return the sections of job files and default files that the backends read."""
     return tuple(each.section for each in backends().values() if each.section is not None)
 
 
 def groups() -> tuple[Group, ...]:
-    """Return the options of a launch, as the help shows them."""
+    """Return all options of a launch in groups, in the order in which the help shows them."""
     own = (each.group for each in backends().values() if each.group is not None)
     return (*table.FIRST_GROUPS, *own, *table.LAST_GROUPS)
 
 
 def rows() -> tuple[Setting[Any], ...]:
-    """Return all settings of a launch: its options, and those that only sections of files have."""
+    """Return all settings of a launch: those that are options, and those that only files can contain."""
     options = [row for group in groups() for row in group.rows]
     return (*dict.fromkeys([*options, *(row for section in sections() for row in section.rows)]),)
 
@@ -107,11 +111,11 @@ def default() -> str:
 
 
 class Choice(Record):
-    """The backends that the user asks for."""
+    """The backends that the user asks for, and the options of each."""
 
-    #: Their names. The first is used; to ask for others, too, is a fault.
+    #: The names of the backends. The first one is used. More than one is a fault of the input.
     names: Sequence[str]
-    #: The options of each backend, by its name. None: the user does not ask for it.
+    #: The options of each backend, by its name. None if the user does not ask for the backend.
     options: Mapping[str, Any]
 
     @property
@@ -125,7 +129,7 @@ class Choice(Record):
         return backends()[self.name]
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the fault of several backends."""
+        """Yield a fault if the user asks for several backends."""
         if len(self.names) > 1:
             problem = f"{' and '.join(self.names)} cannot start the same tasks"
             yield Fault("command line", problem, "expected one of them")
@@ -134,11 +138,14 @@ class Choice(Record):
 def choose(settings: Settings, spec: JobSpec, *, hosts_named: bool, engine: str = "") -> Choice:
     """Choose the backend of a launch.
 
+    A backend that the user asks for comes first, then ``engine``, then a backend that the surroundings imply
+    (as for a launch inside an allocation of Slurm), then the default.
+
     Args:
-        settings: Those of the command.
+        settings: The settings of the command.
         spec: The job.
         hosts_named: Whether the user names hosts.
-        engine: The backend that the command itself asks for, unless the user asks for another one.
+        engine: The name of the backend that the command itself asks for. Empty if it asks for none.
     """
     found = {
         name: backend.parse(settings, spec, hosts_named=hosts_named) for name, backend in backends().items()

@@ -1,12 +1,13 @@
-"""What a backend is: a way to get hosts, and to start agents on them.
+"""Defines what a backend is: a way to get hosts, and to start agents on them.
 
-A backend is an object of a class that is derived from `Backend`. It reads its options, checks them, and for
-each launch makes an `Allocation`: the hosts, from when the launch gets them until it gives them back. An
-allocation connects to its hosts, see `launcher.backends.connections`; the rest of a launch knows no backend.
+Each backend is one object of a class derived from `Backend`. It reads and checks its options, and makes an
+`Allocation` for each launch: the hosts, from the moment when the launch gets them until it gives them back.
+An allocation connects to its hosts (see `launcher.backends.connections`). The rest of a launch uses these two
+classes, and must never depend on a particular backend.
 
-``launch check`` and ``launch hosts`` enter the same allocation, with another purpose. A dry run has one, too,
-which acquires nothing. Docker on hosts keeps an allocation over SSH inside its own: agents there run the
-commands of the engines, and other agents run in the containers.
+``launch check`` and ``launch hosts`` enter the same allocation for another `Purpose`. So does a dry run, for
+which nothing is acquired. Docker on hosts keeps an allocation over SSH inside its own: agents on the hosts
+run the commands of the engines, and other agents run in the containers.
 """
 
 from __future__ import annotations
@@ -36,158 +37,162 @@ OptionsT = TypeVar("OptionsT")
 
 
 class Purpose(enum.Enum):
-    """What the hosts of an allocation are for."""
+    """The reason for which a command allocates hosts."""
 
-    #: Tasks will run.
+    #: Tasks will run on the hosts.
     RUN = "run"
-    #: Nothing is acquired, and no host is connected to. Hosts that only an allocation knows are examples.
+    #: Nothing is acquired, and no host is connected to. Hosts that only a cluster could name are made up.
     DRY_RUN = "dry run"
-    #: Programs of ours run, no tasks, as for ``launch check``.
+    #: Our own programs will run on the hosts, but no tasks, as for ``launch check``.
     CHECK = "check"
 
 
 class LaunchRequest(Record):
     """What a backend needs to get hosts for one launch."""
 
-    #: Empty while the options are checked: the run has no name yet.
+    #: The name of the run. It is empty while the options are checked, because the run has no name yet.
     run_name: str
-    #: For a check, it has no roles.
+    #: The job. For a check it contains no roles.
     spec: JobSpec
     settings: Settings
-    #: The hosts that the user names. Empty: none, or they have faults.
+    #: The hosts that the user names. It is empty if the user names none, or if they have faults.
     named_hosts: tuple[Host, ...] = ()
     purpose: Purpose = Purpose.RUN
-    #: Makes signals ineffective: an allocation calls it before it gives hosts back, if no signal may
+    #: Makes signals ineffective. An allocation calls it before it gives hosts back, if no signal may
     #: interrupt that.
     ignore_signals: Callable[[], None] = lambda: None
-    #: Imports what the launch needs next: an allocation calls it while it waits for its hosts.
+    #: Imports what the launch needs next. An allocation calls it while it waits for its hosts.
     warm_up: Callable[[], object] = lambda: None
 
     @property
     def hosts_named(self) -> bool:
-        """Whether the user names hosts, perhaps with faults."""
+        """Whether the user names hosts, even if they have faults."""
         return bool(self.named_hosts) or self.settings[HOSTS] is not None
 
     @property
     def copies_files(self) -> bool:
-        """Whether files of the run are copied to the hosts."""
+        """Whether files of the run are copied to the hosts before the job."""
         return bool(self.settings[SYNC]) or self.spec.output_dirs
 
     @property
     def runs_programs(self) -> bool:
-        """Whether programs of ours run on the hosts before or after the job."""
+        """Whether our own programs run on the hosts before or after the job, to copy files."""
         return self.copies_files or bool(self.settings[COLLECT])
 
 
 class Backend(Generic[OptionsT]):
-    """A way to get hosts and to start agents on them. It has no state: there is one object of a class.
+    """A way to get hosts and to start agents on them. Each backend is one object without state.
 
-    `launcher.backends.BACKENDS`, or an entry point of an installed package, names its module, in which
-    ``BACKEND`` is the object. Launches import the modules of the table at their start, to read the options.
+    `launcher.backends.BACKENDS`, or an entry point of an installed package, names the module whose
+    ``BACKEND`` is the object. Every launch imports the modules of that table at its start, to read the
+    options.
     """
 
-    #: As in `launcher.backends.BACKENDS`, or in the entry point.
+    #: The name of the backend in `launcher.backends.BACKENDS`, or of its entry point.
     name: ClassVar[str]
-    #: Its options, as the help shows them, and its section of files.
+    #: The options of the backend, as the help shows them.
     group: Group | None = None
+    #: The section of job files and default files that the backend reads.
     section: FileSection | None = None
-    #: Its options of ``launch clean``. With the first of them, only this backend cleans.
+    #: The options of the backend for ``launch clean``. If the first one is given, only this backend cleans.
     clean_rows: tuple[Setting[Any], ...] = ()
-    #: Whether tasks see the files of an image, not those of a host.
+    #: Whether tasks see the files of an image instead of the files of a host.
     runs_in_containers = False
-    #: In containers: a hint for a task that does not find a file.
+    #: The hint for a task in a container that does not find a file.
     missing_file_hint = ""
-    #: Whether there are other machines even if the user names none.
+    #: Whether tasks may run on other machines even if the user names none.
     provides_hosts = False
-    #: Whether hosts have the files of this machine as a rule: programs are looked for before `allocate`.
+    #: Whether the hosts usually see the files of this machine. Then a missing program is reported before
+    #: `allocate`.
     shares_files = False
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> OptionsT | None:
-        """Make the options of this backend.
+        """Return the options of this backend, or None if the user does not ask for this backend.
 
         Args:
-            settings: Those of the command, which may not have the rows of this backend.
+            settings: The settings of the command. They may lack the rows of this backend.
             spec: The job.
             hosts_named: Whether the user names hosts.
-
-        Returns:
-            The options. None: the user does not ask for this backend.
         """
         return None
 
     def is_implied(self, options: OptionsT) -> bool:
-        """Return whether not the user asks for this backend but the surroundings, as an allocation does.
+        """Return whether the surroundings ask for this backend, not the user.
 
-        Then it is used if the user asks for no other backend.
+        For example, a launch inside an allocation of Slurm implies Slurm. An implied backend is used only if
+        the user asks for no other one.
         """
         return False
 
     def met_needs(self, options: OptionsT | None) -> Collection[Need]:
-        """Return the needs of settings that are met with these options, see `Setting.needs`."""
+        """Return the needs of settings that these options satisfy, see `Setting.needs`."""
         return ()
 
     def check(
         self, options: OptionsT | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault | Note]:
-        """Yield all faults of the options, and notes on them. It starts and asks nothing.
+        """Yield all faults of the options, and notes on them. This starts nothing and connects to nothing.
 
         Args:
-            options: None: the user does not ask for this backend. Its options may have no effect then.
-            request: The launch, still without a name.
+            options: The options. None if the user does not ask for this backend: then options of it that the
+                user typed may have no effect, which is a fault.
+            request: The launch. It has no name yet.
             chosen: The backend that is used.
         """
         yield from ()
 
     def allocate(self, options: OptionsT, request: LaunchRequest) -> AbstractContextManager[Allocation]:
-        """Return a context that gets hosts; leaving it gives them back.
+        """Return a context that gets hosts when it is entered, and gives them back when it is left.
 
-        Entering it may take long: a stop signal raises an exception meanwhile.
+        Entering it may take long. A stop signal that comes meanwhile raises an exception.
 
         Raises:
-            InputError: On entering: the options do not fit.
-            TransportError: On entering: there are no hosts.
+            InputError: On entering, if the options do not fit the cluster.
+            TransportError: On entering, if there are no hosts.
         """
         raise NotImplementedError
 
     def batch_queue(self) -> BatchQueue | None:
-        """Return the queue that can start launchers as batch jobs. None: there is none."""
+        """Return the queue that can start launchers as batch jobs, or None if this backend has no queue."""
         return None
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
-        """Remove what launches of this user have left that have ended, and yield a line for each object.
+        """Remove what ended launches of this user have left, and yield a line for each removed object.
 
         Raises:
-            HostsError: After the last line: objects cannot be removed, or hosts cannot be reached.
+            HostsError: After the last line, if objects cannot be removed or hosts cannot be reached.
         """
         yield from ()
 
 
 class Allocation(AbstractContextManager["Allocation"]):
-    """The hosts of one launch, as a context: leaving it gives them back. Subclasses override what differs.
+    """The hosts of one launch, as a context: leaving it gives them back. A backend overrides what differs.
 
     A launch uses it in this order: `hosts` and `spec` to place the tasks, `fleet` to run them, `address` and
-    `node` for each plan, `replace_host` when a host is lost. ``launch check`` and other commands without a
-    job use `connect`.
+    `node` for the plan of each task, and `replace_host` when a host is lost. ``launch check`` and other
+    commands without a job use `connect`.
 
     Args:
-        request: What the launch asks for.
+        request: The request of the launch.
         hosts: The hosts, in the order in which they get tasks.
-        spec: The job as the hosts need it. None: as it was asked for.
+        spec: The job as the hosts need it. None if it is the job of the request.
     """
 
-    #: Whether tasks run as another user than on hosts that they have for themselves: their output folders
-    #: must be writable by all.
+    #: Whether tasks run as another user than launch, as they may in containers. Then everybody must be able
+    #: to write to their output folders.
     runs_as_other_user = False
-    #: Whether tasks of a lost host may move to hosts without a task.
+    #: Whether tasks of a lost host may move to hosts that run no task.
     moves_tasks = True
     #: Whether `replace_host` makes a new host in place of a lost one.
     replaces_hosts = False
-    #: Whether a host takes more tasks than it has slots.
+    #: Whether a host accepts more tasks than it has slots.
     exceeds_slots = False
-    #: Lines for a dry run and for ``launch check``.
+    #: Lines that a dry run and ``launch check`` show to the user.
     remarks: tuple[str, ...] = ()
-    #: What SIGUSR1 and SIGTERM mean to a launch here, for messages. Empty: the usual.
+    #: What SIGUSR1 means to this launch, for messages, as ``the time limit of Slurm's job``. Empty if it has
+    #: no special meaning.
     limit_name = ""
+    #: What SIGTERM means to this launch, for messages. Empty if it has no special meaning.
     stop_name = ""
 
     def __init__(
@@ -196,47 +201,52 @@ class Allocation(AbstractContextManager["Allocation"]):
         self.request = request
         self.hosts = tuple(hosts)
         self.spec = request.spec if spec is None else spec
-        #: The names of the hosts that are this machine: their agents are forks of launch.
+        #: The names of the hosts that are this machine. Their agents are forks of launch.
         self.local: frozenset[str] = frozenset()
-        #: The names of the hosts that have the files of this machine: nothing is copied to them.
+        #: The names of the hosts that see the files of this machine. Nothing is copied to them.
         self.sharing_files: frozenset[str] = frozenset()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the hosts back."""
+        """Give the hosts back. A second call does nothing."""
 
     def connect(self, hosts: Sequence[Host]) -> AbstractContextManager[Connections]:
-        """Return a context that connects to hosts, as many as possible; leaving it closes the connections.
+        """Return a context that is connected to hosts; leaving it closes the connections.
+
+        It connects to as many of the hosts as possible: `Connections.failed` names the others.
 
         Args:
-            hosts: Some of `hosts`, all of them other machines.
+            hosts: Some hosts of this allocation, all of them other machines.
         """
         raise NotImplementedError
 
     def fleet(self, placement: Placement, loop: EventLoop) -> AbstractContextManager[Fleet]:
-        """Return a context with the hosts of placed tasks. By default an agent on each, over `connect`.
+        """Return a context that contains the hosts of placed tasks, by default with an agent on each.
 
         Args:
             placement: The tasks, each with its host, and the hosts that stand by.
-            loop: Drives the links to the agents.
+            loop: The loop that drives the links to the agents.
 
         Raises:
-            TransportError: On entering: hosts cannot be reached.
+            TransportError: On entering, if hosts cannot be reached.
         """
         return AgentFleet(self, placement, loop)
 
     def address(self, host: Host) -> str | None:
-        """Return the present address of a host for other tasks. A host that was lost may have another one."""
+        """Return the address at which tasks on other hosts reach this host now, or None if it is unknown.
+
+        A host that was lost and replaced may have another address than before.
+        """
         return host.address
 
     def node(self, host: Host) -> str:
-        """Return the machine that a host is on, for the user. Empty: the host is a machine."""
+        """Return the machine on which a host is, for messages. Empty if the host is itself a machine."""
         return ""
 
     def with_addresses(self, placement: Placement) -> Placement:
-        """Return a placement with the present addresses and nodes of its hosts."""
+        """Return a placement that contains the present addresses and nodes of its hosts."""
         # The tasks of a host share its record, unless each has a folder of its own.
         hosts = {id(placed.host): placed.host for placed in placement.tasks}
         present = {
@@ -247,20 +257,21 @@ class Allocation(AbstractContextManager["Allocation"]):
         return replace(placement, tasks=tuple(tasks))
 
     def replace_host(self, host_name: str) -> None:
-        """Make a new host with the name of a lost one. Blocks; any thread may call it.
+        """Make a new host with the name of a lost one. This blocks, and any thread may call it.
 
-        It returns when no task of the old host can still be running.
+        It returns only when no task of the old host can be alive, because two attempts of a task must never
+        run at once.
 
         Raises:
-            TransportError: That is not possible now.
+            TransportError: The host cannot be replaced now.
         """
         raise NotImplementedError
 
     def findings(self, facts: Mapping[str, HostFacts]) -> Iterable[Finding]:
-        """Yield, for ``launch check``, what only hosts of this backend can have wrong.
+        """Yield findings for ``launch check`` that only hosts of this backend can cause.
 
         Args:
-            facts: Those of the hosts that answered.
+            facts: The facts about the hosts that answered, by their names.
         """
         return ()
 
@@ -268,14 +279,14 @@ class Allocation(AbstractContextManager["Allocation"]):
 def with_default_python(
     request: LaunchRequest, hosts: Iterable[Host], local: Collection[str] = ()
 ) -> tuple[Host, ...]:
-    """Return hosts on which tasks run with the ``python3`` there, unless the user names a Python.
+    """Return hosts on which tasks run with the ``python3`` of the host, unless the user names a Python.
 
-    The Python of this launch, which is the default, is that of this machine.
+    Without this, tasks would run with the Python of the launcher, whose path is valid on this machine only.
 
     Args:
         request: The launch.
         hosts: The hosts.
-        local: The names of those that are this machine.
+        local: The names of the hosts that are this machine. They keep the Python of the launcher.
     """
     if request.purpose is Purpose.CHECK or request.settings.is_given(PYTHON):
         return tuple(hosts)

@@ -1,11 +1,11 @@
-"""What connects a launch to its hosts: interfaces that each backend implements in its own way.
+"""Defines what connects a launch to its hosts. Each backend implements these interfaces in its own way.
 
-`Connections` reach hosts, and start agents and programs there. An `AgentLink` carries the messages of one
-agent. A `Fleet` has the links to all hosts of a job. Two helpers for all backends are below.
+`Connections` reach hosts, and start agents and programs on them. An `AgentLink` carries the messages of one
+agent. A `Fleet` contains the links to all hosts of a job. At the end are helpers for all backends.
 
-Starting, connecting to and killing an agent are three methods. By default each runs a program on the host. A
-container, a step of Slurm and a pod override those that differ: there the first program becomes the agent,
-and the end of the container is the end of the agent.
+Starting an agent, connecting to it and killing it are three methods. By default each runs a program on the
+host. A container, a step of Slurm and a pod override what differs: there the first program becomes the agent,
+and the container ends with its agent.
 """
 
 from __future__ import annotations
@@ -29,133 +29,149 @@ from launcher.job import Host, Placement
 from launcher.messages import say
 from launcher.threads import new_pool, start
 
-if TYPE_CHECKING:  # a launch on this machine starts no remote program
+if TYPE_CHECKING:  # A launch on this machine starts no remote program.
     from launcher.backends.programs import RemoteProgram
 
 _T = TypeVar("_T")
-#: Programs on a host: one that starts an agent, one that connects to it, and one that kills it.
+#: The function that starts an agent on its host.
 START_ENTRY = "launcher.agent.main:start"
+#: The function that connects to a running agent on its host.
 CONNECT_ENTRY = "launcher.agent.main:connect"
+#: The function that kills an agent on its host.
 KILL_ENTRY = "launcher.agent.sweep:kill"
-#: Seconds until a line names the slow hosts; each further line comes after twice as long.
+#: After this time a line names the slow hosts. The pause before each further line is twice as long.
 _FIRST_NOTICE_SECONDS = 2.0
-#: Seconds for threads to start the work that they then wait for.
+#: The time that threads get to start their work before this thread is busy, too.
 _THREAD_START_SECONDS = 0.03
 
 
 class AgentLink(Protocol):
     """Messages to and from the agent of one host. Only `wait` and `kill` block."""
 
-    #: Whether its events are dated by this machine's clock.
+    #: Whether the times in the agent's events come from the clock of this machine.
     same_clock: bool
-    #: Whether the agent stays for remote commands after the job, until `shut_down`.
+    #: Whether the agent stays after the job, to run our programs, until `shut_down`.
     stays: bool
-    #: The tasks of its host: its messages may name no other.
+    #: The tasks of its host. A message of the agent that names another task is a protocol error.
     tasks: set[str]
-    #: After the end of the agent: whether it ended with all others, see `AllocationEndedError`; see
-    #: `HostPreemptedError`.
+    #: Whether the agent was lost because the whole allocation has ended, see `AllocationEndedError`.
     all_gone: bool
+    #: Whether the agent was lost because its host was preempted, see `HostPreemptedError`.
     preempted: bool
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection is broken, or may be: nothing has come for seconds."""
+        """Whether the connection is broken, or may be, because nothing has come for seconds."""
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        """Let the loop drive the link: it calls ``ready`` when `receive` has something, until `unwatch`."""
+        """Let the loop drive the link until `unwatch`.
+
+        Args:
+            loop: The loop of the launch.
+            ready: The loop calls it when `receive` would return something.
+        """
 
     def unwatch(self) -> None:
-        """Let the loop no longer call ``ready``."""
+        """Let the loop no longer call the ``ready`` of `watch`."""
 
     def receive(self) -> Sequence[Message] | None:
-        """The messages that have come; ``None`` at the end of the agent.
+        """Return the messages that have arrived.
+
+        Returns:
+            The messages, perhaps none. None if the agent has ended.
 
         Raises:
-            ProtocolError: the host sent what it may not send.
+            ProtocolError: The agent sent something that it may not send.
         """
 
     def send(self, command: AgentCommand) -> None:
-        """Queue a command; it is written as soon as the connection takes it."""
+        """Queue a command for the agent. It is written as soon as the connection accepts it."""
 
     def wait(self, seconds: float) -> str | None:
-        """After the end of the agent, or a `shut_down`: wait until no process of it is left.
+        """Wait, after the end of the agent or after `shut_down`, until no process of the agent is left.
 
         Returns:
-            How it ended, for the user, empty if all is well; ``None`` if it did not end in time.
+            How the agent ended, for messages. Empty if it ended as it should. None if it did not end in time.
         """
 
     def kill(self, seconds: float) -> str | None:
-        """Kill the agent, which did not end in time, and every process it started; then as `wait`."""
+        """Kill an agent that did not end in time, with every process that it started.
+
+        Returns:
+            The same as `wait`.
+        """
 
     def shut_down(self) -> None:
-        """Make the agent end all tasks, then itself. Messages that it sends until then may be lost."""
+        """Ask the agent to end all tasks, and then itself. Messages that it sends meanwhile may be lost."""
 
     def close(self) -> None:
-        """Close the file descriptors."""
+        """Close the file descriptors of the link."""
 
 
 class ProgramRunner(Protocol):
-    """Runs programs of ours on hosts."""
+    """Runs our own programs on hosts."""
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program on a host. Blocks for a bounded time; any thread may call it.
+        """Start a program on a host. This blocks for a limited time, and any thread may call it.
 
         Args:
-            host: its name.
-            entry: ``module:function`` of the code that is sent; called there with ``arguments``.
-            arguments: anything JSON can express; never on a command line.
+            host: The name of the host.
+            entry: ``module:function``. The module is sent to the host, and the function is called there.
+            arguments: The argument of the function: anything that JSON can express. It is never on a command
+                line, where other users could read it.
 
         Raises:
-            TransportError: there is no connection to the host.
+            TransportError: There is no connection to the host.
         """
 
 
 class AgentArguments(Record):
-    """What an agent is started with. A program that connects to the agent gets the same."""
+    """The arguments with which an agent is started. A program that connects to it later gets the same."""
 
     host: str
-    #: Identifies the agent on its host, see `launcher.agent.processes.new_agent_id`.
+    #: The number that identifies the agent on its host, see `launcher.agent.processes.new_agent_id`.
     agent_id: int
-    #: A secret by which the agent recognizes its launcher.
+    #: The secret by which the agent recognizes its launcher.
     token: str
-    #: Seconds that the tasks outlive a lost connection.
+    #: The seconds for which the tasks live on after the connection is lost.
     lease: float
-    #: The run whose files are brought to the host. Empty: none are.
+    #: The name of the run whose files are copied to the host. Empty if none are.
     run_name: str = ""
 
     @classmethod
     def new(cls, host: str, lease: float = 60.0, run_name: str = "") -> AgentArguments:
-        """Return the arguments of an agent that is to be started on a host."""
+        """Return the arguments of an agent that is about to be started on a host."""
         agent_id, token = new_agent_id(), os.urandom(16).hex()
         return cls(host, agent_id=agent_id, token=token, lease=lease, run_name=run_name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the arguments of `launcher.agent.main.start` and ``connect``."""
+        """Return the JSON object that `launcher.agent.main.start` and ``connect`` accept."""
         fields = {"host": self.host, "agent": self.agent_id, "token": self.token, "lease": self.lease}
         return {**fields, **({"job": self.run_name} if self.run_name else {})}
 
 
 class Connections:
-    """Live connections to hosts. A connection may break; `reconnect` makes a new one.
+    """Live connections to hosts. A connection may break, and then `reconnect` makes a new one.
 
-    A backend overrides `run` and, if the agent is no daemon that any program on the host can start, the
-    three methods about agents.
+    A backend overrides `run`. It also overrides the three methods about agents, unless its agents are daemons
+    that any program on the host can start.
     """
 
-    #: Host -> why it could not be connected to.
+    #: The reason why a host could not be connected to, by the name of the host.
     failed: Mapping[str, str] = {}
-    #: Forwards ports through the connections. None: they forward no ports.
+    #: What forwards ports through the connections. None if they forward no ports.
     forwarding: Forwarding | None = None
-    #: Host -> the seconds that its present connection took to make. A host is left out if each program on it
+    #: The seconds that it took to make the present connection, by host. It lacks hosts for which each program
     #: makes a connection of its own.
     login_seconds: Mapping[str, float] = {}
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`."""
         raise NotImplementedError
 
     def reconnect(self, host: str) -> None:
-        """Connect to a host again: later programs use the new connection. Blocks for a bounded time.
+        """Connect to a host again, so that later programs use the new connection.
+
+        This blocks for a limited time.
 
         Raises:
             HostGoneError: The host can never be reached again.
@@ -163,118 +179,130 @@ class Connections:
         """
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """Start the agent of a host. The bytes of the program are those of the agent."""
+        """Start the agent of a host.
+
+        The returned program becomes the agent, and its bytes are the agent's messages.
+        """
         return self.run(host, START_ENTRY, arguments.as_json())
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """Connect to the agent of a host again, which has answered before."""
+        """Connect to the agent of a host once more, after an earlier connection to it was lost."""
         return self.run(host, CONNECT_ENTRY, arguments.as_json())
 
     def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
-        """Kill an agent and all that it has started. The program exits with 0 if nothing of it is left."""
+        """Kill an agent and all that it has started.
+
+        The returned program exits with 0 if nothing of it is left.
+        """
         return self.run(host, KILL_ENTRY, {"agent": agent_id})
 
 
 class Forwarding(Protocol):
-    """Ports that lead through the connections to hosts."""
+    """Forwards ports through the connections to hosts."""
 
     def relay(self, path: str) -> Mapping[str, int]:
-        """Forward a port on the loopback address of each host to a unix socket here.
+        """Forward a port on the loopback address of each host to a Unix socket of this machine.
 
         Args:
-            path: of the socket.
+            path: The path of the socket.
 
         Returns:
-            The ports, by host; without the hosts that have none, which a line for the user names.
+            The port on each host, by the name of the host. It lacks hosts that offer no port: the user is
+            told about them.
         """
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
-        """A port of this machine's loopback address that leads to a port of the host's loopback address.
+        """Return a port on the loopback address of this machine that leads to such a port of a host.
 
-        A later call makes the same port lead to another host. Does not block.
+        A later call makes the same port lead to another host. This does not block.
 
         Args:
-            host: its name.
-            port: there.
-            preferred: ports of this machine to try first.
+            host: The name of the host.
+            port: The port on the host.
+            preferred: The ports of this machine to try first.
 
         Raises:
-            TransportError: this machine has no port.
+            TransportError: This machine has no free port.
         """
 
 
 class Fleet(Protocol):
-    """The hosts of a running job, as a context: when it is left, no agent or task is left on them.
+    """The hosts of a running job, as a context: when it is left, no agent and no task is left on them.
 
-    A launch uses it in this order: entering it connects to all hosts. `run` copies files. `running` makes
-    the hosts ready for tasks. `link_to` returns the link to the agent of each. When a host is lost, `recover`
-    makes it usable again.
+    A launch uses it in this order: entering it connects to all hosts. `run` copies files. `running` makes the
+    hosts ready for tasks. `link_to` returns the link to the agent of each host. When a host is lost,
+    `recover` makes it usable again.
     """
 
-    #: The ids of the agents on this machine, see `launcher.agent.processes`.
+    #: The ids of the agents that run on this machine, see `launcher.agent.processes`.
     local_agents: Sequence[int]
-    #: Whether other machines are among the hosts.
+    #: Whether at least one of the hosts is another machine.
     has_remote_hosts: bool
 
     @property
     def forwarding(self) -> Forwarding | None:
-        """Forwards ports of other machines. None: nothing does."""
+        """What forwards ports of the hosts. None if nothing does."""
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
-        """How long after the loss of a host a task of it may still be alive, in seconds.
+        """How long after the loss of a host a task of it may still be alive.
 
         The supervisor starts the task elsewhere only after this time, because two attempts must never run at
-        once. 0 if `recover` itself stops the tasks. None if tasks of a lost host cannot start again.
+        once. It is 0 if `recover` itself stops the tasks, and None if tasks of a lost host cannot start
+        again.
         """
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`."""
+        """Start one of our own programs on a host, as `ProgramRunner.run` does."""
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """Return a context during which tasks can run, with their placement as the hosts need it.
+        """Return a context in which tasks can run, whose value is the placement as the hosts need it.
 
         Raises:
-            TransportError: On entering: a host cannot be used.
+            TransportError: On entering, if a host cannot be used.
         """
 
     def link_to(self, host: Host) -> AgentLink:
-        """Return the link to the agent of a host: after `recover`, that to a new agent.
+        """Return the link to the agent of a host. After `recover` this is the link to a new agent.
 
         Raises:
-            TransportError: There is none.
+            TransportError: The host has no agent.
         """
 
     def recover(self, host: str) -> None:
-        """Make a host usable again whose agent is lost. Blocks; any thread may call it.
+        """Make a host usable again whose agent is lost. This blocks, and any thread may call it.
 
         Raises:
-            TransportError: It cannot be used now.
+            TransportError: The host cannot be used now.
         """
 
     def leftovers(self) -> Sequence[str]:
-        """Return lines about containers or files that stay after the job, at the user's request."""
+        """Return a line for each container or file that stays after the job at the user's request."""
 
 
 def with_tilde(path: str) -> str:
-    """A path of this machine, with ``~`` for the user's home: ``~/results``."""
+    """Return a path of this machine with ``~`` in place of the user's home, as in ``~/results``."""
     home = os.path.expanduser("~").rstrip("/")
     return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
 
 def lease_there(lease: float) -> float:
-    """The host's own lease, seconds: shorter than ours, so that its tasks have ended when ours is over."""
+    """Return the lease that an agent gets, in seconds.
+
+    It is shorter than the lease of the launcher, so that the tasks have ended when the launcher gives the
+    host up.
+    """
     return max(lease - 2.0, lease * 0.7)
 
 
 def seconds_until_tasks_ended(lease: float) -> float:
-    """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
+    """Return how long after the loss of a host a task of it may still be alive, whatever its agent does.
 
-    When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
-    Then the agent's own lease begins. At its end the agent has `END_TIMEOUT_SECONDS` seconds to end the
-    tasks; the watchdog of an agent that is late by `MISSED_DEADLINE_SECONDS` has killed the agent and its
-    tasks. These times are of the clock of the host: a host that was suspended meanwhile (a virtual machine)
-    is late by that time.
+    A network may fail in one direction only, so the agent may have heard from the launcher just before the
+    launcher gave the host up. Then the agent's lease begins at that moment. After the lease the agent has
+    `END_TIMEOUT_SECONDS` to end the tasks. If it is late by `MISSED_DEADLINE_SECONDS`, its watchdog kills the
+    agent and the tasks. All this is measured by the clock of the host, so a host that was suspended (a
+    virtual machine) is late by the time of its suspension.
     """
     return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 
@@ -289,7 +317,7 @@ def by_reason(reasons: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def slow(text: str) -> Iterator[None]:
-    """A context that tells the user this if its body takes more than two seconds."""
+    """Return a context that tells the user ``text`` if its body runs for more than two seconds."""
     timer = threading.Timer(_FIRST_NOTICE_SECONDS, say, [text])
     timer.daemon = True
     try:
@@ -312,19 +340,20 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
     *,
     quiet: bool = False,
 ) -> tuple[dict[str, _T], dict[str, str]]:
-    """Call a function for all hosts at once, in threads.
+    """Call a function for each host at once, in threads, and tell the user which hosts are slow.
 
     Args:
-        hosts: their names.
-        function: gets the name of a host; limits its time itself.
-        step: what they do, or a function that returns this: the user is told it while some take long.
-        fanout: how many hosts at once; 0: all.
-        loop: The loop that runs meanwhile. None: no loop has to run, or another thread runs it.
-        meanwhile: called once, in this thread, when the calls have begun.
-        quiet: the user is told nothing.
+        hosts: The names of the hosts.
+        function: It is called with the name of a host, and must limit its own time.
+        step: What the hosts do, for the lines about slow hosts, or a function that returns this.
+        fanout: How many hosts are served at once. 0 means all.
+        loop: The loop that runs meanwhile. None if no loop must run, or another thread runs it.
+        meanwhile: It is called once, in this thread, as soon as the calls have begun.
+        quiet: Whether the user is told nothing.
 
     Returns:
-        The result for each host; and for each host where it raised a `TransportError`, the reason.
+        The result for each host, and the reason for each host for which the function raised a
+        `TransportError`.
     """
     names = list(hosts)
     pool = new_pool(fanout or len(names) or 1, "host")
@@ -333,7 +362,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         if not pool.can_work():
             return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
-            # Otherwise the work of this thread would keep the others from beginning.
+            # Otherwise this thread would hold the interpreter while the others wait to begin.
             pool.wait(futures.values(), _THREAD_START_SECONDS)
             meanwhile()
         seconds, waited = _FIRST_NOTICE_SECONDS, 0.0

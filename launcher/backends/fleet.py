@@ -1,4 +1,8 @@
-"""The machines of a launch, this one and others, and the links to their agents."""
+"""The hosts of a launch, this machine and others, and the links to the agents on them.
+
+A launch over SSH or Slurm runs its job through `AgentFleet`; ``launch check`` and copies of files before the
+job use `HostPrograms`. Agents of this machine are forked before anything starts a thread.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +30,33 @@ from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.messages import say
 
-if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote programs
+if TYPE_CHECKING:  # A launch on this machine needs neither links that reconnect nor remote programs.
     from launcher.backends.backend import Allocation
     from launcher.backends.link import ReconnectingLink
     from launcher.backends.programs import RemoteProgram
 
-#: File descriptors that a host may take here, and how many more if its tasks can connect to us.
+#: The file descriptors that each remote host may need in this process.
 _DESCRIPTORS_PER_HOST = 16
+#: The further descriptors of a host whose tasks can connect to this machine.
 _RELAY_DESCRIPTORS_PER_HOST = 64
-#: Those that are not for a host or a log.
+#: The descriptors that serve neither a host nor a log.
 _OTHER_DESCRIPTORS = 256
-#: A folder with an entry for each GPU.
+#: The folder in which the driver has an entry for each GPU.
 _NVIDIA_DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
-#: Seconds without a word to the user.
+#: The user is told about nvidia-smi only if it takes longer than this.
 _SILENT_SECONDS = 2.0
-#: Seconds for agents that are not needed, or no longer needed, to end.
+#: The time for agents to end that are not needed, or no longer needed.
 _LAST_WAIT_SECONDS = 10.0
 
 
 def this_machine(environ: Mapping[str, str]) -> Host:
-    """This machine as a host without a limit of slots, with its GPUs.
+    """Return this machine as a host with its GPUs and without a limit of slots.
 
-    Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
-    Without that variable they are those of the driver, or those that ``nvidia-smi`` lists.
+    The GPUs are those of ``CUDA_VISIBLE_DEVICES``. As in CUDA, an id below 0 hides itself and all ids after
+    it. Without that variable they are the GPUs of the driver, or those that ``nvidia-smi`` lists.
 
     Args:
-        environ: of the launcher.
+        environ: The environment of the launcher.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus: tuple[str, ...] | None = None
@@ -60,13 +65,14 @@ def this_machine(environ: Mapping[str, str]) -> Host:
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
     elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
         gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_NVIDIA_DRIVER_FOLDER)))
-    if visible is None and not gpus and is_command(NVIDIA_SMI[0]):  # the driver of WSL has no such folder
+    # The driver of WSL has no such folder.
+    if visible is None and not gpus and is_command(NVIDIA_SMI[0]):
         gpus = _listed_gpus() or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
 def _listed_gpus() -> tuple[str, ...]:
-    """The numbers of the GPUs that ``nvidia-smi`` lists; empty even if it fails, or takes too long."""
+    """Return the numbers of the GPUs that ``nvidia-smi`` lists, or none if it fails or is too slow."""
     import subprocess  # noqa: PLC0415 - only without a known driver
 
     command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
@@ -79,7 +85,8 @@ def _listed_gpus() -> tuple[str, ...]:
             output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)[0]
         finally:
             process.kill()
-            process.wait(_SILENT_SECONDS)  # limited: a driver that hangs keeps it in the kernel
+            # This wait is limited because a driver that hangs keeps the process in the kernel.
+            process.wait(_SILENT_SECONDS)
         if process.returncode == 0:
             return read_gpus(output)
     say("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
@@ -87,23 +94,23 @@ def _listed_gpus() -> tuple[str, ...]:
 
 
 class HostPrograms:
-    """Runs programs of ours on hosts without agents: here in a child process, elsewhere over a connection.
+    """Runs our own programs on hosts without agents: on this machine as children, elsewhere over connections.
 
-    It is a context: entering it connects to the other machines among the hosts.
+    It is a context. Entering it connects to those hosts that are other machines.
 
     Args:
-        allocation: Connects to the hosts.
+        allocation: The allocation, which makes the connections.
         hosts: Some of its hosts.
     """
 
     def __init__(self, allocation: Allocation, hosts: Iterable[Host]) -> None:
         self._allocation = allocation
-        #: The names of hosts that are this machine.
+        #: The names of the hosts that are this machine.
         self.local = allocation.local
         self.remote = [host for host in hosts if host.name not in self.local]
         #: The connections to other machines.
         self.connections = Connections()
-        #: Host -> why it cannot be reached.
+        #: The reason why a host cannot be reached, by the name of the host.
         self.failed: dict[str, str] = {}
         self._stack = ExitStack()
 
@@ -117,7 +124,6 @@ class HostPrograms:
         self._stack.__exit__(*details)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `launcher.backends.connections.ProgramRunner.run`."""
         if host in self.local:
             from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
 
@@ -127,7 +133,11 @@ class HostPrograms:
         return self.connections.run(host, entry, arguments)
 
     def reconnect(self, host: str) -> None:
-        """See `launcher.backends.connections.Connections.reconnect`."""
+        """Connect to a host again.
+
+        Raises:
+            TransportError: The host is this machine, or it cannot be reached.
+        """
         if host in self.local:
             raise TransportError(f"{host}: there is no connection to it")
         self.connections.reconnect(host)
@@ -135,16 +145,16 @@ class HostPrograms:
 
 
 class AgentFleet:
-    """An agent on each host; see `launcher.backends.connections.Fleet`.
+    """A `launcher.backends.connections.Fleet` with one agent on each host.
 
-    The agents of this machine are forks of launch, the others are reached over connections.
+    The agents of this machine are forks of launch. The others are reached over connections.
 
     Args:
-        allocation: Connects to the hosts.
+        allocation: The allocation, which makes the connections.
         placement: The tasks, each with its host, and the hosts that stand by.
-        loop: Drives the links to the agents.
-        runs_tasks: Whether the agents run tasks. Otherwise they run programs of ours only, and there is none
-            on this machine.
+        loop: The loop that drives the links to the agents.
+        runs_tasks: Whether the agents run tasks. Otherwise they only run our own programs, and this machine
+            gets no agent.
     """
 
     def __init__(
@@ -155,7 +165,7 @@ class AgentFleet:
         self._lease = allocation.request.settings[LEASE]
         used = {host.name for host in placement.agent_hosts()}
         hosts = [host for host in allocation.hosts if host.name in used]
-        #: Runs programs without the agents.
+        #: What runs our programs without the agents.
         self.programs = HostPrograms(allocation, hosts)
         self._local = [host for host in hosts if host.name in allocation.local]
         self.has_remote_hosts = bool(self.programs.remote)
@@ -167,31 +177,34 @@ class AgentFleet:
     def __enter__(self) -> AgentFleet:
         with ExitStack() as stack:
             stack.callback(self._close_links)
-            # Forked first: a process with threads, as connections need them, cannot be forked.
+            # The forks come first, because connections need threads, and a process with threads cannot be
+            # forked.
             for host in self._local if self._runs_tasks else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
                     self.local_agents = (*self.local_agents, link.agent_id)
                 except TransportError as error:
                     self._links[host.name] = error
-            allow_descriptors(len(self._placement.tasks))  # their logs
+            allow_descriptors(len(self._placement.tasks))  # Each task has a log.
             if self.has_remote_hosts:
                 self._connect(stack)
             self._stack = stack.pop_all()
         return self
 
     def _connect(self, stack: ExitStack) -> None:
+        """Connect to the hosts that are other machines, and open a link to an agent on each."""
         has_relay = self._request.settings[RELAY] is not None
         each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if has_relay else 0)
         allow_descriptors(len(self.programs.remote) * each)
         stack.enter_context(self.programs)
         self._leave_out(self.programs.failed)
-        stack.callback(self._close_links)  # before the connections
+        stack.callback(self._close_links)  # The links must close before the connections do.
         for host in self.programs.remote:
             if host.name not in self.programs.failed:
                 self._open_link(host.name)
 
     def _open_link(self, host: str) -> None:
+        """Open the link to a new agent of a host, which starts in the background."""
         from launcher.backends.link import ReconnectingLink  # noqa: PLC0415 - not for tasks on this machine
 
         request = self._request
@@ -206,10 +219,10 @@ class AgentFleet:
         )
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
-        """Go on without hosts that cannot be reached, if no task runs there.
+        """Go on without hosts that cannot be reached, if no task runs on them.
 
         Raises:
-            HostsError: Tasks run there.
+            HostsError: Tasks should run on one of them.
         """
         faults = {host: f"{host}: {why}" for host, why in failed.items()}
         if failed.keys() - {host.name for host in self._placement.standby}:
@@ -220,7 +233,7 @@ class AgentFleet:
         self._stack.__exit__(*details)
 
     def _close_links(self) -> None:
-        """End the agents whose links the job has not used, and those that run on after the job."""
+        """End the agents that the job did not use, and those that stay after the job."""
         links = [link for link in list(self._links.values()) if not isinstance(link, TransportError)]
         self._links.clear()
         for link in links:
@@ -232,20 +245,22 @@ class AgentFleet:
 
     @property
     def forwarding(self) -> Forwarding | None:
-        """See `Fleet.forwarding`."""
         return self.programs.connections.forwarding
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
-        """See `Fleet.seconds_until_tasks_ended`."""
         return 0.0 if self._allocation.replaces_hosts else seconds_until_tasks_ended(self._lease)
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """See `Fleet.running`: the agents run already."""
+        """Return a context that does nothing, because the agents run already."""
         return nullcontext(placement)
 
     def link_to(self, host: Host) -> AgentLink:
-        """See `Fleet.link_to`."""
+        """Return the link to the agent of a host, and open a new one after `recover`.
+
+        A link whose agent ends with the job now belongs to the caller. Of an agent that stays for later
+        programs, this object keeps the link.
+        """
         if host.name not in self._links:
             self._open_link(host.name)
         link = self._links[host.name]
@@ -256,7 +271,7 @@ class AgentFleet:
         return link
 
     def recover(self, host: str) -> None:
-        """See `Fleet.recover`."""
+        """Make a lost host usable again: replace it, or connect to it again and kill its last agent."""
         if self._allocation.replaces_hosts:
             self._allocation.replace_host(host)
         else:
@@ -268,7 +283,10 @@ class AgentFleet:
         self._reconnecting.pop(host, None)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `Fleet.run`: over the link to the host's agent, which survives broken connections."""
+        """Start a program on a host, over the link to its agent if there is one.
+
+        Such a program survives a broken connection.
+        """
         link = self._links.get(host)
         if isinstance(link, TransportError):
             raise link
@@ -278,12 +296,11 @@ class AgentFleet:
         return self.programs.run(host, entry, arguments)
 
     def leftovers(self) -> Sequence[str]:
-        """See `Fleet.leftovers`."""
         return ()
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the soft limit of open files, if it is too low for this number and for other files."""
+    """Raise the soft limit of open files if it is too low for ``count`` descriptors beside the usual ones."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,8 +1,8 @@
-"""This machine: the agent is a fork of the launcher, at the other end of a pair of pipes.
+"""The agent of this machine: a fork of the launcher, at the other end of a pair of pipes.
 
-A fork has most of what it needs imported already: the agent is up in 10 ms. That is for a process with a
-single thread (a fork takes no other along) and little memory, as ``launch`` is; the Python API, whose program
-is neither, starts ``launch`` as a process of its own.
+A fork has already imported most of what an agent needs, so the agent runs after 10 ms. Only a process with a
+single thread and little memory can fork like this, because a fork takes no other thread along. ``launch`` is
+such a process. The Python API is not, so it starts ``launch`` as a process of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket  # noqa: F401 - launcher and agent need it: imported once
+import socket  # noqa: F401 - launcher and agent need it, and the fork finds it imported
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,11 +28,12 @@ _STDERR_LIMIT_BYTES = 64 * 1024
 
 
 class PipeLink:
-    """The launcher's end of the pipes to an agent; see `launcher.backends.connections.AgentLink`.
+    """The launcher's end of two pipes to an agent; a `launcher.backends.connections.AgentLink`.
 
     Args:
-        host: name of the agent's host.
-        reading, writing: our ends.
+        host: The name of the agent's host.
+        reading: The descriptor from which messages of the agent are read.
+        writing: The descriptor to which commands are written.
     """
 
     same_clock = True
@@ -44,26 +45,28 @@ class PipeLink:
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks, only=PIPED_RECORDS))
         self._reading, self._input = reading, writing
         self._loop: EventLoop | None = None
-        #: Why the agent ended, if it sent the reason.
+        #: The reason that the agent sent for its end. Empty if it sent none.
         self._refusal = ""
         for fd in (reading, writing):
             os.set_blocking(fd, False)
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        """See `AgentLink.watch`."""
+        """Let the loop call ``ready`` when messages arrive, and write what waits to be sent."""
         self._loop = loop
         loop.watch(self._reading, ready)
         self._flush()
 
     def unwatch(self) -> None:
-        """See `AgentLink.unwatch`."""
         if self._loop is not None:
             self._loop.watch(self._reading)
             self._loop.watch(self._input)
             self._loop = None
 
     def receive(self) -> Sequence[Message] | None:
-        """See `AgentLink.receive`."""
+        """Return the messages that have arrived, or None at the end of the pipe.
+
+        A refusal of the agent is no such message: it is kept, and `wait` reports it.
+        """
         try:
             data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
@@ -79,24 +82,23 @@ class PipeLink:
         return messages
 
     def send(self, command: AgentCommand) -> None:
-        """See `AgentLink.send`."""
         self._channel.send(command)
         self._flush()
 
     def _flush(self) -> None:
-        """Write as much as the pipe takes now."""
+        """Write as much as the pipe accepts now, and let the loop write the rest."""
         if self._input < 0:
             return
         try:
             full = not self._channel.write(self._input, 0.0)
-        except OSError:  # the agent has ended: reading reports it
+        except OSError:  # The agent has ended, which the next read reports.
             self.shut_down()
             return
         if self._loop is not None:
             self._loop.watch(self._input, write=self._flush if full else None)
 
     def shut_down(self) -> None:
-        """See `AgentLink.shut_down`."""
+        """Close the pipe of commands. The agent ends its tasks, and then itself, at the end of this pipe."""
         if self._input >= 0:
             if self._loop is not None:
                 self._loop.watch(self._input)
@@ -105,13 +107,15 @@ class PipeLink:
 
 
 class ForkedAgentLink(PipeLink):
-    """The same, to an agent that is a child of this process.
+    """A link to an agent that is a child of this process, under a watchdog.
 
     Args:
-        host: name of the agent's host.
-        pid: the watchdog.
-        agent_id: of the agent, for process tags.
-        reading, writing, stderr: our ends of its stdout, stdin and stderr.
+        host: The name of the agent's host.
+        pid: The process id of the watchdog, which leads the process group of the agent.
+        agent_id: The id of the agent, by which its processes are tagged.
+        reading: Our end of the agent's stdout.
+        writing: Our end of the agent's stdin.
+        stderr: Our end of the stderr that agent and watchdog share.
     """
 
     def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
@@ -124,14 +128,18 @@ class ForkedAgentLink(PipeLink):
         self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
-        """See `AgentLink.wait`; kills what is left if agent and watchdog were both killed."""
+        """Wait until watchdog and agent are gone, and kill their tasks if both were killed.
+
+        Returns:
+            How the agent ended, for messages. Empty if it ended as it should. None if it did not end in time.
+        """
         deadline = time.monotonic() + seconds
         while not self._is_over():
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # Only watchdog and agent hold the other end of this pipe: its end wakes us. What remains then is
-            # the moment until the kernel has made a zombie of the watchdog.
+            # Only watchdog and agent hold the other end of the stderr pipe, so its end wakes this thread.
+            # After that only a moment passes until the kernel has made a zombie of the watchdog.
             if self._stderr < 0:
                 time.sleep(min(left, 0.0002))
                 continue
@@ -144,6 +152,7 @@ class ForkedAgentLink(PipeLink):
         return self._describe(self._status or 0)
 
     def _describe(self, status: int) -> str:
+        """Return how an agent ended, from the exit status of its watchdog and what both printed."""
         printed = self._printed.decode("utf-8", "replace").strip()
         if status == 0 and not printed:
             return ""
@@ -155,16 +164,19 @@ class ForkedAgentLink(PipeLink):
         return f"the agent exited: {last}" if last else "the agent was killed"
 
     def kill(self, seconds: float) -> str | None:
-        """See `AgentLink.kill`; watchdog and agent are one process group, and tasks carry the tag."""
+        """Kill watchdog and agent, which are one process group, then the tasks, which carry its tag."""
         if not self._is_over():
             try:
                 os.killpg(self.pid, signal.SIGKILL)
-            except OSError:  # it ended in this moment
+            except OSError:  # It has just ended.
                 pass
         return self.wait(seconds)
 
     def _is_over(self) -> bool:
-        """Whether both watchdog (our child) and agent (not ours to reap) are gone: both hold this stderr."""
+        """Return whether watchdog and agent are gone, and collect what they printed.
+
+        The agent is not our child, so its end shows only as the end of the stderr pipe, which both hold.
+        """
         while self._stderr >= 0:
             try:
                 data = os.read(self._stderr, _STDERR_LIMIT_BYTES)
@@ -180,7 +192,6 @@ class ForkedAgentLink(PipeLink):
         return self._status is not None
 
     def close(self) -> None:
-        """See `AgentLink.close`."""
         self.shut_down()
         for fd in (self._reading, self._stderr):
             if fd >= 0:
@@ -192,10 +203,10 @@ def fork_agent(host: str) -> ForkedAgentLink:
     """Start the agent of this machine as a fork of this process.
 
     Args:
-        host: its name.
+        host: The name of this machine among the hosts.
 
     Raises:
-        TransportError: that is not possible.
+        TransportError: This process has threads, or no process or descriptor is left.
     """
     agent_id = processes.new_agent_id()
     fds: list[int] = []

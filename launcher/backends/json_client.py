@@ -1,4 +1,7 @@
-"""Requests to a program of ours on a host, and its answers: JSON, a line each."""
+"""Asks a program of ours on a host questions: requests and answers are JSON, one line each.
+
+``launch check``, ``launch prepare`` and the steps of Slurm use it.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,36 @@ from launcher.common.validation import FieldReader
 from launcher.event_loop import await_readable
 
 _T = TypeVar("_T")
-#: Seconds until the next attempt to send, and until the next look at whether to go on.
+#: The pause between two attempts to send.
 _SEND_PAUSE_SECONDS = 0.05
+#: How often a client that waits for an answer calls its ``check``.
 _POLL_SECONDS = 0.25
-#: Bytes of a read, and of the longest answer.
 _READ_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 20
 
 
 class JsonClient:
-    """A program that answers to requests. One thread uses it at a time.
+    """A client of a program that answers requests. One thread uses it at a time.
 
     Args:
-        program: on the host.
-        check: called while it waits; raises TransportError to end that.
+        program: The program on the host.
+        check: It is called again and again while the client waits. It raises a `TransportError` to end the
+            wait.
     """
 
     def __init__(self, program: RemoteProgram, check: Callable[[], object] = lambda: None) -> None:
         self._program, self._check, self._received = program, check, b""
 
     def ask(self, request: object, seconds: float, record: type[_T]) -> _T:
-        """Send a request and wait for its answer, a record.
+        """Send a request, and wait for its answer.
+
+        Args:
+            request: Anything that JSON can express.
+            seconds: The time limit for sending, and again for the answer.
+            record: The class of the answer.
 
         Raises:
-            TransportError: no answer in time, or a wrong one.
+            TransportError: No answer comes in time, or a wrong one.
         """
         self.send(request, seconds)
         return read(record, self.receive(seconds))
@@ -46,17 +55,17 @@ class JsonClient:
         """Send a request.
 
         Raises:
-            TransportError: the host does not take it in time.
+            TransportError: The host does not accept it in time.
         """
         view, until = memoryview(json.dumps(request).encode("ascii") + b"\n"), time.monotonic() + seconds
         while view := view[self._program.send(view) :]:
             self._listen(until, _SEND_PAUSE_SECONDS)
 
     def receive(self, seconds: float) -> Any:
-        """The next answer.
+        """Return the next answer.
 
         Raises:
-            TransportError: none comes in time, it is not JSON, or the program has ended.
+            TransportError: No answer comes in time, it is not JSON, or the program has ended.
         """
         until = time.monotonic() + seconds
         while b"\n" not in self._received:
@@ -68,7 +77,11 @@ class JsonClient:
             raise _wrong(error, line) from error
 
     def _listen(self, until: float, seconds: float) -> None:
-        """Receive what comes within so many seconds."""
+        """Receive what arrives within the next ``seconds``.
+
+        Raises:
+            TransportError: The program has ended, or it is later than ``until`` (monotonic).
+        """
         self._check()
         data = self._program.recv(_READ_BYTES)
         if data and len(self._received) < _MAX_ANSWER_BYTES:
@@ -85,10 +98,10 @@ class JsonClient:
 
 
 def read(record: type[_T], given: object) -> _T:
-    """A record of an answer.
+    """Return a record made of the fields of an answer.
 
     Raises:
-        TransportError: it has other fields.
+        TransportError: The answer lacks a field, or contains a wrong one.
     """
     try:
         return record(*FieldReader().read(record, given))

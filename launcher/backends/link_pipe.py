@@ -1,4 +1,8 @@
-"""The pipe to a program of ours on a host whose bytes go over the link to the host's agent."""
+"""The pipe to a program of ours on a host, whose bytes travel over the link to the host's agent.
+
+`launcher.backends.link.ReconnectingLink.run` makes one for each program that an agent runs as its child. The
+loop's thread must never wait in it, because that thread moves the bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from launcher.common.text import last_line
 
 
 class LinkPipe:
-    """See `launcher.backends.programs.Pipe`; `wait` is not for the loop's thread.
+    """A `launcher.backends.programs.Pipe` to a child of an agent, over the link to that agent.
 
     Args:
         number: The number of the program at its agent.
-        lock: That of the link, which holds it when it calls `handle_message` and `lost`.
+        lock: The lock of the link, which holds it when it calls `handle_message` and `lost`.
         send: Sends a message over the link.
-        on_close: Called when the pipe is closed, with its number.
+        on_close: It is called with the number of the program when the pipe is closed.
     """
 
     def __init__(
@@ -41,7 +45,11 @@ class LinkPipe:
         self._ended = threading.Event()
 
     def handle_message(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """React to a message of the agent about this program."""
+        """React to a message of the agent about this program.
+
+        Raises:
+            ProtocolError: The agent sent, or acknowledged, more bytes than it may.
+        """
         if isinstance(message, CommandCredit):
             self._credit += message.size
         elif isinstance(message, CommandData):
@@ -55,17 +63,21 @@ class LinkPipe:
         os.eventfd_write(self._wake, 1)
 
     def lost(self, why: str) -> None:
-        """React to the end of the link: no message follows."""
+        """React to the end of the link: no further message will come."""
         self._why_lost = self._why_lost or why
         self._ended.set()
         os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
-        """See `Pipe.fileno`."""
+        """Return an event descriptor that is readable when something has happened."""
         return self._wake
 
     def recv(self, size: int) -> bytes | None:
-        """See `Pipe.recv`."""
+        """Return bytes of the program's stdout, and grant the agent credit for as many more.
+
+        Returns:
+            The bytes. ``b""`` at the end of stdout. None if there is nothing yet.
+        """
         with self._lock:
             data = bytes(self._output[:size])
             del self._output[:size]
@@ -80,7 +92,11 @@ class LinkPipe:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Pipe.send`."""
+        """Send bytes to the program's stdin, as many as the agent granted, and return their number.
+
+        Raises:
+            TransportError: The link is lost, or the program has exited.
+        """
         with self._lock:
             if self._why_lost:
                 raise TransportError(self._why_lost)
@@ -93,16 +109,16 @@ class LinkPipe:
         return count
 
     def wait(self, seconds: float) -> int | None:
-        """See `Pipe.wait`."""
+        """Wait for the program to exit, and return its status. The loop's thread must not call this."""
         self._ended.wait(seconds)
         return self._status
 
     def stderr(self) -> str:
-        """See `Pipe.stderr`. It is known after the end of the program."""
+        """Return the stderr of the program, which is known only after the program has exited."""
         return self._stderr
 
     def close(self) -> None:
-        """See `Pipe.close`."""
+        """Close the pipe, and let the link forget the program."""
         with self._lock:
             self._on_close(self.number)
             os.close(self._wake)

@@ -1,7 +1,8 @@
-"""Programs of ours on hosts: `RemoteProgram` over the `Pipe` of whatever reaches the host.
+"""Our own programs on hosts: a `RemoteProgram` over the `Pipe` of whatever reaches the host.
 
-Links, copies of files, engines and checks use a program by `RemoteProgram` alone. A backend that starts its
-programs by a command line of this machine uses `start_program`.
+Links, copies of files, engines and checks use a program through `RemoteProgram` alone, and must not depend on
+how the host is reached. A backend that starts programs by a command line of this machine calls
+`start_program`.
 """
 
 from __future__ import annotations
@@ -23,64 +24,69 @@ from launcher.common.errors import TransportError
 from launcher.common.text import last_line, nothing_started, signal_name, why_not_started
 
 _READ_BYTES = 128 * 1024
-#: Bytes of stderr that are kept: the last ones.
+#: How many of the last bytes of stderr are kept.
 STDERR_LIMIT_BYTES = 64 * 1024
-#: Seconds for a command to read our program.
+#: The time for a command to read our program.
 _ARRIVAL_TIMEOUT_SECONDS = 60.0
-#: Seconds for a command to exit after its output or its stdin has ended. Then it is killed.
+#: The time for a command to exit after its output or its stdin has ended. After it the command is killed.
 _EXIT_TIMEOUT_SECONDS = 5.0
 
 
 class Pipe(Protocol):
-    """A byte stream each way to a process. Only `wait` and `close` block, for seconds at most."""
+    """A byte stream each way to a process. Only `wait` and `close` block, and for seconds at most."""
 
     def fileno(self) -> int:
-        """For select: readable when `recv` has something; it may become writable when `send` takes more."""
+        """Return a descriptor to poll. It is readable when `recv` has something.
+
+        Not every pipe lets it become writable when `send` would accept more.
+        """
 
     def recv(self, size: int) -> bytes | None:
-        """Return up to ``size`` bytes of its stdout.
+        """Return up to ``size`` bytes of the stdout of the process.
 
         Returns:
-            ``b""`` at the end, None when there is nothing yet.
+            The bytes. ``b""`` at the end of stdout. None if there is nothing yet.
 
         Raises:
             TransportError: The connection broke.
         """
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write to its stdin without blocking, and return the number of bytes written.
+        """Write to the stdin of the process without blocking, and return the number of bytes written.
 
         Raises:
-            TransportError: The connection broke. A pipe may leave that to `recv`.
+            TransportError: The connection broke. A pipe may leave it to `recv` to report that.
         """
 
     def wait(self, seconds: float) -> int | None:
         """Wait for the process to exit.
 
         Returns:
-            Its exit status, or -N after signal N. None: it has not exited in time, or nobody knows.
+            The exit status, or -N after signal N. None if it has not exited in time, or nobody knows the
+            status.
         """
 
     def stderr(self) -> str:
-        """Return the last 64 KiB of its stderr."""
+        """Return the last 64 KiB of the stderr of the process."""
 
     def close(self) -> None:
-        """Close the pipe: the process sees the end of its stdin."""
+        """Close the pipe, so that the process sees the end of its stdin."""
 
 
 class RemoteProgram:
     """A program of ours that runs on a host, with a byte pipe each way. One thread uses it at a time.
 
-    What comes on its stdout before the mark of `bootstrap` is not the program's, and is dropped.
-    Only `wait`, `start_error`, `exit_reason` and `close` block, for seconds at most.
+    Whatever arrives on its stdout before the mark of `bootstrap` comes from a login shell, and is dropped.
+    Only `wait`, `start_error`, `exit_reason` and `close` block, and for seconds at most.
 
     Args:
         host: The name of the host.
-        pipe: To the process that runs the program.
+        pipe: The pipe to the process that runs the program.
         python: The Python that runs the program, for messages.
-        starter: The command that starts it, for messages: ``its login shell``.
-        patience: Seconds for it to start. A login shell may wait for ever, an ``srun`` for its turn.
-        is_ready: Whether the program runs already: there is no mark.
+        starter: The command that starts the program, for messages, as in ``its login shell``.
+        patience: The seconds after which the program should have started. A login shell may hang, but an
+            ``srun`` may wait for its turn.
+        is_ready: Whether the program runs already, so that no mark comes.
     """
 
     #: What to do about a Python that is missing or too old, for messages.
@@ -102,21 +108,20 @@ class RemoteProgram:
         self._python, self._starter, self._patience = python, starter, patience
         self._begun_at = time.monotonic()
         self._received_early = b""
-        #: Whether its stdout has ended before it ran.
+        #: Whether the stdout ended before the program ran.
         self._ended_early = False
 
     def fileno(self) -> int:
-        """See `Pipe.fileno`."""
         return self._pipe.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """Return up to ``size`` bytes of its stdout.
+        """Return up to ``size`` bytes of the program's stdout.
 
         Returns:
-            ``b""`` at the end, None when there is nothing yet.
+            The bytes. ``b""`` at the end of stdout. None if there is nothing yet.
 
         Raises:
-            TransportError: It could not be started, or the connection broke; the message says which.
+            TransportError: The program could not be started, or the connection broke. The message says which.
         """
         if not self.receive_start():
             return b"" if self._ended_early else None
@@ -124,10 +129,10 @@ class RemoteProgram:
         return data or self._pipe.recv(size)
 
     def receive_start(self) -> bool:
-        """Receive until the program runs, or nothing more comes now. Returns whether it runs.
+        """Receive until the program runs, or until nothing more arrives for now, and return whether it runs.
 
         Raises:
-            TransportError: It cannot be started.
+            TransportError: The program cannot be started.
         """
         while not self.is_ready and not self._ended_early:
             data = self._pipe.recv(_READ_BYTES)
@@ -140,6 +145,11 @@ class RemoteProgram:
         return self.is_ready
 
     def _look_for_mark(self, data: bytes) -> None:
+        """Search what arrived before the program's output for the mark that says whether the program runs.
+
+        Raises:
+            TransportError: The program cannot run, or its login shell prints too much.
+        """
         self._received_early += data
         found = bootstrap.find_mark(self._received_early)
         if found is not None:
@@ -157,13 +167,13 @@ class RemoteProgram:
             )
 
     def on_ready(self) -> None:
-        """React to the mark: the program runs."""
+        """React to the mark that says that the program runs. By default this does nothing."""
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write to its stdin without blocking.
+        """Write to the program's stdin without blocking.
 
         Returns:
-            The number of bytes written. 0 before the program runs.
+            The number of bytes written. It is 0 until the program runs.
 
         Raises:
             TransportError: The connection broke.
@@ -171,10 +181,11 @@ class RemoteProgram:
         return self._pipe.send(data) if self.is_ready else 0
 
     def start_error(self) -> TransportError | None:
-        """Return, after the end of its stdout, why it never ran.
+        """Return, after the end of the program's stdout, why it never ran.
 
         Returns:
-            `HostGoneError` if nothing can connect to its host any more. None: it ran.
+            The error, which is a `HostGoneError` if the host can never be reached again. None if the program
+            ran.
         """
         if self.is_ready:
             return None
@@ -193,45 +204,45 @@ class RemoteProgram:
         return f"exited with {status}" if status >= 0 else f"was killed by {signal_name(-status)}"
 
     def exit_reason(self, said: str) -> str:
-        """Return why an agent exits without being asked to, for the user.
+        """Return why an agent exits without being asked to, for messages.
 
         Args:
-            said: What the agent itself said.
+            said: The reason that the agent itself sent.
 
         Raises:
-            HostGoneError: The host has gone; the message says why.
+            HostGoneError: The host is gone. The message says why.
         """
         return said
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its exit status.
+        """Wait for the program to exit.
 
         Returns:
-            None if it has not exited in time, was killed, or the status is not known.
+            The exit status. None if it has not exited in time, was killed, or nobody knows the status.
         """
         status = self._pipe.wait(seconds)
         return status if status is not None and status >= 0 else None
 
     def stderr(self) -> str:
-        """Return the last 64 KiB of its stderr."""
+        """Return the last 64 KiB of the program's stderr."""
         return self._pipe.stderr()
 
     def close(self) -> None:
-        """Close its pipes: the program sees the end of its stdin."""
+        """Close the pipe, so that the program sees the end of its stdin."""
         self._pipe.close()
 
     def fault(self, text: str) -> TransportError:
-        """Return an error about the host."""
+        """Return an error whose message names the host."""
         return TransportError(f"{self.host}: {text}")
 
 
 class SubprocessPipe:
-    """The stdin and stdout of a command of this machine; see `Pipe`.
+    """The `Pipe` to a command of this machine, over its stdin and stdout.
 
     Args:
         host: The name of the host, for messages.
-        argv: The command.
-        environ: The variables of the command. None: those of this process.
+        argv: The command line.
+        environ: The environment of the command. None means that of this process.
 
     Raises:
         TransportError: The command cannot be started.
@@ -239,7 +250,7 @@ class SubprocessPipe:
 
     def __init__(self, host: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._host = host
-        #: Our end of its stdin and stdout.
+        #: Our end of the command's stdin and stdout.
         self.socket, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
@@ -256,67 +267,65 @@ class SubprocessPipe:
         self.socket.setblocking(False)
 
     def deliver(self, startup: bytes) -> None:
-        """Send the program that the command runs. Blocks until the command has read most of it.
+        """Send the program that the command is to run. This blocks until the command has read most of it.
 
         Args:
-            startup: See `bootstrap.startup`.
+            startup: The result of `bootstrap.startup`.
         """
         self.socket.settimeout(_ARRIVAL_TIMEOUT_SECONDS)
         try:
             self.socket.sendall(startup)
-        except TimeoutError:  # it has read a part of the program only
+        except TimeoutError:  # The command has read only a part of the program.
             self.process.kill()
-        except OSError:  # it has ended already: `recv` reports why
+        except OSError:  # The command has ended already, and `recv` reports why.
             pass
         self.socket.setblocking(False)
 
     def fileno(self) -> int:
-        """See `Pipe.fileno`."""
         return self.socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `Pipe.recv`."""
+        """Return bytes of the command's stdout, None if there are none yet, ``b""`` at the end."""
         try:
             return self.socket.recv(size)
         except BlockingIOError:
             return None
-        except ConnectionResetError:  # it ended, and has not read all of its stdin
+        except ConnectionResetError:  # The command ended before it had read all of its stdin.
             return b""
         except OSError as error:
             raise TransportError(f"{self._host}: this program was closed") from error
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Pipe.send`."""
+        """Write to the command's stdin, and return the number of bytes written. Errors are left to `recv`."""
         try:
             return self.socket.send(data)
-        except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
+        except OSError:  # The pipe is full, or the command has ended, or the pipe was closed.
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `Pipe.wait`."""
         try:
             return self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             return None
 
     def stderr(self) -> str:
-        """See `Pipe.stderr`."""
+        """Return the last 64 KiB that the command wrote to its stderr, which is a temporary file."""
         fd = self._stderr.fileno()
         start = max(0, os.fstat(fd).st_size - STDERR_LIMIT_BYTES)
         return os.pread(fd, STDERR_LIMIT_BYTES, start).decode("utf-8", "replace")
 
     def end_input(self) -> None:
-        """Close the stdin of the command; its output can still be read."""
-        with suppress(OSError):  # its other end is closed
+        """Close the stdin of the command. Its output can still be read."""
+        with suppress(OSError):  # The other end is closed.
             self.socket.shutdown(socket.SHUT_WR)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal the command and its children, unless it has exited."""
+        """Send a signal to the command and its children, unless the command has exited."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
 
     def close(self) -> None:
-        """See `Pipe.close`. A command that does not exit by itself is killed."""
+        """Close the pipe, and kill the command if it does not exit by itself."""
         self.socket.close()
         if self.process.returncode is None and self.wait(_EXIT_TIMEOUT_SECONDS) is None:
             self.process.kill()
@@ -325,12 +334,12 @@ class SubprocessPipe:
 
 
 def start_program(host: str, argv: Sequence[str], startup: bytes, python: str) -> RemoteProgram:
-    """Run a program of ours by a command line of this machine.
+    """Run a program of ours on a host by a command line of this machine.
 
     Args:
         host: The name of the host.
-        argv: The command, whose stdin and stdout are those of the program.
-        startup: The bytes that it reads first, see `bootstrap.startup`.
+        argv: The command line. The stdin and stdout of the command are those of the program.
+        startup: The bytes that the command reads first, from `bootstrap.startup`.
         python: The Python that runs the program, for messages.
 
     Raises:
@@ -342,6 +351,6 @@ def start_program(host: str, argv: Sequence[str], startup: bytes, python: str) -
 
 
 def run_here(host: str, entry: str, arguments: object) -> RemoteProgram:
-    """Run a program of ours in a child process here; see `ProgramRunner.run`."""
+    """Run a program of ours as a child of this process, with the same arguments as `ProgramRunner.run`."""
     program = bootstrap.program(entry, arguments)
     return start_program(host, bootstrap.loader(sys.executable), program, sys.executable)

@@ -214,7 +214,8 @@ def _shared_by(nodeid: str) -> str:
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/soak/test_kubernetes" in nodeid:  # a cluster for each victim
         return nodeid.rpartition("-")[0] or nodeid
-    if "tests/docker/" in nodeid and any(part in nodeid for part in ("hosts", "elsewhere", "test_api")):
+    on_hosts = ("docker/test_hosts", "docker/test_elsewhere", "docker/test_api", "[docker-ssh")
+    if any(part in nodeid for part in on_hosts):
         return "tests/docker/hosts"
     if any(part in nodeid for part in ("tests/slurm/", "soak/test_slurm", "[slurm")):  # a cluster for each
         part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")

@@ -17,19 +17,6 @@ from tests.docker.images import FOREIGN, tar
 from tests.local.seeing import last_run
 
 
-@pytest.mark.promise("out of memory")
-def test_a_worker_that_exceeds_its_memory(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
-    args = ["--docker", image, "--workers", "2", "--memory", "64m", "--", "python3", "-c", code]
-    ended = launch(*args, cwd=tmp_path, timeout=60)
-    assert ended.code == 137
-    failure = last_run(launch).report["failure"]
-    assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
-    assert "its limit is 64 MiB" in failure["text"] and "--memory" in failure["hint"]
-    assert "worker/1 failed" in ended.err
-    assert "out of memory" in ended.err
-
-
 def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """`docker stop` is an orderly end for the tasks in it, and need not wait for its SIGKILL."""
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"

@@ -12,26 +12,11 @@ from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import DockerHost, Site, docker_on
-from tests.docker.test_job import BOTH, FETCH, SERVE
+from tests.e2e.backends import MEETS
 from tests.local.seeing import last_run
 
 #: Binds a port as any program would.
 BIND = "import socket, sys; socket.socket().bind(('', int(sys.argv[1])))"
-
-
-def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    """Its network is the host's: tasks find each other at the addresses of the hosts."""
-    options = ["--ps", "1", "--workers", "2", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}", "--no-mount"]
-    ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    printed = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
-    served = next(host for host in hosts if f"fetched {host.name} from {host.host.address}" in ended.out)
-    assert f"fetched {served.name} from {served.host.address} on node1" in printed
-    assert f"fetched {served.name} from {served.host.address} on node2" in printed
-    run = last_run(launch)
-    assert run.states() == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
-    assert {task["host"] for task in run.report["tasks"]} == {"node1", "node2"}
-    assert " worker/0 | " in ended.out
 
 
 @pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
@@ -58,20 +43,6 @@ def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     assert b"Address already in use" in taken.stderr
     started.send(2)
     assert started.wait(40).code == 130
-
-
-def test_files_that_travel(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    """What is synced is mounted, what is written there can be fetched, and is whose we are there."""
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "program.py").write_text(
-        "import os, sys\ni = os.environ['TASK_INDEX']\nopen('by-' + i, 'w').write(i)\n"
-    )
-    options = ["--workers", "4", "--sync", ".", "--collect", "by-{task_index}"]
-    ended = launch(*docker_on(hostfile, *options, "program.py"), cwd=work, timeout=60)
-    assert ended.code == 0, ended.err
-    found = sorted(path.read_text() for path in last_run(launch).path.glob("collected/*/by-*"))
-    assert found == ["0", "1", "2", "3"]
 
 
 def test_folders_of_the_hosts(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -114,9 +85,9 @@ def test_this_machine_among_others(
     path = tmp_path / "mixed.yaml"
     here = f"{{name: localhost, address: {two_hosts[0].address}, slots: 1}}"
     path.write_text(f"hosts:\n  - {here}\n  - {{name: node1, address: {hosts[0].host.address}, slots: 1}}\n")
-    options = ["--ps", "1", "--workers", "1", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}", "--no-mount"]
-    ended = launch(*docker_on(str(path), *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
+    options = ["--workers", "2", "--no-mount", "--", "python3", "-c", MEETS]
+    ended = launch(*docker_on(str(path), *options), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert {task["host"] for task in last_run(launch).report["tasks"]} == {"localhost", "node1"}
-    assert "fetched " in ended.out
+    assert "| met " in ended.out
     assert docker.lines("ps", "-aq", "--filter", f"label=tf-launcher.job={jobs(launch)[0]}") == []

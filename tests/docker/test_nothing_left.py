@@ -19,8 +19,9 @@ from launcher.agent.processes import children_of
 from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
 from launcher.common.record import replace
 from tests.conftest import Launch, command_line
-from tests.docker.conftest import alive, jobs, left_of
-from tests.docker.engine import Engine
+from tests.docker.conftest import jobs
+from tests.docker.engine import BASE, Engine
+from tests.e2e.backends import WAITS
 from tests.local.seeing import ended_by_ctrl_c, last_run, press_ctrl_c, soon
 
 #: A task that does not mind SIGTERM, and a daemon of it.
@@ -54,20 +55,6 @@ def no_container_is_alive(engine: Engine, launcher: int, seconds: float = SOON) 
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", STUBBORN, cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    job = jobs(launch)[0]
-    assert len(alive(docker, job)) == 2
-    started.kill()
-    no_container_is_alive(docker, started.pid)
-    ended = launch("--docker", image, "true", cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    assert f"removed what a killed launch had left: tf-launcher-{job}" in ended.err
-    assert left_of(docker, job) == []
-
-
-@pytest.mark.usefixtures("alone")
 def test_a_launcher_that_is_suspended_and_then_killed(
     docker: Engine, image: str, launch: Launch, tmp_path: Path
 ):
@@ -98,63 +85,45 @@ def test_an_agent_that_is_suspended_when_its_launcher_is_killed(
     nothing_is_left(docker, launch, started.pid, signal.SIGKILL)
 
 
-#: The engine's event at which the launcher is signalled, how many of them have come then, and the signal.
+#: The engine's event at which the launcher is signalled, how many of them have come then, and the signal. Two
+#: containers are made at first; in a renewal a third one takes the place of one that is killed.
 MOMENTS = [
-    ("network create", 1, signal.SIGKILL),
-    ("network create", 1, signal.SIGTERM),
-    ("container create", 2, signal.SIGINT),
-    ("container start", 1, signal.SIGTERM),
-    ("container start", 2, signal.SIGKILL),
-    ("container die", 1, signal.SIGKILL),
+    ("start", "network create", 1, signal.SIGKILL),
+    ("start", "network create", 1, signal.SIGTERM),
+    ("start", "container create", 2, signal.SIGINT),
+    ("start", "container start", 1, signal.SIGTERM),
+    ("start", "container start", 2, signal.SIGKILL),
+    ("end", "container die", 1, signal.SIGKILL),
+    ("renewal", "container die", 1, signal.SIGINT),
+    ("renewal", "container create", 3, signal.SIGINT),
+    ("renewal", "container create", 3, signal.SIGKILL),
+    ("renewal", "container start", 3, signal.SIGTERM),
 ]
 
 
 @pytest.mark.promise("containers here, at any moment")
+@pytest.mark.promise("a new container takes the place of a lost one")
 @pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("event", "count", "number"), MOMENTS)
+@pytest.mark.parametrize(("phase", "event", "count", "number"), MOMENTS)
 def test_at_any_moment(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, event: str, count: int, number: signal.Signals
+    docker: Engine, launch: Launch, tmp_path: Path, phase: str, event: str, count: int, number: int
 ):
-    """While things are made, while they are removed."""
-    program = ["true"] if event == "container die" else ["sleep", "600"]
+    program = "true" if phase == "end" else "echo up; sleep 600"
+    words = ["--docker", BASE, "--workers", "2", "--restarts", "2", "--", "sh", "-c", program]
     with EngineEvents(docker) as events:
-        started = launch.start("--docker", image, "--workers", "2", "--", *program, cwd=tmp_path)
+        started = launch.start(*words, cwd=tmp_path)
+        if phase == "renewal":
+            started.until(lambda it: it.out.count("| up") == 2, 40)
+            docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
         events.until(event, count, launch, started.pid)
     started.send(number)
     ended = started.wait(40)
-    if event != "container die":
+    assert "did not exit" not in ended.err, ended.err
+    if phase != "end":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
     if number != signal.SIGKILL:  # the run has a folder, and so it has a report
         assert last_run(launch).report["exit_code"] == ended.code
-    nothing_is_left(docker, launch, started.pid, number)
-
-
-#: As above; two containers are made at first, then a third one that takes the place of one of them.
-RENEWALS = [
-    ("container die", 1, signal.SIGINT),
-    ("container create", 3, signal.SIGINT),
-    ("container create", 3, signal.SIGKILL),
-    ("container start", 3, signal.SIGTERM),
-]
-
-
-@pytest.mark.promise("a new container takes the place of a lost one")
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("event", "count", "number"), RENEWALS)
-def test_while_a_container_takes_the_place_of_another(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, event: str, count: int, number: signal.Signals
-):
-    args = ["--docker", image, "--workers", "2", "--restarts", "2", "--", "sh", "-c", "echo up; sleep 600"]
-    with EngineEvents(docker) as events:
-        started = launch.start(*args, cwd=tmp_path)
-        started.until(lambda it: it.out.count("| up") == 2, 40)
-        docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
-        events.until(event, count, launch, started.pid)
-    started.send(number)
-    ended = started.wait(40)
-    assert ended.code == {9: -9, 15: 143, 2: 130}[number]
-    assert "did not exit" not in ended.err, ended.err
     nothing_is_left(docker, launch, started.pid, number)
 
 
@@ -224,18 +193,6 @@ class EngineEvents:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-@pytest.mark.promise("Ctrl-C once, twice")
-def test_ctrl_c_twice(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    args = ["--docker", image, "--workers", "2", "--grace", "600", "--", "sh", "-c", STUBBORN]
-    started = launch.start(*args, cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    started.send(signal.SIGINT)
-    started.until(lambda it: "Ctrl-C" in it.err)
-    time.sleep(0.3)  # sooner it would be an echo of the first
-    started.send(signal.SIGINT)
-    assert started.wait(40).code == 130
 
 
 class Made:
@@ -341,18 +298,7 @@ def test_ctrl_c_while_the_removal_of_a_lost_container_hangs(
     program.parent.mkdir()
     program.write_text(STUCK.format(folder=tmp_path, docker=shutil.which("docker")))
     program.chmod(0o755)
-    args = [
-        "--docker",
-        image,
-        "--workers",
-        "2",
-        "--restarts",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "echo up; exec sleep 600",
-    ]
+    args = ["--docker", image, "--workers", "2", "--restarts", "2", "--", *WAITS]
     path = f"{program.parent}:{os.environ['PATH']}"
     started = launch.start(*args, cwd=tmp_path, env={"PATH": path})
     started.until(lambda it: it.out.count("| up") == 2, 40)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,40 +16,12 @@ import yaml
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import ROOT, Cluster, soon
 from tests.local.seeing import last_run
-from tests.local.stops import SAVES, processes_of
 from tests.local.training import CACHE, PYTHON
 
 Start = Callable[..., Started]
 
 #: Up, then silent; deaf to SIGTERM.
 WAITS = ("sh", "-c", "trap '' TERM; echo up; sleep 300 & wait; sleep 300")
-
-
-def ended(kubernetes: Cluster) -> bool:
-    """Whether all pods have ended."""
-    return all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in kubernetes.objects("pods"))
-
-
-def test_tasks_run_in_pods(start: Start, kubernetes: Cluster, tmp_path: Path):
-    """With the files of --sync in them, and the files of --collect out of them."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/train.py").write_text(
-        "import json, os, socket\n"
-        "config = json.loads(os.environ['TF_CONFIG'])\n"
-        "print('address', config['cluster']['worker'][config['task']['index']], os.getuid())\n"
-        "with open('result', 'w') as file: file.write(os.environ['HOME'])\n"
-    )
-    words = ("--kubernetes", kubernetes.image, "--ps", "1", "--workers", "2", "--sync", "code")
-    result = start(*words, "--collect", "worker/0=result:results", "train.py", cwd=tmp_path).wait(60)
-    assert result.code == 0, result.err
-    for task in ("worker/0", "worker/1"):  # the ps may be stopped before it prints
-        assert f"{task} | address 10.244." in result.out, result.out
-    assert (tmp_path / "results/result").read_text() == "/tmp/launch"
-
-
-def test_the_exit_code_is_that_of_the_task(start: Start, kubernetes: Cluster):
-    result = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "sh", "-c", "exit 42").wait(60)
-    assert result.code == 42, result.err
 
 
 #: Needs 200 MB in worker/1: its process is killed for memory; or all of its pod, as cgroups of version 2 do.
@@ -76,35 +46,6 @@ def test_a_pod_is_out_of_memory(
     failure = last_run(launch).report["failure"]
     assert f"its limit is {limit}" in failure["text"], failure
     assert "--memory" in failure["text"] + failure["hint"], failure
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_nothing_is_left(start: Start, kubernetes: Cluster, number: signal.Signals, code: int):
-    """After SIGKILL of launch the tasks end, and with them the pods; the cluster removes the Jobs later."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--grace", "1", "--lease", "6")
-    started = start(*words, "--", *WAITS)
-    started.until(lambda it: it.out.count("| up") == 2, 60)
-    started.send(number)
-    assert started.wait(30).code == code
-    if number == signal.SIGKILL:
-        assert soon(lambda: ended(kubernetes), 60), kubernetes.kubectl("get", "pods")
-        assert soon(lambda: not [*kubernetes.processes()])
-        kubernetes.kubectl("delete", "jobs", "--all")
-
-
-def test_sigterm_to_kubectl_too(start: Start, launch: Launch, kubernetes: Cluster):
-    """A service manager signals all processes: launch connects again, and the tasks keep their grace."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--grace", "20")
-    started = start(*words, "--", "sh", "-c", SAVES, "sh", "6")
-    started.until(lambda it: it.out.count("| up") == 2, 60)
-    pids = [*processes_of(started.pid)]
-    assert len(pids) >= 3, "the launcher, and a kubectl exec for each pod"
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    result = started.wait(60)
-    assert result.code == 143, result.err
-    assert result.out.count("| saved") == 2, result.err
 
 
 #: What the operator gives to pods as it stands, launch gives to them, too.

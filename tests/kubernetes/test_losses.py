@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,23 +27,6 @@ def kubectls(started: Started, verb: str) -> list[int]:
         for pid, line in lines.items()
         if line.startswith("kubectl ") and f" {verb} " in line and run in line
     ]
-
-
-def test_kubectl_is_killed(start: Start, kubernetes: Cluster):
-    """The connection is made anew; no line is lost."""
-    script = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
-    started = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "sh", "-c", script)
-    started.until(lambda it: it.out.count("line 3\n") == 2, 60)
-    found = kubectls(started, "exec")
-    assert len(found) == 2
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    result = started.wait(60)
-    assert result.code == 0, result.err
-    for index in (0, 1):
-        assert f"worker-{index}: connected again" in result.err, result.err
-        task = f"worker/{index}"
-        assert re.findall(rf"{task} \| line (\d+)", result.out) == [*map(str, range(40))]
 
 
 #: Breaks the first connection to each pod: before it begins, twice; while the program of the agent is sent;
@@ -71,19 +53,6 @@ def test_the_first_connection_breaks(start: Start, kubernetes: Cluster, tmp_path
     for number in range(3):
         lost, again = (f"worker-{number}: connect{how}" for how in ("ion lost (", "ed again after "))
         assert result.err.count(lost) == result.err.count(again) == 1, result.err
-
-
-def test_a_pod_is_deleted(start: Start, kubernetes: Cluster):
-    """Its task starts again in a new one, with another address."""
-    started = start("--kubernetes", kubernetes.image, "--workers", "2", "--restarts", "1", *SCRIPT)
-    started.until(lambda it: it.out.count("attempt 1") == 2, 60)
-    pod = next(pod for pod in kubernetes.objects("pods") if "worker-1" in pod["metadata"]["name"])
-    kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
-    result = started.wait(90)
-    assert result.code == 0, result.err
-    node = pod["spec"]["nodeName"]
-    assert f"host worker-1 on {node} is lost: its pod was deleted; a new one takes its place" in result.err
-    assert result.out.count("attempt 2") == 2
 
 
 def test_sigterm_of_a_pod_reaches_its_task(start: Start, kubernetes: Cluster):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import STUBS, last_run, stub
+from tests.local.seeing import last_run, stub
 
 #: worker/1 hangs in its first attempt; worker/0 prints until the second one has begun; a ps prints nothing.
 HUNG = """
@@ -73,21 +72,3 @@ def test_tasks_whose_output_is_held_up_are_not_silent(launch: Launch):
     ended = launch(*words, command=(*command, "-m", "launcher"), timeout=90)
     assert ended.code == 0, ended.err
     assert set(last_run(launch).states().values()) == {"succeeded"}
-
-
-def comes_back_detached(launch: Launch, *options: str | Path) -> None:
-    """A job without a terminal hangs, starts again, and ends well; who attaches sees that."""
-    code = (STUBS / "hangs_once.py").read_text()
-    words = ["--workers", "2", "--stall", "4s", "--restarts", "1", "--", "python3", "-c", code]
-    detached = launch("-q", "-d", *options, *words, cwd="/", timeout=90)
-    assert detached.code == 0, detached.err
-    ended = launch("attach", detached.out.strip(), timeout=120)
-    assert ended.code == 0, ended.out + ended.err
-    run = last_run(launch)
-    assert run.path.name == detached.out.strip()
-    assert b"in hang_here" in run.log("worker/1")
-    for index in (0, 1):
-        task = run.task(f"worker/{index}")
-        assert (task["attempt"], task["state"]) == (2, "succeeded")
-        assert re.search(rf"worker/{index} +\| attempt 2 step 2$", ended.out, re.MULTILINE), ended.out
-    assert run.task("worker/1")["earlier"][0]["reason"] == "stalled"

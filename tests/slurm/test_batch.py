@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ended, Launch, Started
+from tests.e2e.backends import STAYS, WAITS
 from tests.local.seeing import last_run
 from tests.slurm.cluster import Cluster, soon
-from tests.slurm.test_inside import STAYS, WAITS, up
+from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]
 

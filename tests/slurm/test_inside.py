@@ -17,6 +17,7 @@ import pytest
 from launcher.agent.slurm_node import without_step
 from launcher.backends.slurm.job import expanded
 from tests.conftest import Launch, Started, command_line
+from tests.e2e.backends import STAYS, WAITS
 from tests.local.seeing import last_run
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
 
@@ -288,45 +289,9 @@ def test_variables_of_no_job(
 # ---------------------------------------------------------------------- ends
 
 
-@pytest.mark.parametrize(
-    ("script", "code"), [("exit 42", 42), ("exit 255", 255), ("kill -9 $$", 137), ("kill -6 $$", 134)]
-)
-def test_exit_codes(start: Start, held: dict[str, str], script: str, code: int):
-    words = ("--workers", "2", "--", "sh", "-c", f"test $TASK_INDEX = 0 && sleep 100; {script}")
-    ended = start(*words, env=held).wait(60)
-    assert ended.code == code, ended.err
-    assert "worker/1 failed on n2" in ended.err
-
-
 def up(count: int) -> Callable[[Started], bool]:
     """Whether so many tasks run."""
     return lambda it: it.out.count("| up") >= count
-
-
-#: A task that ends at SIGTERM; one that does not.
-WAITS = ("sh", "-c", "echo up; sleep 300 & wait")
-STAYS = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done")
-
-
-@pytest.mark.parametrize(("program", "times"), [(WAITS, 1), (STAYS, 2)])
-def test_ctrl_c(start: Start, held: dict[str, str], program: tuple[str, ...], times: int):
-    started = start("--workers", "3", "--grace", "60", "--", *program, env=held)
-    started.until(up(3))
-    started.send(signal.SIGINT)
-    if times == 2:
-        started.until(lambda it: "Ctrl-C" in it.err)
-        time.sleep(0.3)  # sooner it would be an echo of the first
-        started.send(signal.SIGINT)
-    ended = started.wait(30)
-    assert ended.code == 130, ended.err
-
-
-def test_launch_is_killed(start: Start, held: dict[str, str], slurm: Cluster):
-    """The agents end the tasks: the fixture looks at the nodes."""
-    started = start("--workers", "3", "--", *STAYS, env=held)
-    started.until(up(3))
-    started.kill()
-    assert soon(lambda: not slurm.left([held["SLURM_JOB_ID"]]), 20)
 
 
 @pytest.mark.parametrize("part", SRUN_PARTS)
@@ -413,24 +378,6 @@ def test_the_job_is_cancelled(start: Start, slurm: Cluster, launch: Launch):
     assert time.monotonic() - since < 20
 
 
-def test_a_node_is_lost(start: Start, slurm: Cluster):
-    """Its tasks move when its lease is over, long before Slurm gives it up."""
-    script = "echo up; test $LAUNCH_ATTEMPT = 1 && exec sleep 300; echo again on $SLURMD_NODENAME"
-    with slurm.allocation("-N3", "--overcommit") as job:
-        words = ("--workers", "3", "--restarts", "1", "--lease", "6", "--", "sh", "-c", script)
-        started = start(*words, env=job)
-        started.until(up(3))
-        slurm.link("n3", "down")
-        try:
-            ended = started.wait(120)
-        finally:
-            slurm.link("n3", "up")
-    assert soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
-    assert ended.code == 0, ended.err
-    assert "host n3 is lost" in ended.err
-    assert set(re.findall(r"again on (n\d)", ended.out)) == {"n1", "n2"}
-
-
 def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
     """It is waited for, in sight, and Ctrl-C does not wait for its srun."""
     with slurm.allocation("-N3", "--overcommit") as job:
@@ -445,13 +392,6 @@ def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
         finally:
             slurm.link("n3", "up")
     assert soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
-
-
-def test_restarts(start: Start, held: dict[str, str]):
-    script = 'test "$LAUNCH_ATTEMPT" = 2 || exit 3; echo attempt 2'
-    ended = start("--workers", "2", "--restarts", "1", "--", "sh", "-c", script, env=held).wait(60)
-    assert ended.code == 0, ended.err
-    assert ended.out.count("attempt 2") == 2
 
 
 def test_check(start: Start, held: dict[str, str], tmp_path: Path, slurm: Cluster):

@@ -16,8 +16,9 @@ import pytest
 
 from launcher.backends.slurm.rows import time_limit
 from tests.conftest import Started, command_line
+from tests.e2e.backends import WAITS
 from tests.slurm.cluster import Cluster, soon
-from tests.slurm.test_inside import WAITS, up
+from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]
 

@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.seeing import last_run, soon
-from tests.local.test_stall import comes_back_detached
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -25,85 +24,6 @@ ALL = "node1,node2,node3,node4"
 def quiet(hosts: list[LabHost]) -> bool:
     """Whether nothing of ours runs on any of them."""
     return not any(host.processes() for host in hosts)
-
-
-@pytest.mark.promise("hosts by name, by hostfile, beside this machine")
-def test_each_task_runs_on_its_host(ssh_launch: Launch, hosts: list[LabHost]):
-    script = "echo $(hostname) $TASK_ADDRESS"
-    ended = ssh_launch("--hosts", ALL, "--workers", "4", "--", "sh", "-c", script, cwd="/")
-    assert ended.code == 0, ended.err
-    for number in range(4):
-        line = rf"^node{number + 1} worker/{number} \| node{number + 1} node{number + 1}:\d+$"
-        assert re.search(line, ended.out, re.MULTILINE), ended.out
-    assert re.findall(r"^(node\d) +\d+ +worker +\d +succeeded", ended.out, re.MULTILINE) == ALL.split(",")
-    assert soon(lambda: quiet(hosts), 30)
-
-
-def test_a_detached_job_that_hangs_comes_back(ssh_launch: Launch, hosts: list[LabHost]):
-    comes_back_detached(ssh_launch, "--hosts", "node1,node2")
-    assert soon(lambda: quiet(hosts), 30)
-
-
-@pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
-@pytest.mark.promise("`launch ps RUN`: tasks, memory on all hosts")
-def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list[LabHost]):
-    """Memory is that on their hosts; a host that does not answer delays the others by 2 s only."""
-    code = "import time; big = b'x' * (60 << 20); print('up', flush=True); time.sleep(300)"
-    words = ["--hosts", "node1,node2", "--workers", "2", "--", "python3", "-c", code]
-    started = ssh_launch.start(*words, cwd="/")
-    started.until(lambda it: it.out.count("| up") == 2)
-    tasks = json.loads(ssh_launch.here("ps", "latest", "--json").out)
-    assert [(task["task"], task["host"], task["last_line"]) for task in tasks] == [
-        ("worker/0", "node1", "up"),
-        ("worker/1", "node2", "up"),
-    ]
-    assert all(60 << 20 < task["memory"] < 120 << 20 for task in tasks)
-    pids = [[process.pid for process in host.processes()] for host in hosts[:2]]
-    assert all(task["pid"] in pids[index] for index, task in enumerate(tasks))
-    ended = ssh_launch("restart", "latest", "worker/0")
-    assert ended.code == 0, ended.err
-    (again,) = json.loads(ssh_launch.here("ps", "latest", "--json").out)[:1]
-    assert (again["attempt"], again["address"]) == (2, tasks[0]["address"]) and again["pid"] != tasks[0][
-        "pid"
-    ]
-    started.until(lambda it: it.out.count("| up") == 3)
-    hosts[1].cut()
-    lines = ssh_launch.here("ps", "latest").out.splitlines()
-    hosts[1].restore()
-    assert re.search(r" (6|7|8)\d MB  up$", lines[1]) and re.search(r" -  up$", lines[2]), lines
-    started.send(signal.SIGINT)
-    assert started.wait(60).code == 130
-    assert soon(lambda: quiet(hosts), 30)
-
-
-@pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
-def test_nothing_of_the_users_is_on_a_command_line(ssh_launch: Launch, hosts: list[LabHost]):
-    words = ["-x", "TOKEN=s3cret", "--", "sh", "-c", "echo up $TOKEN; exec sleep 300", "argument"]
-    started = ssh_launch.start("--hosts", "node1", "--workers", "1", *words, cwd="/")
-    started.until(lambda it: "up s3cret" in it.out)
-    # The shell, of which the user's words are the argv, may not have called exec yet.
-    assert soon(lambda: _asleep(hosts[0]), 30)
-    lines = [process.argv for process in hosts[0].processes()]
-    assert len(lines) >= 4, lines
-    assert not [line for line in lines if "s3cret" in line or ("argument" in line and "sleep" in line)]
-    started.send(signal.SIGINT)
-    assert started.wait(60).code == 130
-    assert soon(lambda: quiet(hosts), 30)
-
-
-@pytest.mark.promise("exit codes, the same everywhere")
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["--", "sh", "-c", "kill -9 $$"], 137),
-        (["no_such.py"], 127),
-        (["--workdir", "/no/such", "--", "true"], 126),
-    ],
-    ids=str,
-)
-def test_the_exit_codes_are_those_of_this_machine(ssh_launch: Launch, words: list[str], code: int):
-    ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", *words, cwd="/")
-    assert ended.code == code, ended.err
 
 
 def test_a_launch_that_reaches_no_host_reports_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
@@ -205,32 +125,6 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
         assert last_run(ssh_launch).log(f"worker/{number}").decode().splitlines() == lines
 
 
-def _asleep(host: LabHost) -> list[str]:
-    """The tasks that still run there."""
-    return [process.argv for process in host.processes() if process.argv == "sleep 300"]
-
-
-@pytest.mark.promise("a host cut off for good stops its tasks itself")
-def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
-    lease, grace = 6, 1
-    started = ssh_launch.start(
-        "--hosts", ALL, "--workers", "4", "--lease", str(lease), "--grace", str(grace),
-        "--", "sh", "-c", "echo up; exec sleep 300", cwd="/",
-    )  # fmt: skip
-    started.until(lambda it: it.out.count("| up") == 4)
-    assert soon(lambda: _asleep(hosts[2]), 30)
-    hosts[2].cut()
-    since = time.monotonic()
-    # By the end of the lease, counted from the last word; a busy machine gets some more.
-    assert soon(lambda: not _asleep(hosts[2]), lease + 15, "its own agent has not ended its task")
-    ended = started.wait(60)
-    assert time.monotonic() - since < lease + grace + 25
-    assert ended.code == 125
-    assert "host node3 is lost" in ended.err
-    assert last_run(ssh_launch).states()["worker/2"] == "lost"
-    assert soon(lambda: quiet([*hosts[:2], hosts[3]]), 30)
-
-
 @pytest.mark.promise("a slow network that loses packets")
 def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].slow(delay=100, loss=10)
@@ -241,15 +135,6 @@ def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
     for number in (0, 1):
         log = last_run(ssh_launch).log(f"worker/{number}").split()
         assert log == [b"%d" % line for line in range(1, 2001)]
-
-
-@pytest.mark.promise("launcher killed at any moment, with any child")
-def test_kill_9_of_the_launcher(ssh_launch: Launch, hosts: list[LabHost]):
-    script = "trap '' TERM; (setsid sleep 300 &) ; echo up; sleep 300"
-    started = ssh_launch.start("--hosts", ALL, "--workers", "8", "--", "sh", "-c", script, cwd="/")
-    started.until(lambda it: it.out.count("| up") == 8)
-    started.kill()
-    assert soon(lambda: quiet(hosts), 30, "still there after 30 s")
 
 
 @pytest.mark.slow
@@ -266,23 +151,6 @@ def test_ctrl_c_before_a_host_has_answered(ssh_launch: Launch, hosts: list[LabHo
         hosts[1].run(["kill", "-KILL", str(process.pid)], check=False)
     assert ended.code == 130, ended.err
     assert "did not exit" not in ended.err, ended.err
-
-
-@pytest.mark.promise("Ctrl-C once, twice")
-def test_ctrl_c_twice(ssh_launch: Launch, hosts: list[LabHost]):
-    script = "trap '' TERM; echo up; sleep 300 & wait; sleep 300"
-    words = ["--workers", "4", "--grace", "60", "--", "sh", "-c", script]
-    started = ssh_launch.start("--hosts", ALL, *words, cwd="/")
-    started.until(lambda it: it.out.count("| up") == 4)
-    started.send(signal.SIGINT)
-    # Within a tenth of a second after the first it would count as its echo.
-    started.until(lambda it: "Ctrl-C" in it.err)
-    since = time.monotonic()
-    started.until(lambda it: time.monotonic() > since + 0.3)
-    started.send(signal.SIGINT)
-    ended = started.wait(60)
-    assert ended.code == 130
-    assert soon(lambda: quiet(hosts), 30)
 
 
 @pytest.mark.promise("Ctrl-C while a host is cut off")
@@ -315,17 +183,6 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
 
 
 # ---------------------------------------------------------------------- files
-
-
-def test_kill_9_of_a_launcher_that_copied_code(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
-    (tmp_path / "code.sh").write_text("echo up; exec sleep 300\n")
-    words = ["--workers", "2", "--sync", ".", "--", "sh", "code.sh"]
-    started = ssh_launch.start("--hosts", "node1,node2", *words, cwd=tmp_path)
-    started.until(lambda it: it.out.count("| up") == 2)
-    assert any("/work/" in path for path in hosts[0].files())
-    started.kill()
-    assert soon(lambda: quiet(hosts), 30)
-    assert not [path for host in hosts for path in host.files() if "/work/" in path]
 
 
 def test_a_host_that_has_the_name_of_this_machine(ssh_launch: Launch, hosts: list[LabHost]):

@@ -1,0 +1,100 @@
+"""Connections break, hosts are lost: no line is, and tasks start again where they may."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.backends import MEETS, SOON, WAITS, Backend, Ssh, on
+from tests.local.seeing import STUBS, soon
+from tests.ssh.host import LabHost
+
+
+@on("ssh", "docker", "docker-ssh", "slurm", "kubernetes")
+def test_tasks_meet(backend: Backend):
+    """Each on a host of its own; a host has its name before its lines unless it is named after its task."""
+    ended = backend("--workers", "2", "--", "python3", "-c", MEETS)
+    assert ended.code == 0, ended.err
+    (met,) = (line for line in ended.out.splitlines() if "| met " in line)
+    assert met.startswith(f"{backend.prefix}worker/0 | met "), met
+    assert backend.hosts[1] in met.partition(" at ")[0]
+    assert [task["host"] for task in backend.run.report["tasks"]] == [*backend.hosts]
+
+
+@pytest.mark.promise("tasks of a lost host start again on others, never twice at a time")
+@pytest.mark.promise("a new container takes the place of a lost one")
+@on("docker", "slurm", "kubernetes")
+def test_the_tasks_of_a_lost_host_start_again(backend: Backend):
+    """On another one, or on a new one of its name; there they meet."""
+    first = "print('up'); import os, time; os.environ['LAUNCH_ATTEMPT'] == '2' or time.sleep(300)"
+    words = ["--restarts", "1", *backend.brief, "--", "python3", "-u", "-c", first + MEETS]
+    started = backend.up(*words)
+    backend.lose_host()
+    ended = started.wait(120)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("| up") == 4 and ended.out.count("| met ") == 1
+    lost, report = backend.run.task("worker/1"), backend.run.report
+    assert [(task["attempt"], task["state"]) for task in report["tasks"]] == [(2, "succeeded")] * 2
+    (earlier,) = lost["earlier"]
+    assert (earlier["host"], earlier["state"], earlier["reason"]) == (backend.hosts[1], "lost", "host lost")
+    assert (lost["host"] == backend.hosts[1]) is backend.renews
+    assert report["restarts"] == 1
+
+
+@pytest.mark.promise("containers on hosts: a cut of 10 s without loss")
+@on("docker-ssh", "kubernetes")
+def test_connections_that_break_cost_no_line(backend: Backend):
+    """The agents listen: other connections lead to them."""
+    script = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
+    started = backend.start("--workers", "2", "--", "sh", "-c", script)
+    started.until(lambda it: it.out.count("line 3\n") == 2, SOON)
+    backend.disconnect(started)
+    ended = started.wait(SOON)
+    assert ended.code == 0, ended.err
+    for number, host in enumerate(backend.hosts):
+        assert f"{host}: connected again" in ended.err
+        lines = [f"line {line}" for line in range(60)]
+        assert re.findall(rf"worker/{number} \| (line \d+)", ended.out) == lines
+        assert backend.run.log(f"worker/{number}").decode().splitlines() == lines
+
+
+@pytest.mark.promise("a host cut off for good stops its tasks itself")
+@on("ssh", "docker-ssh")
+def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(backend: Ssh):
+    """Each ends its task itself by the end of the lease, and counts as lost then."""
+
+    def tasks(host: LabHost) -> list[str]:
+        return [process.argv for process in host.processes() if process.argv == "sleep 300"]
+
+    started = backend.up(*backend.brief, "--", *WAITS)
+    stopped, cut = backend.machines[:2]
+    assert soon(lambda: tasks(stopped) and tasks(cut))
+    cut.cut()
+    stopped.run(["sh", "-c", "kill -STOP $(grep -lx launch-agent /proc/[0-9]*/comm | cut -d/ -f3)"])
+    # The lease is counted from the last word; a busy machine gets some more.
+    soon(lambda: not tasks(stopped) and not tasks(cut), 6 + 15)
+    ended = started.wait(SOON)
+    assert ended.code == 125
+    assert all(f"host {host} is lost" in ended.err for host in backend.hosts), ended.err
+    assert set(backend.run.states().values()) == {"lost"}
+
+
+@on("ssh")
+def test_a_detached_job_that_hangs_comes_back(backend: Backend):
+    """It starts again without a terminal, and ends well; who attaches sees that."""
+    code = Path(STUBS / "hangs_once.py").read_text()
+    words = ["--workers", "2", "--stall", "4s", "--restarts", "1", "--", "python3", "-c", code]
+    detached = backend("-q", "-d", *words)
+    assert detached.code == 0, detached.err
+    ended = backend.beside("attach", detached.out.strip()).wait(120)
+    assert ended.code == 0, ended.out + ended.err
+    run = backend.run
+    assert run.path.name == detached.out.strip()
+    assert b"in hang_here" in run.log("worker/1")
+    for index in (0, 1):
+        task = run.task(f"worker/{index}")
+        assert (task["attempt"], task["state"]) == (2, "succeeded")
+        assert re.search(rf"worker/{index} +\| attempt 2 step 2$", ended.out, re.MULTILINE), ended.out
+    assert run.task("worker/1")["earlier"][0]["reason"] == "stalled"

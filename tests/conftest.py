@@ -313,6 +313,11 @@ class Ended(NamedTuple):
         """Its standard error as text."""
         return self.stderr.decode(errors="replace")
 
+    def expected(self, code: int | None) -> Ended:
+        """This, unless an exit code is given and it is not that one."""
+        assert code in (None, self.code), f"exit code {self.code}; it wrote:\n{self.out}\n{self.err}"
+        return self
+
     @property
     def said(self) -> list[str]:
         """The lines of its standard error that it would print on a quiet machine, too."""
@@ -350,15 +355,19 @@ class Started:
                 assert condition(self), f"not in time; it wrote:\n{self.out}\n{self.err}"
             time.sleep(0.01)
 
-    def wait(self, timeout: float = 30.0) -> Ended:
-        """Wait for its end; fail if it does not come in time."""
+    def stop(self, signum: int, timeout: float = 30.0, code: int | None = None) -> Ended:
+        """Signal it, and wait for its end as `wait` does."""
+        self.send(signum)
+        return self.wait(timeout, code)
+
+    def wait(self, timeout: float = 30.0, code: int | None = None) -> Ended:
+        """Wait for its end; fail if it does not come in time, or with another exit code than this one."""
         if self.process.returncode is None and not _ends(self.pid, timeout):
             self.kill()
             pytest.fail(f"still running after {timeout} s; it wrote:\n{self.out[-4000:]}\n{self.err[-4000:]}")
         elapsed = time.monotonic() - self._since
-        code = self.process.wait()
         out, err = ((self._folder / name).read_bytes() for name in ("stdout", "stderr"))
-        return Ended(code, out, err, elapsed)
+        return Ended(self.process.wait(), out, err, elapsed).expected(code)
 
     def kill(self) -> None:
         """SIGKILL, if it still runs."""
@@ -399,15 +408,18 @@ class Launch:
         self.state = home / "state" / "tf-launcher" / "runs"
         self.started: list[Started] = []
 
-    def __call__(self, *args: str | os.PathLike[str], timeout: float = 30.0, **settings: Any) -> Ended:
-        """Run it to its end, which must come within ``timeout`` seconds; settings as `start` has them."""
-        return self.start(*args, **settings).wait(timeout)
+    def __call__(
+        self, *args: str | os.PathLike[str], timeout: float = 30.0, code: int | None = None, **settings: Any
+    ) -> Ended:
+        """Run it to its end, as `Started.wait` waits for it; settings as `start` has them."""
+        return self.start(*args, **settings).wait(timeout, code)
 
     def here(
         self,
         *args: str | os.PathLike[str],
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        code: int | None = None,
     ) -> Ended:
         """Run it in this process, in a tenth of the time: for commands that start no task."""
         written = (io.BytesIO(), io.BytesIO())
@@ -425,10 +437,11 @@ class Launch:
             if cwd is not None:
                 patch.chdir(cwd)
             with _own_signals():
-                code = _run(words)
+                ended = _run(words)
         out.flush()
         err.flush()
-        return Ended(code, written[0].getvalue(), written[1].getvalue(), time.monotonic() - since)
+        texts = (file.getvalue() for file in written)
+        return Ended(ended, *texts, time.monotonic() - since).expected(code)
 
     def start(
         self,

@@ -213,7 +213,8 @@ class SlurmSite(RoomSite):
 def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     from launcher.backends.backend import LaunchRequest
     from launcher.backends.slurm import BACKEND, SlurmOptions
-    from tests.slurm.cluster import Cluster, soon
+    from tests.clusters import soon
+    from tests.slurm.cluster import Cluster
 
     slurm: Cluster = request.getfixturevalue("slurm")
     environ: dict[str, str] = request.getfixturevalue("held")

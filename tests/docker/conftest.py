@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import Launch
 from tests.docker import engine as lab
 from tests.docker.engine import BASE, Engine
-from tests.docker.host_engines import hostfile, hosts, two_hosts
+from tests.docker.host_engines import engines, hostfile, two_hosts
 from tests.testing.conftest import plugged, pytest_configure
+
+if TYPE_CHECKING:
+    from tests.backends import Docker, DockerOnHosts
 
 #: Fixtures of hosts with an engine each. Of another folder: the pytest plug-in, here and in the runs of
 #: pytest that tests start.
-__all__ = ["hostfile", "hosts", "plugged", "pytest_configure", "two_hosts"]
+__all__ = ["engines", "hostfile", "plugged", "pytest_configure", "two_hosts"]
 
 #: Seconds a test may take, its fixtures left out: they have limits of their own.
 _LIMIT = 300
@@ -54,6 +58,22 @@ def docker(
         for job in left:
             _remove(real_engine, job)
     assert not left
+
+
+@pytest.fixture
+def here(request: pytest.FixtureRequest, docker: Engine) -> Docker:
+    """Containers at that engine."""
+    from tests.backends import Docker  # it uses what is below
+
+    return Docker(request)
+
+
+@pytest.fixture
+def on_hosts(request: pytest.FixtureRequest, hostfile: str) -> DockerOnHosts:
+    """Containers at the engines of two hosts."""
+    from tests.backends import DockerOnHosts  # it uses what is below
+
+    return DockerOnHosts(request)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker import engine as docker
-from tests.docker.engine import BASE, Engine
+from tests.docker.engine import Engine
 from tests.ssh.host import CACHE, LabHost, until
 from tests.ssh.lab import Lab
 
@@ -205,28 +205,23 @@ def two_hosts() -> Iterator[Site]:
 
 
 @pytest.fixture
-def hosts(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
-    """Healthy. Nothing may be left on them."""
-    lab, hosts = two_hosts
-    for host in hosts:
-        host.heal()
+def engines(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
+    """Healthy. Nothing may be left on their hosts."""
+    lab, engines = two_hosts
+    for engine in engines:
+        engine.heal()
     lab.move_in(launch.home)
-    yield hosts
+    yield engines
     try:
-        until(lambda: not any(host.left() for host in hosts), 40, "nothing to remove")
+        until(lambda: not any(engine.left() for engine in engines), 40, "nothing to remove")
     except TimeoutError:
-        pytest.fail("left behind:\n  " + "\n  ".join(line for host in hosts for line in host.left()))
+        pytest.fail("left behind:\n  " + "\n  ".join(line for engine in engines for line in engine.left()))
 
 
 @pytest.fixture
-def hostfile(hosts: list[DockerHost], tmp_path: Path) -> str:
-    """Names the two, with room for two tasks each."""
+def hostfile(engines: list[DockerHost], tmp_path: Path) -> str:
+    """Names the two hosts."""
     path = tmp_path / "two.yaml"
-    lines = (f"  - {{name: {host.name}, address: {host.host.address}, slots: 2}}\n" for host in hosts)
-    path.write_text("hosts:\n" + "".join(lines))
+    records = (f"{{name: {engine.name}, address: {engine.host.address}}}" for engine in engines)
+    path.write_text(f"hosts: [{', '.join(records)}]\n")
     return str(path)
-
-
-def docker_on(hostfile: str, *more: str) -> list[str]:
-    """The options of a launch there."""
-    return ["--hosts", hostfile, "--docker", BASE, *more]

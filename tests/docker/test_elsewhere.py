@@ -11,7 +11,7 @@ from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost, Site
 
 
-def test_a_context(two_hosts: Site, hosts: list[DockerHost], launch: Launch, tmp_path: Path):
+def test_a_context(two_hosts: Site, engines: list[DockerHost], launch: Launch, tmp_path: Path):
     """Of the first host; `ssh` knows the lab. Its tasks see nothing of this machine."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()

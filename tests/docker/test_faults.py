@@ -10,23 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import Docker
 from tests.conftest import Launch
-from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.images import FOREIGN, tar
-from tests.local.seeing import last_run
 
 
-def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+def test_a_container_that_is_stopped(here: Docker):
     """`docker stop` is an orderly end for the tasks in it, and need not wait for its SIGKILL."""
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", script, cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    docker.docker("stop", "--time", "600", f"tf-launcher-{jobs(launch)[0]}-worker-1", timeout=60)
+    started = here.up("--", "sh", "-c", script)
+    here.engine.docker("stop", "--time", "600", f"tf-launcher-{here.run.path.name}-worker-1", timeout=60)
     ended = started.wait(30)
     assert ended.code == 125
     assert "worker-1 is lost: the agent exited: it was sent SIGTERM" in ended.err
-    assert b"bye" in last_run(launch).log("worker/0")
+    assert b"bye" in here.run.log("worker/0")
 
 
 def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
@@ -42,25 +40,24 @@ def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path)
     assert "worker-0, worker-1, worker-2:" in ended.err
 
 
-def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+def test_a_python_that_is_too_old(here: Docker, tmp_path: Path):
     old = tmp_path / "old-python"
     old.write_text("#!/bin/sh\nprintf '\\n<tf-launcher program: too old 3.6.9>\\n'; exit 1\n")
     old.chmod(0o755)
-    ended = launch("--docker", image, "--python", str(old), "true", cwd=tmp_path, timeout=60)
+    ended = here("--python", str(old), "true")
     assert ended.code == 125
     assert f"of the image {BASE} is Python 3.6.9, which is too old" in ended.err
 
 
 @pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
-def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+def test_something_else_than_a_python(here: Docker, launch: Launch, tmp_path: Path):
     """The run has a folder by then: it has ended, with a report like any other."""
     report = tmp_path / "report.json"
-    words = ("--docker", image, "--python", "/bin/true", "--report", report, "true")
-    ended = launch(*words, cwd=tmp_path, timeout=60)
+    ended = here("--python", "/bin/true", "--report", report, "true")
     assert ended.code == 125
     reason = f"/bin/true of the image {BASE} does not run the agent, and exited with 0"
     assert reason in ended.err
-    run = last_run(launch)
+    run = here.run
     assert json.loads(report.read_text()) == run.report
     assert (run.report["job"], run.report["exit_code"]) == (run.path.name, 125)
     assert reason in run.report["failure"]["text"]
@@ -81,25 +78,24 @@ def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tm
     assert "exec format error" in ended.err
 
 
-def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+def test_gpus_that_the_engine_can_not_give(here: Docker):
     """The machine says that it has one (the user does), and its engine knows nothing of it."""
-    args = ["--docker", image, "--gpus", "1", "--workers", "1", "true"]
-    ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": "0"})
+    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": "0"})
     assert ended.code == 125
     assert "the engine cannot give GPUs to containers: install the NVIDIA Container Toolkit" in ended.err
-    ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
+    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": ""})
     assert ended.code == 2
     assert "the tasks ask for 1 GPU, this machine has 0" in ended.err
 
 
-def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    ended = launch("--docker", image, "--mount", "no/such", "true", cwd=tmp_path, timeout=60)
+def test_a_mount_that_is_not_there(here: Docker, tmp_path: Path):
+    ended = here("--mount", "no/such", "true")
     assert ended.code == 125
     assert f"the engine's machine has no {tmp_path}/no/such to mount" in ended.err
 
 
-def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_path: Path):
-    ended = launch("--docker", "127.0.0.1:1/none:1", "true", cwd=tmp_path, timeout=60)
+def test_an_image_that_can_not_be_pulled(here: Docker):
+    ended = here.beside("--docker", "127.0.0.1:1/none:1", "true").wait(60)
     assert ended.code == 125
     assert "launch: pulling the image 127.0.0.1:1/none:1" in ended.err
     assert "launch: the image 127.0.0.1:1/none:1 cannot be pulled: " in ended.err
@@ -164,13 +160,13 @@ def test_roles_whose_containers_would_have_one_name(launch: Launch, tmp_path: Pa
     assert "role 'a-b': its containers would have the same names as those of another role" in ended.err
 
 
-def test_a_program_that_is_not_mounted(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+def test_a_program_that_is_not_mounted(here: Docker, tmp_path: Path):
     (tmp_path / "work").mkdir()
     (tmp_path / "program.py").touch()
-    ended = launch("--docker", image, tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
+    ended = here(tmp_path / "program.py", cwd=tmp_path / "work")
     assert ended.code == 127
     assert f"program not found: '{tmp_path}/program.py'\n" in ended.err
     assert "  hint: a container sees only the folder that the tasks run in" in ended.err
-    ended = launch("--docker", image, "--", "cat", tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
+    ended = here("--", "cat", tmp_path / "program.py", cwd=tmp_path / "work")
     assert ended.code == 1
     assert "  hint: a container sees only the folder that the tasks run in; --mount adds others" in ended.err

@@ -18,11 +18,11 @@ from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
 from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
 from launcher.common.record import replace
+from tests.backends import WAITS, Docker
 from tests.conftest import Launch, command_line
 from tests.docker.conftest import jobs
-from tests.docker.engine import BASE, Engine
-from tests.e2e.backends import WAITS
-from tests.local.seeing import ended_by_ctrl_c, last_run, press_ctrl_c, soon
+from tests.docker.engine import Engine
+from tests.local.seeing import ended_by_ctrl_c, press_ctrl_c, soon
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"
@@ -55,34 +55,28 @@ def no_container_is_alive(engine: Engine, launcher: int, seconds: float = SOON) 
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_launcher_that_is_suspended_and_then_killed(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path
-):
+def test_a_launcher_that_is_suspended_and_then_killed(here: Docker):
     """Its tasks wait for one that is suspended, however long; not for one that is gone."""
-    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", STUBBORN, cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 2, 40)
+    started = here.up("--", "sh", "-c", STUBBORN)
     started.send(signal.SIGSTOP)
     time.sleep(8)  # longer than agents and launchers of other machines wait before they act on silence
-    assert len(containers(docker, started.pid)) == 2
+    assert len(containers(here.engine, started.pid)) == 2
     started.kill()
-    no_container_is_alive(docker, started.pid, 15)
-    nothing_is_left(docker, launch, started.pid, signal.SIGKILL)
+    no_container_is_alive(here.engine, started.pid, 15)
+    nothing_is_left(here, started.pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_agent_that_is_suspended_when_its_launcher_is_killed(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path
-):
+def test_an_agent_that_is_suspended_when_its_launcher_is_killed(here: Docker):
     """The watchdog, which is the main process of the container, ends it."""
-    started = launch.start("--docker", image, "--", "sh", "-c", STUBBORN, cwd=tmp_path)
-    started.until(lambda it: "up" in it.out, 40)
-    name = f"tf-launcher-{jobs(launch)[0]}-worker-0"
-    main = int(docker.docker("inspect", "--format", "{{.State.Pid}}", name))
+    started = here.up("--", "sh", "-c", STUBBORN, workers=1)
+    name = f"tf-launcher-{here.run.path.name}-worker-0"
+    main = int(here.engine.docker("inspect", "--format", "{{.State.Pid}}", name))
     agent = [pid for pid in children_of(main) if command_line(pid).startswith("tf-agent")]
     os.kill(agent[0], signal.SIGSTOP)
     started.kill()
-    no_container_is_alive(docker, started.pid, 15)
-    nothing_is_left(docker, launch, started.pid, signal.SIGKILL)
+    no_container_is_alive(here.engine, started.pid, 15)
+    nothing_is_left(here, started.pid, signal.SIGKILL)
 
 
 #: The engine's event at which the launcher is signalled, how many of them have come then, and the signal. Two
@@ -106,33 +100,28 @@ MOMENTS = [
 @pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("phase", "event", "count", "number"), MOMENTS)
-def test_at_any_moment(
-    docker: Engine, launch: Launch, tmp_path: Path, phase: str, event: str, count: int, number: int
-):
+def test_at_any_moment(here: Docker, phase: str, event: str, count: int, number: int):
     program = "true" if phase == "end" else "echo up; sleep 600"
-    words = ["--docker", BASE, "--workers", "2", "--restarts", "2", "--", "sh", "-c", program]
-    with EngineEvents(docker) as events:
-        started = launch.start(*words, cwd=tmp_path)
+    with EngineEvents(here.engine) as events:
+        started = here.start("--workers", "2", "--restarts", "2", "--", "sh", "-c", program)
         if phase == "renewal":
             started.until(lambda it: it.out.count("| up") == 2, 40)
-            docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
-        events.until(event, count, launch, started.pid)
+            here.lose_host()
+        events.until(event, count, here.launch, started.pid)
     started.send(number)
     ended = started.wait(40)
     assert "did not exit" not in ended.err, ended.err
     if phase != "end":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
     if number != signal.SIGKILL:  # the run has a folder, and so it has a report
-        assert last_run(launch).report["exit_code"] == ended.code
-    nothing_is_left(docker, launch, started.pid, number)
+        assert here.run.report["exit_code"] == ended.code
+    nothing_is_left(here, started.pid, number)
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("number", "seconds"), [(15, 0.1), (2, 0.25), (9, 0.25)])
-def test_before_there_is_anything(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, number: int, seconds: float
-):
-    started = launch.start("--docker", image, "--workers", "2", "--", "sleep", "600", cwd=tmp_path)
+def test_before_there_is_anything(here: Docker, number: int, seconds: float):
+    started = here.start("--workers", "2", "--", "sleep", "600")
     time.sleep(seconds)  # the moment is what is tried
     if number == signal.SIGINT:
         press_ctrl_c(started)
@@ -141,15 +130,15 @@ def test_before_there_is_anything(
         started.send(number)
         ended = started.wait(40)
         assert ended.code in (-number, 128 + number), ended.err
-    nothing_is_left(docker, launch, started.pid, number)
+    nothing_is_left(here, started.pid, number)
 
 
-def nothing_is_left(engine: Engine, launch: Launch, launcher: int, number: int) -> None:
+def nothing_is_left(here: Docker, launcher: int, number: int) -> None:
     """Of a launcher that got this signal. What one that was killed had asked for, the engine still makes."""
-    no_container_is_alive(engine, launcher)
+    no_container_is_alive(here.engine, launcher)
     if number == signal.SIGKILL:
-        soon(lambda: launch("clean", timeout=60).code == 0 and not ours(engine, launcher), 40)
-    assert ours(engine, launcher) == []
+        soon(lambda: here.launch("clean", timeout=60).code == 0 and not ours(here.engine, launcher), 40)
+    assert ours(here.engine, launcher) == []
 
 
 class EngineEvents:
@@ -291,18 +280,14 @@ exec {docker} "$@"
 """
 
 
-def test_ctrl_c_while_the_removal_of_a_lost_container_hangs(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path
-):
+def test_ctrl_c_while_the_removal_of_a_lost_container_hangs(here: Docker, tmp_path: Path):
     program = tmp_path / "bin/docker"
     program.parent.mkdir()
     program.write_text(STUCK.format(folder=tmp_path, docker=shutil.which("docker")))
     program.chmod(0o755)
-    args = ["--docker", image, "--workers", "2", "--restarts", "2", "--", *WAITS]
     path = f"{program.parent}:{os.environ['PATH']}"
-    started = launch.start(*args, cwd=tmp_path, env={"PATH": path})
-    started.until(lambda it: it.out.count("| up") == 2, 40)
-    docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
+    started = here.up("--restarts", "2", "--", *WAITS, env={"PATH": path})
+    here.lose_host()
     soon((tmp_path / "stuck").exists, 40)
     since = time.monotonic()
     started.send(signal.SIGINT)

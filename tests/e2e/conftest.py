@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.backends import BACKENDS, Backend
 from tests.docker.conftest import alone, docker, real_engine
-from tests.docker.host_engines import hosts as engine_hosts
-from tests.docker.host_engines import two_hosts
-from tests.e2e.backends import BACKENDS, Backend
+from tests.docker.host_engines import engines, hostfile, two_hosts
 from tests.kubernetes.conftest import clean as kubernetes_clean
 from tests.slurm.conftest import clean as slurm_clean
 from tests.ssh.conftest import four_hosts, lab, ssh_launch
 
 #: Fixtures of other folders.
 __all__ = [
-    "alone", "docker", "engine_hosts", "four_hosts", "kubernetes_clean", "lab", "real_engine", "slurm_clean",
+    "alone", "docker", "engines", "four_hosts", "hostfile", "kubernetes_clean", "lab", "real_engine",
+    "slurm_clean",
     "ssh_launch", "two_hosts",
 ]  # fmt: skip
 

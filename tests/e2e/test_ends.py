@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backends import STAYS, WAITS, Backend, Ssh, on
+from tests.backends import SOON, STAYS, WAITS, Backend, Docker, DockerOnHosts, Ssh, on
+from tests.docker.conftest import alive
 from tests.local.stops import SAVES, processes_of
 
 
@@ -79,3 +80,21 @@ def test_the_launcher_is_killed(backend: Backend, tmp_path: Path):
     started = backend.up(*backend.brief, *copied, "--", *STAYS)
     started.kill()
     backend.empty()
+
+
+@pytest.mark.usefixtures("alone")
+@on("docker", "docker-ssh")
+def test_kept_containers(backend: Docker | DockerOnHosts):
+    """Until they are asked to be removed: other launches leave them there."""
+    ended = backend("--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found")
+    assert ended.code == 0, ended.err
+    job, hosts = backend.run.path.name, [*backend.options[:-2]]
+    name = f"tf-launcher-{job}-{backend.hosts[0]}"
+    assert (f"{name} on node1" if hosts else f"label=tf-launcher.job={job}") in ended.err
+    assert "A /tmp/found" in backend.engine.docker("diff", name)
+    assert alive(backend.engine, job) == []
+    assert backend("true").code == 0
+    assert f"would remove container {name}" in backend.beside("clean", *hosts, "--dry-run").wait(SOON).out
+    cleaned = backend.beside("clean", *hosts).wait(SOON)
+    assert cleaned.code == 0, cleaned.err
+    assert f"removed container {name}" in cleaned.out

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backends import MEETS, SOON, WAITS, Backend, Ssh, on
+from tests.backends import MEETS, SOON, WAITS, Backend, Ssh, on
 from tests.local.seeing import STUBS, soon
 from tests.ssh.host import LabHost
 

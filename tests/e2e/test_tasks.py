@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backends import SOON, Backend, Ssh, on
+from tests.backends import SOON, Backend, Ssh, on
+from tests.conftest import Launch
 from tests.local.seeing import soon
 
 
@@ -91,3 +92,27 @@ def test_a_task_that_exceeds_its_memory(backend: Backend):
     assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
     assert "64 MiB" in failure["text"] and "--memory" in failure["hint"]
     assert "out of memory" in ended.err
+
+
+@pytest.mark.promise("`--dry-run` starts nothing and can be pasted")
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("--docker no-such-image", ["worker-1", "python3"]),
+        (
+            "--kubernetes reg/tf:1 --memory 2g --gpus 1",
+            [
+                "# pods of the image reg/tf:1, memory 2048Mi, nvidia.com/gpu 1: worker-0, worker-1",
+                "2048Mi: ps-0",
+            ],
+        ),
+        ("--hosts node1,node2", ["on node1", "on node2"]),
+    ],
+    ids=["docker", "kubernetes", "ssh"],
+)
+def test_a_dry_run_connects_to_nothing(launch: Launch, tmp_path: Path, options: str, shown: list[str]):
+    nowhere = {"DOCKER_HOST": "unix:///no/engine", "KUBECONFIG": "/nosuch"}
+    words = f"{options} --ps 1 --workers 2 --dry-run train.py"
+    ended = launch.here(*words.split(), env=nowhere, cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert [text for text in shown if text not in ended.out] == []

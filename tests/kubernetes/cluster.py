@@ -7,22 +7,20 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
-import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clusters import ROOT, Machines, script_of, soon
 from tests.conftest import at_the_end, command_line
 from tests.kubernetes.image import root_files
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Nodes of a cluster of ours.
 NODES = 2
 #: The image of the tests: in a cluster of ours it is made of this machine's Python.
@@ -35,16 +33,18 @@ _LAST = """
 """
 
 
-class Cluster:
+class Cluster(Machines):
     """A Kubernetes, and a namespace of it with the rights that docs/kubernetes.md asks for.
 
     Args:
         admin: the kubeconfig of who may do all.
         folder: for a kubeconfig.
         name: of the namespace.
-        enter: the beginning of commands that reach the cluster.
-        script: the script and the name of a cluster of ours; ``None``: it is another one.
+        enter, script: see `Machines`.
     """
+
+    kind = "k8s"
+    programs = ("kubectl",)
 
     def __init__(
         self,
@@ -54,29 +54,14 @@ class Cluster:
         enter: Sequence[str] = (),
         script: tuple[str, str] | None = None,
     ) -> None:
-        self.admin, self.namespace, self.enter, self._script = admin, name, list(enter), script
-        self.image = IMAGE if script else os.environ.get("LAUNCH_TEST_IMAGE", PUBLIC_IMAGE)
-        self.state = Path(admin).parent
         #: The user of launch.
         self.user = folder / "kubeconfig"
-        #: For a process that reaches the cluster.
-        self.environ = {"KUBECONFIG": str(self.user)}
+        super().__init__(Path(admin).parent, {"KUBECONFIG": str(self.user)}, enter, script)
+        self.admin, self._admin, self.namespace = admin, {"KUBECONFIG": admin}, name
+        self.image = IMAGE if script else os.environ.get("LAUNCH_TEST_IMAGE", PUBLIC_IMAGE)
         if script:
             programs = next(self.state.parent.glob("kubernetes-v*"))
             self.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
-
-    def run(self, *argv: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
-        """Run a command that reaches it, as its administrator: what it prints."""
-        done = subprocess.run(
-            [*self.enter, *argv],
-            env={**os.environ, **self.environ, "KUBECONFIG": self.admin},
-            stdout=subprocess.PIPE,
-            input=stdin,
-            text=True,
-            check=check,
-            timeout=timeout,
-        )
-        return done.stdout.strip()
 
     def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
         """Run kubectl in the namespace, as the administrator."""
@@ -99,16 +84,6 @@ class Cluster:
         self.kubectl("wait", "--for=delete", "pods", "--all", f"--timeout={seconds}s", check=False)
         return soon(lambda: not self.left(), seconds)
 
-    def commands(self, folder: Path) -> Path:
-        """A folder with a kubectl, for a process that does not reach the cluster otherwise."""
-        made, path = folder / "commands", self.environ.get("PATH", os.environ["PATH"])
-        made.mkdir()
-        file = made / "kubectl"
-        command = shlex.join([*self.enter, shutil.which("kubectl", path=path) or "kubectl"])
-        file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        file.chmod(0o755)
-        return made
-
     def broken_kubectl(self, folder: Path, script: str, verb: str = "exec") -> str:
         """A PATH with a kubectl that runs a shell script, in a folder, for one of its commands.
 
@@ -117,10 +92,9 @@ class Cluster:
             script: The script. The variable ``kubectl`` has the path of the real one.
             verb: The command.
         """
-        path = self.environ.get("PATH", os.environ["PATH"])
-        file, real = folder / "kubectl", shutil.which("kubectl", path=path) or "kubectl"
+        path, file = self.environ.get("PATH", os.environ["PATH"]), folder / "kubectl"
         file.write_text(
-            f"#!/bin/sh\nkubectl={shlex.quote(real)}\ncd {shlex.quote(str(folder))}\n"
+            f"#!/bin/sh\nkubectl={shlex.quote(self.program('kubectl'))}\ncd {shlex.quote(str(folder))}\n"
             f'case " $* " in *" {verb} "*)\n{script}\nesac\nexec $kubectl "$@"\n'
         )
         file.chmod(0o755)
@@ -145,10 +119,6 @@ class Cluster:
 
     # ------------------------------------------------------------------ nodes of a cluster of ours
 
-    def pid(self, node: str) -> int:
-        """Process 1 of a node."""
-        return int((self.state / node / "pid").read_text().split()[0])
-
     def processes(self) -> Iterator[tuple[int, str]]:
         """The processes of this namespace's pods on the nodes: pid here, and the command line."""
         pods = {f"pod{pod['metadata']['uid']}" for pod in self.objects("pods")}
@@ -169,13 +139,6 @@ class Cluster:
             if f"pod{uid}" in Path(f"/proc/{pid}/cgroup").read_text() and re.search(r"NSpid:.*\t1\n", status):
                 return pid
         raise LookupError(f"{pod} does not run")
-
-    def link(self, node: str, state: str) -> None:
-        """Cut a node off (down), or join it again (up)."""
-        assert self._script is not None
-        subprocess.run(
-            ["ip", "-n", f"k8s-{self._script[1]}", "link", "set", node, state], check=True, timeout=10
-        )
 
 
 class Kubelet:
@@ -201,30 +164,11 @@ class Kubelet:
         subprocess.run(argv, env=self._environ, check=True, timeout=30)
 
 
-def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
-    """Whether something is true in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.3)  # most conditions are a kubectl
-    return True
-
-
 def role() -> str:
     """The Role that docs/kubernetes.md shows: launch needs no other right."""
     page = (ROOT / "docs/kubernetes.md").read_text()
     (found,) = re.findall(r"^```yaml\n(apiVersion: rbac.*?)^```", page, re.M | re.S)
     return str(found)
-
-
-def _script() -> Path | None:
-    """The script that starts clusters: in ``$LAUNCH_CLUSTERS``, else in shared/clusters of a folder above."""
-    given = os.environ.get("LAUNCH_CLUSTERS")
-    folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
-    return next(
-        (folder / "kubernetes.sh" for folder in folders if (folder / "kubernetes.sh").is_file()), None
-    )
 
 
 @contextmanager
@@ -238,9 +182,9 @@ def a_cluster(folder: Path, run: str, nodes: int = NODES) -> Iterator[Cluster]:
         run: names the run of the tests.
         nodes: of a cluster of ours.
     """
-    script, admin = _script(), os.environ.get("KUBECONFIG")
+    script, admin = script_of("kubernetes.sh"), os.environ.get("KUBECONFIG")
     namespace = f"launch-{os.getpid()}-{os.urandom(2).hex()}"
-    if script is None or os.getuid():
+    if script is None:
         if not admin:
             pytest.fail("no Kubernetes: expected ../shared/clusters (as root), or $KUBECONFIG", False)
         cluster = Cluster(admin, folder, namespace)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Launch, Started
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 
 #: Seconds that a test may take without its fixtures, which have limits of their own.
 _LIMIT = 300
@@ -34,14 +35,7 @@ def clean(kubernetes: Cluster) -> Iterator[None]:
 @pytest.fixture
 def start(kubernetes: Cluster, launch: Launch, clean: None) -> Callable[..., Started]:
     """Starts launch where it reaches the cluster, as a user who has the rights of docs/kubernetes.md."""
-
-    def started(
-        *args: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None, **more
-    ) -> Started:
-        command = (*kubernetes.enter, *before, sys.executable, "-m", "launcher")
-        return launch.start(*args, command=command, env={**kubernetes.environ, **(env or {})}, **more)
-
-    return started
+    return functools.partial(kubernetes.start, launch)
 
 
 @pytest.fixture

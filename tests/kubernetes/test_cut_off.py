@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Started
-from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster, soon
+from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
 from tests.kubernetes.test_losses import SCRIPT
 
 

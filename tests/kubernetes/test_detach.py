@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Launch, Started
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 from tests.local.seeing import last_run
 
 Start = Callable[..., Started]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.clusters import soon
 from tests.conftest import Launch
 from tests.docker.test_export import MEET
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 from tests.local.seeing import ROOT
 from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON

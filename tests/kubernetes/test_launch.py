@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.clusters import ROOT, soon
 from tests.conftest import Launch, Started
-from tests.kubernetes.cluster import ROOT, Cluster, soon
+from tests.kubernetes.cluster import Cluster
 from tests.local.seeing import last_run
 from tests.local.training import CACHE, PYTHON
 
@@ -189,14 +190,6 @@ def test_clean(start: Start, kubernetes: Cluster):
     lives.until(lambda it: "| up" in it.out, 60)
     lives.send(signal.SIGINT)
     assert lives.wait(30).code == 130
-
-
-def test_a_dry_run_connects_to_nothing(start: Start, tmp_path: Path):
-    words = "--kubernetes reg/tf:1 --ps 1 --workers 2 --memory 2g --gpus 1 --dry-run train.py"
-    result = start(*words.split(), env={"KUBECONFIG": "/nosuch"}, cwd=tmp_path).wait()
-    assert result.code == 0, result.err
-    assert "# pods of the image reg/tf:1, memory 2048Mi, nvidia.com/gpu 1: worker-0, worker-1" in result.out
-    assert "# pods of the image reg/tf:1, memory 2048Mi: ps-0" in result.out
 
 
 def test_no_cluster(start: Start):

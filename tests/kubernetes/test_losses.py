@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Started, command_line
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 
 Start = Callable[..., Started]
 #: The first attempt waits, the next one ends.

@@ -16,8 +16,8 @@ from launcher.backends.connections import AgentArguments, Connections
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram, start_program
 from launcher.event_loop import EventLoop
+from tests.clusters import soon
 from tests.contract.driver import Driver
-from tests.kubernetes.cluster import soon
 
 #: Sends a program to the socket as a user, without asking whether it is wanted; prints what it gets.
 SENDS = """\

@@ -19,7 +19,7 @@ import pytest
 
 from launcher.agent.identity import this_process
 from launcher.common.record import as_dict, replace
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, stat_field
 from tests.local.seeing import Terminal, last_run, soon
 
 #: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
@@ -34,16 +34,33 @@ time.sleep(300)
 """
 
 
+WAITS = ("sh", "-c", "echo up; exec sleep 300")
+Running = Callable[..., Started]
+
 #: Prints its attempt.
 ATTEMPTS = "echo up: attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS; exec sleep 300"
 
 
-def running(launch: Launch, *words: str) -> Started:
-    """A job whose tasks have printed ``up``."""
-    started = launch.start(*(words or ("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300")))
-    count = 2
-    started.until(lambda it: it.out.count("| up") == count)
-    return started
+@pytest.fixture
+def running(launch: Launch) -> Iterator[Callable[..., Started]]:
+    """Starts jobs whose tasks have printed ``up``; those that still run after the test get a Ctrl-C."""
+    jobs: list[Started] = []
+
+    def job(*words: str) -> Started:
+        jobs.append(launch.start(*(words or ("--workers", "2", "--", *WAITS))))
+        jobs[-1].until(lambda it: it.out.count("| up") == 2)
+        return jobs[-1]
+
+    yield job
+    for each in jobs:
+        if each.process.poll() is None:
+            each.send(signal.SIGINT)
+            assert each.wait().code == 130
+
+
+def tasks_of(launch: Launch) -> dict[str, dict[str, Any]]:
+    """The tasks, as the launcher of the newest run has them."""
+    return {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
 
 
 # ---------------------------------------------------------------------- launch ps RUN
@@ -64,7 +81,7 @@ def test_the_tasks_of_a_run(launch: Launch):
         assert line.split()[:6] == [task, "running", "1", "localhost", str(pids[task]), plan[task]]
         assert line.endswith("B  step 7") or task == "worker/1"
 
-    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "--json", name).out)}
+    tasks = tasks_of(launch)
     assert tasks["worker/1"]["memory"] > 100 << 20 > 50 << 20 > tasks["worker/0"]["memory"] > 1 << 20
     assert tasks["ps/0"]["state"] == "running" and tasks["ps/0"]["attempt"] == 1
     assert tasks["worker/0"]["last_line"] == "step 7", "not the message of TensorFlow after it"
@@ -75,7 +92,7 @@ def test_the_tasks_of_a_run(launch: Launch):
     assert (ended.code, code) == (0, 137)
     table = started.out[started.out.index("HOST ") :]
     assert ended.out == table
-    assert json.loads(launch.here("ps", "--json", name).out)[2]["status"] == {"code": None, "signal": 9}
+    assert tasks_of(launch)["ps/0"]["status"] == {"code": None, "signal": 9}
 
 
 def test_a_task_that_waits_to_start_again(launch: Launch):
@@ -86,14 +103,13 @@ def test_a_task_that_waits_to_start_again(launch: Launch):
     name = last_run(launch).path.name
     again = re.compile(r"(?m)^worker/0 +failed, starts again +\d ")
     assert soon(lambda: again.search(launch.here("ps", name).out))
-    tasks = soon(lambda: [t for t in json.loads(launch.here("ps", "--json", name).out) if t["restarting"]])
-    assert [task["task"] for task in tasks] == ["worker/0"]
+    soon(lambda: [name for name, task in tasks_of(launch).items() if task["restarting"]] == ["worker/0"])
     assert launch.here("stop", name).code == 0
     started.wait()
 
 
-def test_a_launcher_that_died(launch: Launch):
-    started = running(launch)
+def test_a_launcher_that_died(launch: Launch, running: Running):
+    started = running()
     started.kill()
     for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
         ended = launch.here(*words)
@@ -102,8 +118,8 @@ def test_a_launcher_that_died(launch: Launch):
 
 
 @pytest.mark.slow
-def test_a_launcher_that_is_suspended(launch: Launch):
-    started = running(launch)
+def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
+    started = running()
     started.send(signal.SIGSTOP)
     asking = launch.start("ps", "latest")
     time.sleep(2)  # it waits for the answer
@@ -120,19 +136,17 @@ def test_a_launcher_that_is_suspended(launch: Launch):
     assert "does not answer; is it suspended?" in ended.err
     started.send(signal.SIGCONT)
     assert launch.here("ps", "latest").code == 0
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
 # ---------------------------------------------------------------------- launch ps --watch
 
 
-def test_a_line_for_each_move(launch: Launch):
-    started = running(launch, "--workers", "2", "--", "sh", "-c", ATTEMPTS)
+def test_a_line_for_each_move(launch: Launch, running: Running):
+    started = running("--workers", "2", "--", "sh", "-c", ATTEMPTS)
     watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
     soon(lambda: count_sockets(launch) == 2)
     assert launch("restart", "latest", "worker/1").code == 0
-    os.kill(soon(lambda: task_of(launch, "worker/1")["pid"]), signal.SIGKILL)
+    os.kill(soon(lambda: tasks_of(launch)["worker/1"]["pid"]), signal.SIGKILL)
     code = started.wait().code
     text, lines = (each.wait() for each in watching)
     assert (text.code, lines.code) == (0, 0)
@@ -149,8 +163,8 @@ def test_a_line_for_each_move(launch: Launch):
     assert f"failed, exit code {code}" in text.out.splitlines()[-1], "the table of the report"
 
 
-def test_a_table_that_renews_itself(launch: Launch, terminal: Callable[..., Terminal]):
-    started = running(launch)
+def test_a_table_that_renews_itself(launch: Launch, running: Running, terminal: Callable[..., Terminal]):
+    started = running()
     watching = terminal("ps", "-w")
     watching.until(lambda it: it.text.count(" running ") >= 2)
     assert launch("restart", "latest", "worker/1").code == 0
@@ -170,17 +184,11 @@ def count_sockets(launch: Launch) -> int:
     return sum(line.endswith(name) and line.split()[5] == "03" for line in lines)
 
 
-def task_of(launch: Launch, task: str) -> dict[str, Any]:
-    """A task, as the launcher of the newest run has it."""
-    found: list[dict[str, Any]] = json.loads(launch.here("ps", "latest", "--json").out)
-    return next(each for each in found if each["task"] == task)
-
-
 # ---------------------------------------------------------------------- the socket
 
 
-def test_a_follower_gets_the_events_of_the_file(launch: Launch):
-    started = running(launch)
+def test_a_follower_gets_the_events_of_the_file(launch: Launch, running: Running):
+    started = running()
     with connect(launch) as peer:
         peer.send(b'{"request": "follow", "from": 1}')
         _, files, _, _ = socket.recv_fds(peer, 100, 1)
@@ -203,9 +211,9 @@ def connect(launch: Launch) -> socket.socket:
 
 
 @pytest.mark.promise("the launcher answers its own user only, whatever clients do")
-def test_clients_that_misbehave(launch: Launch):
+def test_clients_that_misbehave(launch: Launch, running: Running):
     """The launcher serves the others, and the job goes on."""
-    started = running(launch)
+    started = running()
     silent = [connect(launch) for _ in range(17)]
     assert silent[0].recv(1) == b""  # the oldest one has made room
     wrong = [b"nonsense", b"{}", b'"request"', b"\xff", b"[" * 9999, b"7" * 60000]
@@ -236,8 +244,8 @@ def test_clients_that_misbehave(launch: Launch):
 @pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
 @pytest.mark.parametrize("request_name", ["tasks", "follow"])
-def test_another_user_can_not_ask(launch: Launch, request_name: str):
-    started = running(launch)
+def test_another_user_can_not_ask(launch: Launch, running: Running, request_name: str):
+    running()
     code = f"""
 import os, socket
 os.setuid(65534)
@@ -251,28 +259,28 @@ except OSError:
 """
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert asked.stdout == "b''\n", asked.stderr
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no launcher."""
+def forged(tmp_path: Path) -> Iterator[tuple[Path, str, subprocess.Popen[bytes]]]:
+    """The folder of a run, its job, and the process that its record names, which is no launcher."""
+    folder, job = tmp_path / "run", f"forged-{os.getpid()}-{time.monotonic_ns()}"
+    folder.mkdir()
     with subprocess.Popen(["sleep", "300"]) as process:
-        yield process
+        ticks = int(stat_field(process.pid, 22))
+        owner = as_dict(replace(this_process(), pid=process.pid, start_ticks=ticks))
+        record = {"job": job, "started_at": time.time(), **owner}
+        (folder / "launcher.json").write_text(json.dumps(record))
+        yield folder, job, process
         process.kill()
 
 
 @pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 def test_a_socket_that_is_not_the_launchers_is_not_asked(
-    launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    launch: Launch, forged: tuple[Path, str, subprocess.Popen[bytes]]
 ):
     """Any process can make a socket of any name."""
-    folder, job = tmp_path / "run", f"impostor-{os.getpid()}-{time.monotonic_ns()}"
-    folder.mkdir()
-    ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
-    owner = as_dict(replace(this_process(), pid=sleeper.pid, start_ticks=ticks))
-    (folder / "launcher.json").write_text(json.dumps({"job": job, "started_at": time.time(), **owner}))
+    folder, job, _ = forged
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
         impostor.bind(f"\0tf-launcher-{job}")
         impostor.listen()
@@ -287,14 +295,10 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("words", [["attach"], ["logs", "-f"], ["ps"], ["ps", "-w"], ["stop"], ["restart"]])
 def test_a_record_of_another_user_is_not_trusted(
-    launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes], words: list[str]
+    launch: Launch, forged: tuple[Path, str, subprocess.Popen[bytes]], words: list[str]
 ):
     """It names a process of this user."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
-    owner = as_dict(replace(this_process(), pid=sleeper.pid, start_ticks=ticks))
-    (folder / "launcher.json").write_text(json.dumps({"job": "theirs", "started_at": time.time(), **owner}))
+    folder, _, sleeper = forged
     os.chown(folder / "launcher.json", 65534, 65534)
     ended = launch.here(*words, str(folder), *(["worker/0"] if words == ["restart"] else []))
     assert (ended.code, ended.out) == (125, "")
@@ -306,42 +310,38 @@ def test_a_record_of_another_user_is_not_trusted(
 
 
 @pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
-def test_tasks_start_again(launch: Launch):
+def test_tasks_start_again(launch: Launch, running: Running):
     """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
-    started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
-    pids = {task["task"]: task["pid"] for task in json.loads(launch.here("ps", "latest", "--json").out)}
+    started = running("--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
+    before = tasks_of(launch)
     ended = launch("restart", "latest", "ps")
     assert ended.code == 0, ended.err
-    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
+    tasks = tasks_of(launch)
     assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
-    assert tasks["worker/0"]["pid"] == pids["worker/0"] and tasks["ps/0"]["pid"] != pids["ps/0"]
+    assert [before[name]["pid"] == tasks[name]["pid"] for name in ("worker/0", "ps/0")] == [True, False]
     address = last_run(launch).plan["cluster"]["ps"][0]
     started.until(lambda it: f"attempt 2 of ps/0 at {address}" in it.out)
     assert launch("restart", "latest", "worker/0", "ps/0").code == 0
-    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
+    tasks = tasks_of(launch)
     assert [tasks[name]["attempt"] for name in ("worker/0", "ps/0")] == [2, 3]
     os.kill(tasks["worker/0"]["pid"], signal.SIGKILL)  # the one restart that is counted
     started.until(lambda it: "attempt 3 of worker/0" in it.out)
     assert "restart 1 of 1" in started.err
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
-def test_a_task_that_has_ended_starts_again(launch: Launch):
+def test_a_task_that_has_ended_starts_again(launch: Launch, running: Running):
     script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
-    started = running(launch, "--workers", "2", "--", "sh", "-c", script)
+    started = running("--workers", "2", "--", "sh", "-c", script)
     started.until(lambda _: any(event.get("state") == "succeeded" for event in last_run(launch).events))
     ended = launch("restart", "latest", "worker/1")
     assert ended.code == 0
     assert ended.out.startswith("worker/1: attempt 2, ")
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
 @pytest.mark.promise("`launch restart`: same address, not counted; slow tasks, jobs that end")
-def test_a_task_that_is_slow_to_end(launch: Launch):
+def test_a_task_that_is_slow_to_end(launch: Launch, running: Running):
     script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
-    started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)
+    started = running("--workers", "2", "--grace", "60", "--", "sh", "-c", script)
     ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
     assert ended.code == 124
     assert "waiting for worker/0 to start again" in ended.err
@@ -356,11 +356,11 @@ def test_a_task_that_is_slow_to_end(launch: Launch):
     assert "ended with exit code 143 before worker/0 started again" in waiting.err
 
 
-def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
+def test_a_task_that_can_not_be_started_again(launch: Launch, running: Running, tmp_path: Path):
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho up; exec sleep 300\n")
     program.chmod(0o755)
-    started = running(launch, "--workers", "2", "--on-failure", "continue", "--", str(program))
+    started = running("--workers", "2", "--on-failure", "continue", "--", str(program))
     program.unlink()
     ended = launch("restart", "latest", "worker/1")
     assert (ended.code, ended.out) == (125, "")
@@ -369,8 +369,8 @@ def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
     assert started.wait().code != 0
 
 
-def test_bad_input(launch: Launch):
-    started = running(launch)
+def test_bad_input(launch: Launch, running: Running):
+    running()
     for words, message in {
         "restart latest worker/7 master": "no task 'worker/7'; expected worker/0 to worker/1",
         "restart latest master": "no task 'master'",
@@ -382,14 +382,12 @@ def test_bad_input(launch: Launch):
     }.items():
         ended = launch.here(*words.split())
         assert ended.code == 2 and message in ended.err, ended.err
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
-def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
+def test_a_job_that_has_ended_or_ends(launch: Launch, running: Running, tmp_path: Path):
     script = "trap 'echo stopping' TERM; echo up; touch $0; while :; do sleep 0.1; done"
     words = ["--workers", "2", "--grace", "60", "--", "sh", "-c", script, str(tmp_path / "up")]
-    started = running(launch, *words)
+    started = running(*words)
     started.send(signal.SIGINT)
     started.until(lambda it: "stopping" in it.out)
     ended = launch("restart", "latest", "worker/0")

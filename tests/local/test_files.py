@@ -19,9 +19,12 @@ COMMAND = (sys.executable, "-m", "launcher")
 
 
 @pytest.mark.promise("report, events, plan, logs, `--run-dir`")
+@pytest.mark.promise("`TF_CONFIG` and flags by role; placeholders; variables as TonY has them")
 def test_the_folder_of_a_run(launch: Launch):
-    ended = launch("--ps", "1", "--workers", "2", "-x", "SECRET=pass phrase", "--", "sh", "-c",
-                   "test $JOB_NAME = ps && exec sleep 60; echo $SECRET")  # fmt: skip
+    """Files that nobody else may read; the value of a variable is only where a task has printed it."""
+    script = "test $JOB_NAME = ps && exec sleep 60; echo $SECRET"
+    options = ["--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase"]
+    ended = launch(*options, "--", "sh", "-c", script)
     assert ended.code == 0
     run = last_run(launch)
     found = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
@@ -32,6 +35,26 @@ def test_the_folder_of_a_run(launch: Launch):
     secret = {path.name for path in run.path.rglob("*.*") if b"pass phrase" in path.read_bytes()}
     assert secret == {"worker-0.log", "worker-1.log"}
 
+    plan = run.plan
+    assert (plan["schema"], plan["job"]) == (1, run.path.name)
+    assert [task["task"] for task in plan["tasks"]] == ["worker/0", "worker/1", "ps/0"]
+    for task in plan["tasks"]:
+        role, _, index = task["task"].partition("/")
+        assert task["address"] == plan["cluster"][role][int(index)] == f"127.0.0.1:{task['port']}"
+        assert (task["env"]["JOB_NAME"], task["env"]["TASK_INDEX"]) == (role, index)
+        assert task["argv"][:3] == ["sh", "-c", script]
+        assert f"--job_name={role}" in task["argv"] and f"--task_index={index}" in task["argv"]
+        assert "SECRET" not in task["env"]
+
+    events = [event for event in run.events if event["event"] != "Tell"]
+    assert [event["event"] for event in events[:2]] == ["AgentReady", "PortsHeld"]
+    assert events[-1]["event"] == "AgentClosed"
+    assert "TaskOutput" not in {event["event"] for event in events}
+    for name in ("worker/0", "worker/1"):
+        mine = [(event["event"], event["state"]) for event in events if event.get("task") == name]
+        assert mine == [("TaskMoved", state) for state in ("starting", "running", "ended", "succeeded")]
+    assert all(event["at"] > 1e9 for event in events)
+
 
 @pytest.mark.parametrize("words", [["-qx", "SECRET=pass phrase"], ["-qxSECRET=pass phrase"]])
 def test_the_plan_has_no_value_of_an_x_option_in_one_word_with_q(launch: Launch, words: list[str]):
@@ -41,33 +64,20 @@ def test_the_plan_has_no_value_of_an_x_option_in_one_word_with_q(launch: Launch,
     assert "pass phrase" not in command
 
 
-@pytest.mark.promise("`TF_CONFIG` and flags by role; placeholders; variables as TonY has them")
-def test_the_plan(launch: Launch):
-    launch("--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase", "--", "sh", "-c", "exit 0")
-    plan = last_run(launch).plan
-    assert plan["schema"] == 1
-    assert plan["job"] == last_run(launch).path.name
-    assert [task["task"] for task in plan["tasks"]] == ["worker/0", "worker/1", "ps/0"]
-    cluster = plan["cluster"]
-    for task in plan["tasks"]:
-        role, _, index = task["task"].partition("/")
-        assert task["address"] == cluster[role][int(index)] == f"127.0.0.1:{task['port']}"
-        assert (task["env"]["JOB_NAME"], task["env"]["TASK_INDEX"]) == (role, index)
-        assert task["argv"][:3] == ["sh", "-c", "exit 0"]
-        assert f"--job_name={role}" in task["argv"] and f"--task_index={index}" in task["argv"]
-        assert "SECRET" not in task["env"]
-
-
 @pytest.mark.promise("report, events, plan, logs, `--run-dir`")
-def test_the_report(launch: Launch, weird_path: Path):
-    script = "test $TASK_INDEX = 0 || exit 7; sleep 60"
-    launch("--report", weird_path / "re port.json", "--workers", "2", "--", "sh", "-c", script)
-    report = last_run(launch).report
-    assert json.loads((weird_path / "re port.json").read_text()) == report
+def test_the_report_and_a_folder_for_the_run(launch: Launch, weird_path: Path):
+    """A folder that all may read gets files that none of them may read."""
+    folder, path = weird_path / "run", weird_path / "re port.json"
+    folder.mkdir(mode=0o755)
+    script = "echo hi; test $TASK_INDEX = 0 || exit 7; sleep 60"
+    launch("--run-dir", folder, "--report", path, "--workers", "2", "--", "sh", "-c", script)
+    run = RunFolder(folder)
+    report = run.report
+    assert json.loads(path.read_text()) == report
     assert {
         "schema", "job", "run_dir", "exit_code", "started_at", "ended_at", "failure", "tasks",
     } <= report.keys()  # fmt: skip
-    assert (report["schema"], report["exit_code"], report["run_dir"]) == (1, 7, str(last_run(launch).path))
+    assert (report["schema"], report["exit_code"], report["run_dir"]) == (1, 7, str(folder))
     assert report["started_at"] < report["ended_at"]
     assert {"reason", "task", "host", "at", "text", "hint"} <= report["failure"].keys()
     stopped, failed = report["tasks"]
@@ -78,20 +88,12 @@ def test_the_report(launch: Launch, weird_path: Path):
         assert task["pid"] > 1 and task["port"] > 1023
         assert report["started_at"] <= task["started_at"] <= task["ended_at"] <= report["ended_at"]
         assert task["peak_rss"] > 0 and task["cpu_s"] >= 0
-
-
-@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
-def test_the_events(launch: Launch):
-    launch("--workers", "2", "--", "sh", "-c", "echo hi")
-    events = last_run(launch).events
-    names = [event["event"] for event in events if event["event"] != "Tell"]
-    assert names[:2] == ["AgentReady", "PortsHeld"]
-    assert names[-1] == "AgentClosed"
-    assert "TaskOutput" not in names
-    for task in ("worker/0", "worker/1"):
-        mine = [(event["event"], event["state"]) for event in events if event.get("task") == task]
-        assert mine == [("TaskMoved", state) for state in ("starting", "running", "ended", "succeeded")]
-    assert all(event["at"] > 1e9 for event in events)
+    assert run.log("worker/1") == b"hi\n"
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask, "asked for: as any other file"
 
 
 @pytest.mark.parametrize("where", ["folder", "absent/report.json"])
@@ -101,21 +103,6 @@ def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_pat
     assert ended.code == 2
     assert "--report" in ended.err
     assert not (tmp_path / "started").exists()
-
-
-@pytest.mark.promise("report, events, plan, logs, `--run-dir`")
-def test_run_dir(launch: Launch, weird_path: Path):
-    """A folder that all may read gets files that none of them may read."""
-    folder, report = weird_path / "run", weird_path / "report.json"
-    folder.mkdir(mode=0o755)
-    assert launch("--run-dir", folder, "--report", report, "--", "echo", "hi").code == 0
-    assert RunFolder(folder).log("worker/0") == b"hi\n"
-    assert RunFolder(folder).report["run_dir"] == str(folder)
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    mask = os.umask(0)
-    os.umask(mask)
-    assert report.stat().st_mode & 0o777 == 0o666 & ~mask, "asked for: as any other file"
 
 
 def test_a_run_dir_that_can_not_be_one(launch: Launch, tmp_path: Path):

@@ -35,14 +35,6 @@ def test_whole_lines_with_prefixes(launch: Launch):
         assert last_run(launch).log(f"worker/{task}").count(b"\n") == 3000
 
 
-@pytest.mark.promise("whole lines with prefixes, never torn")
-def test_several_hosts_have_their_names_before_each_line(launch: Launch):
-    words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4"]
-    ended = launch(*words, "--", "sh", "-c", "echo I am $TASK_INDEX")
-    hosts = ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2")
-    assert sorted(ended.out.splitlines()[:4]) == [f"{h} worker/{n} | I am {n}" for n, h in enumerate(hosts)]
-
-
 def test_notices_are_folded_into_a_pipe(launch: Launch):
     notice = "This TensorFlow binary is optimized to use available CPU instructions"
     crash = f"print('{notice}', flush=True); raise ValueError('no such thing')"

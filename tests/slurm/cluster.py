@@ -4,56 +4,39 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.clusters import Machines, script_of
 from tests.conftest import at_the_end, command_line
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Nodes of a cluster of ours.
 NODES = 3
 #: What belongs to the cluster, not to a job.
 _OWN = ("slurmd", "slurm.sh", "sleep 1")
 
 
-class Cluster:
+class Cluster(Machines):
     """A Slurm.
 
     Args:
         conf: its ``slurm.conf``.
-        enter: the beginning of commands that reach it.
-        script: the script and the name of a cluster of ours; ``None``: it is another one.
+        enter, script: see `Machines`.
     """
 
+    kind = "slurm"
+    programs = ("srun", "scontrol", "squeue", "sinfo", "scancel")
+
     def __init__(self, conf: str, enter: Sequence[str] = (), script: tuple[str, str] | None = None) -> None:
-        self.environ = {"SLURM_CONF": conf}
-        self.enter = list(enter)
-        self._script = script
-        self.state = Path(conf).parent
+        super().__init__(Path(conf).parent, {"SLURM_CONF": conf}, enter, script)
         #: Frees what `held` holds.
         self.stack = ExitStack()
         self._held: dict[str, str] = {}
-
-    def run(self, *argv: str, check: bool = True, timeout: float = 60) -> str:
-        """Run a command that reaches it: what it prints."""
-        done = subprocess.run(
-            [*self.enter, *argv],
-            env={**os.environ, **self.environ},
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            check=check,
-            timeout=timeout,
-        )
-        return done.stdout.strip()
 
     def jobs(self) -> list[str]:
         """The numbers of the jobs that are pending or run; those that complete are given back."""
@@ -62,16 +45,6 @@ class Cluster:
     def steps(self) -> list[str]:
         """The steps that run."""
         return self.run("squeue", "--noheader", "--steps", "--format=%i").split()
-
-    def commands(self, folder: Path) -> Path:
-        """A folder with Slurm's commands, for a process that does not reach it otherwise."""
-        made = folder / "commands"
-        made.mkdir()
-        for name in ("srun", "scontrol", "squeue", "sinfo", "scancel"):
-            file = made / name
-            file.write_text(f'#!/bin/sh\nexec {shlex.join(self.enter)} {shutil.which(name)} "$@"\n')
-            file.chmod(0o755)
-        return made
 
     @contextmanager
     def allocation(self, *words: str) -> Iterator[dict[str, str]]:
@@ -104,10 +77,6 @@ class Cluster:
 
     # ------------------------------------------------------------------ nodes of a cluster of ours
 
-    def pid(self, node: str) -> int:
-        """Process 1 of a node."""
-        return int((self.state / node / "pid").read_text().split()[0])
-
     def inside(self, node: str) -> list[str]:
         """The beginning of commands that run on a node."""
         return ["nsenter", f"--target={self.pid(node)}", "--mount", "--net", "--pid", "--uts", "--"]
@@ -139,34 +108,10 @@ class Cluster:
             file.write_text(before)
             self.run("scontrol", "reconfigure")
 
-    def link(self, node: str, state: str) -> None:
-        """Cut a node off (down), or join it again (up)."""
-        assert self._script is not None
-        subprocess.run(
-            ["ip", "-n", f"slurm-{self._script[1]}", "link", "set", node, state], check=True, timeout=10
-        )
-
     def left(self, held: Sequence[str] = ()) -> list[str]:
         """What jobs have left, but for these jobs."""
         jobs = [f"job {job}" for job in self.jobs() if job not in held]
         return [*jobs, *self.steps(), *(line for _, line in (self.processes() if self._script else ()))]
-
-
-def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
-    """Whether something is true in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _script() -> Path | None:
-    """The script that starts clusters: in ``$LAUNCH_CLUSTERS``, else in shared/clusters of a folder above."""
-    given = os.environ.get("LAUNCH_CLUSTERS")
-    folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
-    return next((folder / "slurm.sh" for folder in folders if (folder / "slurm.sh").is_file()), None)
 
 
 @contextmanager
@@ -177,8 +122,8 @@ def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
         folder: for its state.
         name, nodes: of the cluster.
     """
-    script, conf = _script(), os.environ.get("SLURM_CONF")
-    if script is None or os.getuid():
+    script, conf = script_of("slurm.sh"), os.environ.get("SLURM_CONF")
+    if script is None:
         if not conf:
             pytest.fail("no Slurm: expected ../shared/clusters (as root), or $SLURM_CONF", False)
         cluster = Cluster(conf)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Launch, Started
-from tests.slurm.cluster import Cluster, soon
+from tests.slurm.cluster import Cluster
 
 
 @pytest.fixture
@@ -27,11 +28,4 @@ def clean(slurm: Cluster, held: dict[str, str]) -> Iterator[None]:
 @pytest.fixture
 def start(slurm: Cluster, launch: Launch, clean: None) -> Callable[..., Started]:
     """Starts launch on the login host, outside an allocation unless ``env`` is of one."""
-
-    def started(
-        *args: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None, **more
-    ) -> Started:
-        command = (*slurm.enter, *before, sys.executable, "-m", "launcher")
-        return launch.start(*args, command=command, env={**slurm.environ, **(env or {})}, **more)
-
-    return started
+    return functools.partial(slurm.start, launch)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import STAYS, WAITS
+from tests.clusters import soon
 from tests.conftest import Ended, Launch, Started
-from tests.e2e.backends import STAYS, WAITS
 from tests.local.seeing import last_run
-from tests.slurm.cluster import Cluster, soon
+from tests.slurm.cluster import Cluster
 from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]

@@ -16,10 +16,11 @@ import pytest
 
 from launcher.agent.slurm_node import without_step
 from launcher.backends.slurm.job import expanded
+from tests.backends import STAYS, WAITS
+from tests.clusters import soon
 from tests.conftest import Launch, Started, command_line
-from tests.e2e.backends import STAYS, WAITS
 from tests.local.seeing import last_run
-from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
+from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
 
 Start = Callable[..., Started]
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.slurm.rows import time_limit
+from tests.backends import WAITS
+from tests.clusters import soon
 from tests.conftest import Started, command_line
-from tests.e2e.backends import WAITS
-from tests.slurm.cluster import Cluster, soon
+from tests.slurm.cluster import Cluster
 from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
+from tests.clusters import ROOT, soon
 from tests.conftest import Started
-from tests.kubernetes.cluster import ROOT, Cluster, Kubelet, a_cluster, soon
+from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON

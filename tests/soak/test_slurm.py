@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters import soon
 from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run
-from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
+from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
 from tests.soak.test_kills import kill, repeated, until_moment
 
 Start = Callable[..., Started]

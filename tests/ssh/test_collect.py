@@ -56,18 +56,6 @@ def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
         assert logs == {b"log\xff": host.name.encode()}
 
 
-def test_of_the_synced_folder(ssh_launch: Launch, tmp_path: Path):
-    (tmp_path / "code").mkdir()
-    options = ["--hosts", "node1:2", "--workers", "2", "--sync", ".", "--collect", "out-{task_index}:got"]
-    ended = ssh_launch(*options, "--", "sh", "-c", "echo $TASK_INDEX >out-$TASK_INDEX", cwd=tmp_path / "code")
-    assert ended.code == 0, ended.err
-    assert "synced 0 files (0 B) to 1 host, nothing sent, in " in ended.err
-    folder = os.path.realpath(tmp_path / "code/got")
-    assert f"collected 2 files (4 B) from 1 host into {folder} in " in ended.err
-    got = [(tmp_path / f"code/got/worker-{number}/out-{number}").read_text() for number in (0, 1)]
-    assert got == ["0\n", "1\n"]
-
-
 @pytest.mark.promise("sshd killed, cable cut, in sync and collect")
 def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The file that was on its way begins again, over another connection."""

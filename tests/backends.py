@@ -85,14 +85,14 @@ class Backend:
         settings = {"cwd": self.folder, **settings, "env": {**self.env, **settings.get("env", {})}}
         return self.launch.start(*words, command=command, **settings)
 
-    def __call__(self, *words: str | Path, **settings: Any) -> Ended:
+    def __call__(self, *words: str | Path, code: int | None = None, **settings: Any) -> Ended:
         """Run a job to its end."""
-        return self.start(*words, **settings).wait(SOON)
+        return self.start(*words, **settings).wait(SOON, code)
 
-    def up(self, *words: str | Path, **settings: Any) -> Started:
-        """Start a job of two workers, and wait until both have printed ``up``."""
-        started = self.start("--workers", "2", *words, **settings)
-        started.until(lambda it: it.out.count("| up") == 2, SOON)
+    def up(self, *words: str | Path, workers: int = 2, **settings: Any) -> Started:
+        """Start a job, and wait until all of its workers have printed ``up``."""
+        started = self.start("--workers", str(workers), *words, **settings)
+        started.until(lambda it: it.out.count("| up") == workers, SOON)
         return started
 
     @property
@@ -190,11 +190,10 @@ class DockerOnHosts(Ssh):
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         Backend.__init__(self, request)
-        self.engines: list[DockerHost] = request.getfixturevalue("engine_hosts")
+        self.engines: list[DockerHost] = request.getfixturevalue("engines")
         self.machines = [engine.host for engine in self.engines]
-        records = (f"{{name: {it.name}, address: {it.address}, slots: 1}}" for it in self.machines)
-        (self.folder / "two.yaml").write_text(f"hosts: [{', '.join(records)}]\n")
-        self.options = ("--hosts", f"{self.folder}/two.yaml", "--docker", BASE)
+        self.options = ("--hosts", request.getfixturevalue("hostfile"), "--docker", BASE)
+        self.engine = self.engines[0].engine
 
     def start(self, *words: str | Path, **settings: Any) -> Started:
         """See `Backend`; the working folder is on the hosts only if it is copied there."""

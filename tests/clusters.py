@@ -1,0 +1,97 @@
+"""Clusters made of namespaces, which scripts beside this repository start; or those that are there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Launch, Started
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Machines:
+    """A cluster.
+
+    Args:
+        state: Its folder.
+        environ: What reaches it has these variables.
+        enter: The beginning of commands that reach it.
+        script: The script and the name of a cluster of ours; ``None``: it is another one.
+    """
+
+    #: What the network namespace of a cluster of ours is called, before its name.
+    kind: str
+    #: Its commands.
+    programs: Sequence[str]
+
+    def __init__(
+        self, state: Path, environ: dict[str, str], enter: Sequence[str], script: tuple[str, str] | None
+    ) -> None:
+        self.state, self.environ, self.enter, self._script = state, environ, list(enter), script
+        #: What only its administrator has beside these variables.
+        self._admin: dict[str, str] = {}
+
+    def run(self, *argv: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
+        """Run a command that reaches it, as its administrator: what it prints."""
+        done = subprocess.run(
+            [*self.enter, *argv], env={**os.environ, **self.environ, **self._admin}, stdout=subprocess.PIPE,
+            input=stdin, text=True, check=check, timeout=timeout,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def start(
+        self, launch: Launch, *args: str | Path, before: Sequence[str] = (), env: Any = None, **more: Any
+    ) -> Started:
+        """Start launch where it reaches the cluster, perhaps with more words before it."""
+        command = (*self.enter, *before, sys.executable, "-m", "launcher")
+        return launch.start(*args, command=command, env={**self.environ, **(env or {})}, **more)
+
+    def program(self, name: str) -> str:
+        """The path of one of its commands."""
+        return shutil.which(name, path=self.environ.get("PATH")) or name
+
+    def commands(self, folder: Path) -> Path:
+        """A folder with its commands, for a process that does not reach it otherwise."""
+        made = folder / "commands"
+        made.mkdir()
+        for name in self.programs:
+            file = made / name
+            file.write_text(f'#!/bin/sh\nexec {shlex.join([*self.enter, self.program(name)])} "$@"\n')
+            file.chmod(0o755)
+        return made
+
+    def pid(self, node: str) -> int:
+        """Process 1 of a node of a cluster of ours."""
+        return int((self.state / node / "pid").read_text().split()[0])
+
+    def link(self, node: str, state: str) -> None:
+        """Cut off a node of a cluster of ours (down), or join it again (up)."""
+        assert self._script is not None, "expected a cluster of the tests"
+        network = f"{self.kind}-{self._script[1]}"
+        subprocess.run(["ip", "-n", network, "link", "set", node, state], check=True, timeout=10)
+
+
+def script_of(name: str) -> Path | None:
+    """A script that starts clusters, of root's: in ``$LAUNCH_CLUSTERS``, else in shared/clusters above."""
+    given = os.environ.get("LAUNCH_CLUSTERS")
+    folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
+    found = (folder / name for folder in folders if (folder / name).is_file())
+    return None if os.getuid() else next(found, None)
+
+
+def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+    """Whether something is true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True

@@ -91,9 +91,7 @@ class Backend:
 
     def up(self, *words: str | Path, workers: int = 2, **settings: Any) -> Started:
         """Start a job, and wait until all of its workers have printed ``up``."""
-        started = self.start("--workers", str(workers), *words, **settings)
-        started.until(lambda it: it.out.count("| up") == workers, SOON)
-        return started
+        return self.start("--workers", str(workers), *words, **settings).up(workers, SOON)
 
     @property
     def run(self) -> RunFolder:
@@ -196,8 +194,9 @@ class DockerOnHosts(Ssh):
         self.engine = self.engines[0].engine
 
     def start(self, *words: str | Path, **settings: Any) -> Started:
-        """See `Backend`; the working folder is on the hosts only if it is copied there."""
-        return super().start(*(() if "--sync" in words else ("--no-mount",)), *words, **settings)
+        """See `Backend`; the folder of the test is on the hosts only if it is copied there."""
+        is_there = {"--sync", "--workdir"} & {*words}
+        return super().start(*(() if is_there else ("--no-mount",)), *words, **settings)
 
     def command_lines(self) -> list[str]:
         """See `Backend`."""

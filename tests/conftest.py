@@ -284,14 +284,13 @@ def _end(mark: str) -> None:
     """Kill what carries the mark, and nothing else, so that the next test finds a clean machine."""
     for _ in range(5):
         for pid in _marked(mark):
-            _kill(pid)
+            kill(pid)
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        pass
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process, unless it has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 class Ended(NamedTuple):
@@ -347,13 +346,18 @@ class Started:
         """Signal it."""
         self.process.send_signal(signum)
 
-    def until(self, condition: Callable[[Started], object], timeout: float = 40.0) -> None:
+    def up(self, tasks: int, timeout: float = 40.0) -> Started:
+        """Wait until so many tasks have printed a line that begins with ``up``."""
+        return self.until(lambda it: it.out.count("| up") >= tasks, timeout)
+
+    def until(self, condition: Callable[[Started], object], timeout: float = 40.0) -> Started:
         """Wait until something is true of it; fail if it is not in time."""
         deadline = time.monotonic() + timeout
         while not condition(self):
             if time.monotonic() > deadline or self.process.poll() is not None:  # once more: it may just be
                 assert condition(self), f"not in time; it wrote:\n{self.out}\n{self.err}"
             time.sleep(0.01)
+        return self
 
     def stop(self, signum: int, timeout: float = 30.0, code: int | None = None) -> Ended:
         """Signal it, and wait for its end as `wait` does."""
@@ -440,8 +444,8 @@ class Launch:
                 ended = _run(words)
         out.flush()
         err.flush()
-        texts = (file.getvalue() for file in written)
-        return Ended(ended, *texts, time.monotonic() - since).expected(code)
+        out_bytes, err_bytes = (file.getvalue() for file in written)
+        return Ended(ended, out_bytes, err_bytes, time.monotonic() - since).expected(code)
 
     def start(
         self,
@@ -555,6 +559,14 @@ def install(site: Path, name: str, source: str) -> dict[str, str]:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[launch.transports]\n{name} = {name}\n")
     return {"PYTHONPATH": str(site)}
+
+
+def executable(path: Path, text: str) -> Path:
+    """Write a program that anybody can run, and its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture

@@ -27,12 +27,7 @@ from tests.pythons import oldest_python
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "launcher"
 #: Files and packages that run on hosts: Python 3.8 and the standard library only.
-TRAVELS = (
-    "agent",
-    "common",
-    "feed/remote",
-    "api/remote",
-)
+TRAVELS = ("agent", "common", "feed/remote", "api/remote")
 
 
 def travelling() -> list[str]:

@@ -182,8 +182,7 @@ def test_ctrl_c_ends_the_job_orderly(tmp_path: Path, launch: Any):
     (tmp_path / "program.py").write_text(PROGRAM.format(end="cluster.shutdown()"))
     started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
     started.until(lambda it: "all up" in it.out)
-    started.send(signal.SIGINT)
-    ended = started.wait()
+    ended = started.stop(signal.SIGINT)
     assert ended.err.rstrip().endswith("KeyboardInterrupt")
     assert "stopped" in ended.out and "failed" not in ended.out
 

@@ -148,10 +148,8 @@ launcher.run(["sh", "-c", "echo up; exec sleep 300"], workers=2, env={"KEY": "th
 
 def test_ctrl_c_stops_the_job_in_order(tmp_path: Path, launch: Any):
     (tmp_path / "program.py").write_text(PROGRAM)
-    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
-    started.until(lambda it: it.out.count("| up") == 2)
-    started.send(signal.SIGINT)
-    ended = started.wait()
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable]).up(2)
+    ended = started.stop(signal.SIGINT)
     assert ended.err.rstrip().endswith("KeyboardInterrupt") and ended.out.count("stopped") >= 2
 
 

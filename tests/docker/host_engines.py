@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.docker import engine as docker
 from tests.docker.engine import Engine
 from tests.ssh.host import CACHE, LabHost, until
@@ -73,9 +73,7 @@ class DockerHost:
     def stick_at(self, command: str) -> None:
         """Have it stick when a login asks ``docker`` for this, before it is asked. Its home has that."""
         program = self.host.home / "bin/docker"
-        program.parent.mkdir()
-        program.write_text(_STICK.format(command=command, docker=shutil.which("docker")))
-        program.chmod(0o755)
+        executable(program, _STICK.format(command=command, docker=shutil.which("docker")))
         (self.host.home / ".bashrc").write_text('PATH="$HOME/bin:$PATH"\n')
 
     def go_on(self) -> None:

@@ -44,22 +44,19 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, 
     """A launch ends all the same, and says what it leaves; that ends with the engine's next answer."""
     engine, folder = short_lived
     dockerd = int((folder / "dockerd.pid").read_text())
-    started = launch.start(*LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host})
-    started.until(lambda it: it.out.count("up") == 2, 60)
+    started = launch.start(*LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host}).up(2, 60)
     os.kill(dockerd, signal.SIGSTOP)
     try:
         started.send(signal.SIGINT)
         time.sleep(0.5)
-        started.send(signal.SIGINT)
-        ended = started.wait(90)
+        ended = started.stop(signal.SIGINT, 90)
     finally:
         os.kill(dockerd, signal.SIGCONT)
     assert ended.code == 130, ended.err
     assert "not all of this job was removed" in ended.err
     assert "the Docker engine does not respond within " in ended.err
     soon(lambda: alive(engine, jobs(launch)[0]) == [], 40)
-    cleaned = launch("clean", timeout=60, env={"DOCKER_HOST": engine.host})
-    assert cleaned.code == 0, cleaned.err
+    launch("clean", timeout=60, env={"DOCKER_HOST": engine.host}, code=0)
     assert left_of(engine, jobs(launch)[0]) == []
 
 
@@ -81,12 +78,10 @@ def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Lau
     engine, folder = short_lived
     started = launch.start(
         *LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host},
-    )  # fmt: skip
-    started.until(lambda it: it.out.count("up") == 2, 60)
+    ).up(2, 60)  # fmt: skip
     assert len(alive(engine, jobs(launch)[0])) == 2
     lab.stop(folder)
-    ended = started.wait(60)
-    assert ended.code == 125
+    ended = started.wait(60, code=125)
     # The other one may have been stopped in good order before its container was.
     assert re.search("host worker-[01] is lost: ", ended.err)
     assert "not all of this job was removed" in ended.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.docker.engine import Engine
 from tests.local.seeing import ROOT
 
@@ -27,9 +27,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     shutil.copytree(EXAMPLE, folder)
     command = tmp_path / "bin" / "launch"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m launcher "$@"\n')
-    command.chmod(0o755)
+    executable(command, f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m launcher "$@"\n')
     return folder
 
 

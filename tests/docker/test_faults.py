@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import Docker
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.docker.engine import BASE, Engine
 from tests.docker.images import FOREIGN, tar
 
@@ -21,8 +21,7 @@ def test_a_container_that_is_stopped(here: Docker):
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     started = here.up("--", "sh", "-c", script)
     here.engine.docker("stop", "--time", "600", f"tf-launcher-{here.run.path.name}-worker-1", timeout=60)
-    ended = started.wait(30)
-    assert ended.code == 125
+    ended = started.wait(30, code=125)
     assert "worker-1 is lost: the agent exited: it was sent SIGTERM" in ended.err
     assert b"bye" in here.run.log("worker/0")
 
@@ -42,10 +41,8 @@ def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path)
 
 def test_a_python_that_is_too_old(here: Docker, tmp_path: Path):
     old = tmp_path / "old-python"
-    old.write_text("#!/bin/sh\nprintf '\\n<tf-launcher program: too old 3.6.9>\\n'; exit 1\n")
-    old.chmod(0o755)
-    ended = here("--python", str(old), "true")
-    assert ended.code == 125
+    executable(old, "#!/bin/sh\nprintf '\\n<tf-launcher program: too old 3.6.9>\\n'; exit 1\n")
+    ended = here("--python", str(old), "true", code=125)
     assert f"of the image {BASE} is Python 3.6.9, which is too old" in ended.err
 
 
@@ -53,8 +50,7 @@ def test_a_python_that_is_too_old(here: Docker, tmp_path: Path):
 def test_something_else_than_a_python(here: Docker, launch: Launch, tmp_path: Path):
     """The run has a folder by then: it has ended, with a report like any other."""
     report = tmp_path / "report.json"
-    ended = here("--python", "/bin/true", "--report", report, "true")
-    assert ended.code == 125
+    ended = here("--python", "/bin/true", "--report", report, "true", code=125)
     reason = f"/bin/true of the image {BASE} does not run the agent, and exited with 0"
     assert reason in ended.err
     run = here.run
@@ -80,23 +76,19 @@ def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tm
 
 def test_gpus_that_the_engine_can_not_give(here: Docker):
     """The machine says that it has one (the user does), and its engine knows nothing of it."""
-    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": "0"})
-    assert ended.code == 125
+    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": "0"}, code=125)
     assert "the engine cannot give GPUs to containers: install the NVIDIA Container Toolkit" in ended.err
-    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert ended.code == 2
+    ended = here("--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": ""}, code=2)
     assert "the tasks ask for 1 GPU, this machine has 0" in ended.err
 
 
 def test_a_mount_that_is_not_there(here: Docker, tmp_path: Path):
-    ended = here("--mount", "no/such", "true")
-    assert ended.code == 125
+    ended = here("--mount", "no/such", "true", code=125)
     assert f"the engine's machine has no {tmp_path}/no/such to mount" in ended.err
 
 
 def test_an_image_that_can_not_be_pulled(here: Docker):
-    ended = here.beside("--docker", "127.0.0.1:1/none:1", "true").wait(60)
-    assert ended.code == 125
+    ended = here.beside("--docker", "127.0.0.1:1/none:1", "true").wait(60, code=125)
     assert "launch: pulling the image 127.0.0.1:1/none:1" in ended.err
     assert "launch: the image 127.0.0.1:1/none:1 cannot be pulled: " in ended.err
 
@@ -110,8 +102,7 @@ def test_no_engine(launch: Launch, tmp_path: Path):
         "tcp://127.0.0.1:1": "no Docker engine responds: is it running?",
         "npipe:////./pipe/x": "the Docker engine cannot be used: ",
     }.items():
-        ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
-        assert ended.code == 125
+        ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host}, code=125)
         assert printed in ended.err
         assert len(ended.said) == 1
 
@@ -146,8 +137,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
     ],
 )
 def test_bad_input(launch: Launch, args: str, why: str):
-    ended = launch.here(*args.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
-    assert ended.code == 2, ended.err
+    ended = launch.here(*args.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"}, code=2)
     assert why in ended.err
     assert ended.err.count("\n") == 1, "and nothing else is wrong"
 
@@ -155,18 +145,15 @@ def test_bad_input(launch: Launch, args: str, why: str):
 def test_roles_whose_containers_would_have_one_name(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text("roles:\n  a_b: {command: [echo, x]}\n  a-b: {command: [echo, x]}\n")
-    ended = launch.here("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
-    assert ended.code == 2, ended.err
+    ended = launch.here("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"}, code=2)
     assert "role 'a-b': its containers would have the same names as those of another role" in ended.err
 
 
 def test_a_program_that_is_not_mounted(here: Docker, tmp_path: Path):
     (tmp_path / "work").mkdir()
     (tmp_path / "program.py").touch()
-    ended = here(tmp_path / "program.py", cwd=tmp_path / "work")
-    assert ended.code == 127
+    ended = here(tmp_path / "program.py", cwd=tmp_path / "work", code=127)
     assert f"program not found: '{tmp_path}/program.py'\n" in ended.err
     assert "  hint: a container sees only the folder that the tasks run in" in ended.err
-    ended = here("--", "cat", tmp_path / "program.py", cwd=tmp_path / "work")
-    assert ended.code == 1
+    ended = here("--", "cat", tmp_path / "program.py", cwd=tmp_path / "work", code=1)
     assert "  hint: a container sees only the folder that the tasks run in; --mount adds others" in ended.err

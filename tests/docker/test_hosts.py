@@ -30,8 +30,7 @@ def test_what_the_engine_is_asked_for_and_the_agents_hold_the_ports(on_hosts: Do
     assert port is not None
     taken = first.host.run(["python3", "-c", BIND, port[1]], check=False)
     assert b"Address already in use" in taken.stderr
-    started.send(2)
-    assert started.wait(40).code == 130
+    assert started.stop(2, 40).code == 130
 
 
 def test_folders_of_the_hosts(on_hosts: DockerOnHosts):
@@ -40,8 +39,7 @@ def test_folders_of_the_hosts(on_hosts: DockerOnHosts):
         host.run(["sh", "-c", f"echo {host.name} >data/name"])
     script = "cat /data/name ~/data/name $HOST_HOME/data/name 2>/dev/null; pwd; touch x /data/x 2>&1 || true"
     options = ["--workers", "4", "--workdir", "~/work", "--mount", "~/data:/data", "--read-only"]
-    ended = on_hosts(*options, "--", "sh", "-c", script)
-    assert ended.code == 0, ended.err
+    ended = on_hosts(*options, "--", "sh", "-c", script, code=0)
     for host in on_hosts.machines:
         printed = [line.partition("| ")[2] for line in ended.out.splitlines() if line.startswith(host.name)]
         assert host.name in printed
@@ -73,8 +71,7 @@ def test_this_machine_among_others(docker: Engine, two_hosts: Site, on_hosts: Do
     records = [f"{{name: {name}, address: {address}, slots: 1}}" for name, address in addresses.items()]
     (tmp_path / "mixed.yaml").write_text(f"hosts: [{', '.join(records)}]\n")
     options = ["--hosts", "mixed.yaml", "--docker", BASE, "--no-mount", "--workers", "2"]
-    ended = on_hosts.beside(*options, "--", "python3", "-c", MEETS).wait(60)
-    assert ended.code == 0, ended.err
+    ended = on_hosts.beside(*options, "--", "python3", "-c", MEETS).wait(60, code=0)
     assert {task["host"] for task in on_hosts.run.report["tasks"]} == {"localhost", "node1"}
     assert "| met " in ended.out
     assert docker.lines("ps", "-aq", "--filter", f"label=tf-launcher.job={jobs(on_hosts.launch)[0]}") == []

@@ -16,11 +16,9 @@ from tests.ssh.host import until
 
 def test_an_image_that_is_not_there(on_hosts: DockerOnHosts):
     options = [*on_hosts.options[:-1], "127.0.0.1:1/none:1", "--workers", "4", "--no-mount"]
-    ended = on_hosts.beside(*options, "--pull", "never", "true").wait(60)
-    assert ended.code == 125
+    ended = on_hosts.beside(*options, "--pull", "never", "true").wait(60, code=125)
     assert "node1, node2: the engine has no image 127.0.0.1:1/none:1, and --pull never" in ended.err
-    ended = on_hosts.beside(*options, "true").wait(60)
-    assert ended.code == 125
+    ended = on_hosts.beside(*options, "true").wait(60, code=125)
     assert "launch: pulling the image 127.0.0.1:1/none:1 on node1\n" in ended.err
     for host in on_hosts.hosts:  # in one line where the registry's answer is the same
         assert re.search(rf"\b{host}\b.*: the image 127.0.0.1:1/none:1 cannot be pulled: ", ended.err)
@@ -79,8 +77,7 @@ def test_an_engine_that_hangs_while_containers_start(on_hosts: DockerOnHosts, st
     stuck.stick_at("run")
     started = on_hosts.start("--workers", "4", *on_hosts.brief, "--", *WAITS)
     started.until(lambda it: "waiting for node1: its engine to start the container" in it.err, SOON)
-    started.send(signal.SIGINT)
-    assert started.wait(40).code == 130
+    assert started.stop(signal.SIGINT, 40).code == 130
     stuck.go_on()
     until(lambda: not stuck.containers(), SOON, "no container")
 
@@ -91,8 +88,7 @@ def test_an_engine_that_hangs_while_tasks_run(on_hosts: DockerOnHosts, stuck: Do
     started = on_hosts.up(*on_hosts.brief, "--", *WAITS, workers=4)
     stuck.stick()
     started.until(lambda it: "launch: node1: connection lost (no answer for " in it.err, SOON)
-    ended = started.wait(SOON)
-    assert ended.code == 125
+    ended = started.wait(SOON, code=125)
     assert "host node1 is lost: no answer for " in ended.err
     nothing_runs(on_hosts)
 

@@ -50,8 +50,7 @@ def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launc
     text = docker.docker("inspect", *alive(docker, jobs(launch)[0]))
     found = json.loads(text)
     assert "abracadabra" not in text and "sleep" not in text
-    started.send(2)
-    assert started.wait(40).code == 130
+    assert started.stop(2, 40).code == 130
     host = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}
     assert (host["worker-0"]["Memory"], host["ps-0"]["Memory"]) == (512 << 20, 128 << 20)
     ours = host["ps-0"]
@@ -93,8 +92,7 @@ def test_roles_with_images_and_limits_of_their_own(
         started = launch.start(tmp_path / "job.yaml", "--memory", "700m", cwd=tmp_path)
         started.until(lambda it: it.out.count("| up in") == 2, 40)
         found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
-        started.send(2)
-        assert started.wait(40).code == 130
+        assert started.stop(2, 40).code == 130
     finally:
         docker.docker("rmi", "-f", second)
     assert "worker/0 | up in second" in started.out

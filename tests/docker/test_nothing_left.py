@@ -19,7 +19,7 @@ from launcher.agent.processes import children_of
 from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
 from launcher.common.record import replace
 from tests.backends import WAITS, Docker
-from tests.conftest import Launch, command_line
+from tests.conftest import Launch, command_line, executable
 from tests.docker.conftest import jobs
 from tests.docker.engine import Engine
 from tests.local.seeing import ended_by_ctrl_c, press_ctrl_c, soon
@@ -105,11 +105,10 @@ def test_at_any_moment(here: Docker, phase: str, event: str, count: int, number:
     with EngineEvents(here.engine) as events:
         started = here.start("--workers", "2", "--restarts", "2", "--", "sh", "-c", program)
         if phase == "renewal":
-            started.until(lambda it: it.out.count("| up") == 2, 40)
+            started.up(2, 40)
             here.lose_host()
         events.until(event, count, here.launch, started.pid)
-    started.send(number)
-    ended = started.wait(40)
+    ended = started.stop(number, 40)
     assert "did not exit" not in ended.err, ended.err
     if phase != "end":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
@@ -127,8 +126,7 @@ def test_before_there_is_anything(here: Docker, number: int, seconds: float):
         press_ctrl_c(started)
         ended_by_ctrl_c(started.wait(40))
     else:
-        started.send(number)
-        ended = started.wait(40)
+        ended = started.stop(number, 40)
         assert ended.code in (-number, 128 + number), ended.err
     nothing_is_left(here, started.pid, number)
 
@@ -232,8 +230,7 @@ def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launc
     made.network("unmarked", job="unmarked")
     listed = launch("clean", "--dry-run", timeout=60)
     assert len(made.left()) == 9
-    cleaned = launch("clean", timeout=60)
-    assert cleaned.code == 0, cleaned.err
+    cleaned = launch("clean", timeout=60, code=0)
     gone, unknown, others = (
         ("dead", "renamed", "earlier"),
         ("rebooted", "clone", "garbled"),
@@ -249,8 +246,7 @@ def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launc
     assert not any(f"--foreign {name}" in cleaned.err for name in (*gone, *others, "unmarked"))
 
     foreign = [word for name in (*unknown, *others) for word in ("--foreign", name)]
-    ended = launch("clean", *foreign, timeout=60)
-    assert ended.code == 125
+    ended = launch("clean", *foreign, timeout=60, code=125)
     assert "--foreign alive: its launcher runs on this machine" in ended.err
     assert "--foreign others: nothing of this run is there" in ended.err
     assert sorted(made.left()) == sorted([*others, "unmarked"])
@@ -282,14 +278,11 @@ exec {docker} "$@"
 
 def test_ctrl_c_while_the_removal_of_a_lost_container_hangs(here: Docker, tmp_path: Path):
     program = tmp_path / "bin/docker"
-    program.parent.mkdir()
-    program.write_text(STUCK.format(folder=tmp_path, docker=shutil.which("docker")))
-    program.chmod(0o755)
+    executable(program, STUCK.format(folder=tmp_path, docker=shutil.which("docker")))
     path = f"{program.parent}:{os.environ['PATH']}"
     started = here.up("--restarts", "2", "--", *WAITS, env={"PATH": path})
     here.lose_host()
     soon((tmp_path / "stuck").exists, 40)
     since = time.monotonic()
-    started.send(signal.SIGINT)
-    assert started.wait(60).code == 130
+    assert started.stop(signal.SIGINT, 60).code == 130
     assert time.monotonic() - since < 15

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.backends import SOON, STAYS, WAITS, Backend, Docker, DockerOnHosts, Ssh, on
+from tests.conftest import kill
 from tests.docker.conftest import alive
 from tests.local.stops import SAVES, processes_of
 
@@ -21,8 +20,7 @@ from tests.local.stops import SAVES, processes_of
 def test_the_exit_code_is_that_of_the_first_task_that_fails(backend: Backend):
     """As a shell shows it; the others are stopped."""
     script = "test $TASK_INDEX = 1 || exec sleep 300; kill -9 $$"
-    ended = backend("--workers", "2", "--grace", "300", "--", "sh", "-c", script)
-    assert ended.code == 137, ended.err
+    ended = backend("--workers", "2", "--grace", "300", "--", "sh", "-c", script, code=137)
     run = backend.run
     assert run.states() == {"worker/0": "stopped", "worker/1": "failed"}
     assert [task["status"]["signal"] for task in run.report["tasks"]] == [signal.SIGTERM, signal.SIGKILL]
@@ -49,8 +47,7 @@ def test_ctrl_c(backend: Backend, times: int):
         started.until(lambda it: "Ctrl-C" in it.err)
         time.sleep(0.3)  # sooner it would be an echo of the first
         started.send(signal.SIGINT)
-    ended = started.wait(40)
-    assert ended.code == 130, ended.err
+    started.wait(40, code=130)
     assert set(backend.run.states().values()) <= {"stopped", "lost"}
     assert backend.run.report["failure"]["reason"] == "interrupted"
 
@@ -63,8 +60,7 @@ def test_sigterm_to_all_commands_of_a_launch(backend: Backend):
     pids = [*processes_of(started.pid)]
     assert len(pids) >= 3, "the launcher, and a client for each task"
     for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        kill(pid, signal.SIGTERM)
     ended = started.wait(60)
     assert (ended.code, ended.out.count("| saved")) == (143, 2), ended.err
     assert backend.run.report["failure"]["reason"] == "interrupted"
@@ -86,8 +82,7 @@ def test_the_launcher_is_killed(backend: Backend, tmp_path: Path):
 @on("docker", "docker-ssh")
 def test_kept_containers(backend: Docker | DockerOnHosts):
     """Until they are asked to be removed: other launches leave them there."""
-    ended = backend("--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found")
-    assert ended.code == 0, ended.err
+    ended = backend("--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found", code=0)
     job, hosts = backend.run.path.name, [*backend.options[:-2]]
     name = f"tf-launcher-{job}-{backend.hosts[0]}"
     assert (f"{name} on node1" if hosts else f"label=tf-launcher.job={job}") in ended.err
@@ -95,6 +90,5 @@ def test_kept_containers(backend: Docker | DockerOnHosts):
     assert alive(backend.engine, job) == []
     assert backend("true").code == 0
     assert f"would remove container {name}" in backend.beside("clean", *hosts, "--dry-run").wait(SOON).out
-    cleaned = backend.beside("clean", *hosts).wait(SOON)
-    assert cleaned.code == 0, cleaned.err
+    cleaned = backend.beside("clean", *hosts).wait(SOON, code=0)
     assert f"removed container {name}" in cleaned.out

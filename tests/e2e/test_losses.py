@@ -12,11 +12,12 @@ from tests.local.seeing import STUBS, soon
 from tests.ssh.host import LabHost
 
 
+@pytest.mark.promise("hosts by name, by hostfile, beside this machine")
+@pytest.mark.promise("whole lines with prefixes, never torn")
 @on("ssh", "docker", "docker-ssh", "slurm", "kubernetes")
 def test_tasks_meet(backend: Backend):
     """Each on a host of its own; a host has its name before its lines unless it is named after its task."""
-    ended = backend("--workers", "2", "--", "python3", "-c", MEETS)
-    assert ended.code == 0, ended.err
+    ended = backend("--workers", "2", "--", "python3", "-c", MEETS, code=0)
     (met,) = (line for line in ended.out.splitlines() if "| met " in line)
     assert met.startswith(f"{backend.prefix}worker/0 | met "), met
     assert backend.hosts[1] in met.partition(" at ")[0]
@@ -32,8 +33,7 @@ def test_the_tasks_of_a_lost_host_start_again(backend: Backend):
     words = ["--restarts", "1", *backend.brief, "--", "python3", "-u", "-c", first + MEETS]
     started = backend.up(*words)
     backend.lose_host()
-    ended = started.wait(120)
-    assert ended.code == 0, ended.err
+    ended = started.wait(120, code=0)
     assert ended.out.count("| up") == 4 and ended.out.count("| met ") == 1
     lost, report = backend.run.task("worker/1"), backend.run.report
     assert [(task["attempt"], task["state"]) for task in report["tasks"]] == [(2, "succeeded")] * 2
@@ -51,8 +51,7 @@ def test_connections_that_break_cost_no_line(backend: Backend):
     started = backend.start("--workers", "2", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("line 3\n") == 2, SOON)
     backend.disconnect(started)
-    ended = started.wait(SOON)
-    assert ended.code == 0, ended.err
+    ended = started.wait(SOON, code=0)
     for number, host in enumerate(backend.hosts):
         assert f"{host}: connected again" in ended.err
         lines = [f"line {line}" for line in range(60)]
@@ -75,8 +74,7 @@ def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(backend: Ssh):
     stopped.run(["sh", "-c", "kill -STOP $(grep -lx launch-agent /proc/[0-9]*/comm | cut -d/ -f3)"])
     # The lease is counted from the last word; a busy machine gets some more.
     soon(lambda: not tasks(stopped) and not tasks(cut), 6 + 15)
-    ended = started.wait(SOON)
-    assert ended.code == 125
+    ended = started.wait(SOON, code=125)
     assert all(f"host {host} is lost" in ended.err for host in backend.hosts), ended.err
     assert set(backend.run.states().values()) == {"lost"}
 
@@ -86,10 +84,8 @@ def test_a_detached_job_that_hangs_comes_back(backend: Backend):
     """It starts again without a terminal, and ends well; who attaches sees that."""
     code = Path(STUBS / "hangs_once.py").read_text()
     words = ["--workers", "2", "--stall", "4s", "--restarts", "1", "--", "python3", "-c", code]
-    detached = backend("-q", "-d", *words)
-    assert detached.code == 0, detached.err
-    ended = backend.beside("attach", detached.out.strip()).wait(120)
-    assert ended.code == 0, ended.out + ended.err
+    detached = backend("-q", "-d", *words, code=0)
+    ended = backend.beside("attach", detached.out.strip()).wait(120, code=0)
     run = backend.run
     assert run.path.name == detached.out.strip()
     assert b"in hang_here" in run.log("worker/1")

@@ -24,8 +24,7 @@ def test_nothing_of_the_users_is_seen_beside_a_task(backend: Backend):
     # The shell, of which the user's words are the argv, may not have called exec yet.
     soon(lambda: "".join(backend.command_lines()).count("sleep 300") == 2)
     assert not re.search("s3cret|c0pied|own word|echo up", "".join(backend.command_lines()))
-    started.send(signal.SIGINT)
-    assert started.wait(SOON).code == 130
+    assert started.stop(signal.SIGINT, SOON).code == 130
 
 
 @pytest.mark.promise("collect from hosts; output folders")
@@ -39,8 +38,7 @@ def test_files_travel(backend: Backend, tmp_path: Path):
         "for path in 'by-' + index, os.environ['OUTPUT_DIR'] + '/own': pathlib.Path(path).write_text(index)\n"
     )
     words = ["--sync", ".", "--collect", "by-{task_index}:got", "--output-dirs", "train.py"]
-    ended = backend("--workers", "2", *words, cwd=code)
-    assert ended.code == 0, ended.err
+    backend("--workers", "2", *words, cwd=code, code=0)
     for index in "01":
         assert (code / f"got/worker-{index}/by-{index}").read_text() == index
         assert (backend.run.path / f"output/worker-{index}/own").read_text() == index
@@ -63,9 +61,8 @@ def test_the_tasks_of_a_run_and_one_that_starts_again(backend: Backend):
     assert [(task["host"], task["last_line"]) for task in (first, second)] == [
         (host, "up") for host in backend.hosts
     ]
-    ended = backend.beside("restart", "latest", "worker/1").wait()
-    assert ended.code == 0, ended.err
-    started.until(lambda it: it.out.count("| up") == 3)
+    backend.beside("restart", "latest", "worker/1").wait(code=0)
+    started.up(3)
     same, again = tasks()
     assert (same["attempt"], same["pid"]) == (1, first["pid"])
     assert (again["attempt"], again["address"]) == (2, second["address"]) and again["pid"] != second["pid"]
@@ -75,8 +72,7 @@ def test_the_tasks_of_a_run_and_one_that_starts_again(backend: Backend):
         lines = backend.beside("ps", "latest").wait().out.splitlines()
         backend.machines[1].restore()
         assert re.search(r" (6|7|8)\d MB  up$", lines[1]) and re.search(r" -  up$", lines[2]), lines
-    started.send(signal.SIGINT)
-    assert started.wait(SOON).code == 130
+    assert started.stop(signal.SIGINT, SOON).code == 130
 
 
 @pytest.mark.promise("out of memory")
@@ -86,8 +82,7 @@ def test_a_task_that_exceeds_its_memory(backend: Backend):
     code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
     # With limits of both a kubelet makes no process of a pod more likely to be killed.
     limits = ["--memory", "64m", "--cpus", "0.5"]
-    ended = backend("--workers", "2", *limits, "--", "python3", "-c", code)
-    assert ended.code == 137, ended.err
+    ended = backend("--workers", "2", *limits, "--", "python3", "-c", code, code=137)
     failure = backend.run.report["failure"]
     assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
     assert "64 MiB" in failure["text"] and "--memory" in failure["hint"]
@@ -113,6 +108,5 @@ def test_a_task_that_exceeds_its_memory(backend: Backend):
 def test_a_dry_run_connects_to_nothing(launch: Launch, tmp_path: Path, options: str, shown: list[str]):
     nowhere = {"DOCKER_HOST": "unix:///no/engine", "KUBECONFIG": "/nosuch"}
     words = f"{options} --ps 1 --workers 2 --dry-run train.py"
-    ended = launch.here(*words.split(), env=nowhere, cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch.here(*words.split(), env=nowhere, cwd=tmp_path, code=0)
     assert [text for text in shown if text not in ended.out] == []

@@ -24,8 +24,7 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_node_is_cut_off(start: Callable[..., Started], kubernetes: Cluster):
     """All pods of the node are one loss; new ones are made when the tasks there have certainly ended."""
     words = ("--kubernetes", kubernetes.image, "--workers", "4", "--restarts", "1", "--lease", "15")
-    started = start(*words, "--grace", "1", *SCRIPT)
-    started.until(lambda it: it.out.count("attempt 1") == 4, 60)
+    started = start(*words, "--grace", "1", *SCRIPT).until(lambda it: it.out.count("attempt 1") == 4, 60)
     nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]
     assert sorted(set(nodes)) == ["n1", "n2"]
     lost = {pod["metadata"]["name"] for pod in kubernetes.objects("pods") if pod["spec"]["nodeName"] == "n2"}

@@ -59,8 +59,7 @@ def submit(start: Start, job: Path, account: None) -> Submit:
     def submitted(*words: str, command: tuple[str, ...] = WAITS, **more) -> str:
         content = json.loads(job.read_text())
         job.write_text(json.dumps({**content, "command": [*command]}))
-        ended = start("-d", job.name, *words, cwd=job.parent, **more).wait(90)
-        assert ended.code == 0, ended.err
+        ended = start("-d", job.name, *words, cwd=job.parent, **more).wait(90, code=0)
         assert "its launcher runs in the pod launch-" in ended.err
         return ended.out.strip()
 
@@ -80,8 +79,7 @@ def test_the_job_goes_on_without_this_machine(
     (row,) = json.loads(start("ps", "--json").wait(30).out)
     assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
     assert "hunter2" not in kubernetes.kubectl("get", "pods,jobs", "-o", "json")
-    logs = start("logs", "-f", "worker/0")
-    logs.until(lambda it: "up hunter2" in it.out, 30)
+    logs = start("logs", "-f", "worker/0").until(lambda it: "up hunter2" in it.out, 30)
     tasks = start("ps", name).wait(30).out
     assert re.findall(r"^(worker/\d) +running +1 ", tasks, re.M) == ["worker/0", "worker/1"], tasks
     attach = start("attach")
@@ -143,8 +141,7 @@ def test_its_account_has_no_rights(
     """That is said before any folder is sent; and it is the newest run, not the one before it."""
     kubernetes.kubectl("delete", "rolebinding", "launch-detached", "--ignore-not-found")
     path = kubernetes.broken_kubectl(tmp_path, 'echo "$@" >>execs; exec $kubectl "$@";;')
-    ended = start("-d", str(job), env={"PATH": path}).wait(90)
-    assert ended.code == 125, ended.err
+    ended = start("-d", str(job), env={"PATH": path}).wait(90, code=125)
     assert "--stdin" not in (tmp_path / "execs").read_text()
     assert (
         "service account of the launcher's pod lacks rights that launch needs" in ended.err
@@ -158,6 +155,5 @@ def test_its_account_has_no_rights(
 def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
     started = start("-d", str(job), "--kubernetes", "localhost/nosuch:1")
     started.until(lambda it: "cannot pull the image localhost/nosuch:1" in it.err, 60)
-    started.send(signal.SIGINT)
-    assert started.wait(30).code == 130
+    assert started.stop(signal.SIGINT, 30).code == 130
     assert last_run(launch).report["exit_code"] == 130

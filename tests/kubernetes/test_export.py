@@ -52,8 +52,7 @@ def namespace(kubernetes: Cluster) -> Iterator[None]:
 
 def export(launch: Launch, folder: Path, job: dict[str, object], *words: str) -> str:
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    ended = launch("export", "kubernetes", "job.yaml", *words, cwd=folder, env={"COPIED": "another"})
-    assert ended.code == 0, ended.err
+    ended = launch("export", "kubernetes", "job.yaml", *words, cwd=folder, env={"COPIED": "another"}, code=0)
     return ended.out
 
 

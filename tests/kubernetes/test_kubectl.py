@@ -11,7 +11,7 @@ import pytest
 from launcher.backends.kubernetes.kubectl import Kubectl, explain
 from launcher.backends.kubernetes.rights import RIGHTS
 from launcher.common.errors import TransportError
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.kubernetes.cluster import Cluster
 
 
@@ -61,9 +61,7 @@ def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("printed", ["", "no JSON", "{}", "[]", '{"items": [{}]}', '{"items": 5}'])
 def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = tmp_path / "kubectl"
-    program.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    program.chmod(0o755)
+    executable(tmp_path / "kubectl", f"#!/bin/sh\necho '{printed}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(TransportError, match="kubectl get pods prints no list of objects"):
         Kubectl().items("pods")
@@ -92,9 +90,7 @@ def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path)
 def test_each_signal_at_the_start_is_named(
     number: signal.Signals, name: str, code: int, launch: Launch, tmp_path: Path
 ):
-    program = tmp_path / "kubectl"
-    program.write_text("#!/bin/sh\nexec sleep 99\n")
-    program.chmod(0o755)
+    executable(tmp_path / "kubectl", "#!/bin/sh\nexec sleep 99\n")
     words = ("--kubernetes", "x:1", "--workers", "1", "true")
     started = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     started.until(lambda it: "waiting for an answer from kubectl" in it.err, 20)
@@ -106,11 +102,9 @@ def test_each_signal_at_the_start_is_named(
 def test_the_time_limit_of_the_start_is_that_of_a_kubectl(launch: Launch, tmp_path: Path):
     program = tmp_path / "kubectl"
     rights = "true\\n" * sum(map(len, RIGHTS.values()))
-    program.write_text(f"#!/bin/sh\ncase \"$*\" in *'get pods'*) exec sleep 99;; esac\nprintf '{rights}'\n")
-    program.chmod(0o755)
+    executable(program, f"#!/bin/sh\ncase \"$*\" in *'get pods'*) exec sleep 99;; esac\nprintf '{rights}'\n")
     words = ("--kubernetes", "x:1", "--start-timeout", "1", "--workers", "1", "true")
-    ended = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).wait(25)
-    assert ended.code == 125, ended.err
+    ended = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).wait(25, code=125)
     limit = "not all pods run after 1.0s (--start-timeout): kubectl get takes more than 1s\n"
     assert f"launch: {limit}" in ended.err
 

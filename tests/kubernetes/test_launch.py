@@ -42,8 +42,7 @@ def test_a_pod_is_out_of_memory(
     """The task fails if its agent lives, else the pod is lost; the message names the limit and the option."""
     words = ("--kubernetes", kubernetes.image, "--workers", "2", "--memory", "worker=64m", *whole)
     # With limits of both the kubelet makes no process of the pod more likely to be killed.
-    result = start(*words, "--cpus", "0.5", "--", "python3", "-c", LARGE).wait(90)
-    assert result.code == code, result.err
+    start(*words, "--cpus", "0.5", "--", "python3", "-c", LARGE).wait(90, code=code)
     failure = last_run(launch).report["failure"]
     assert f"its limit is {limit}" in failure["text"], failure
     assert "--memory" in failure["text"] + failure["hint"], failure
@@ -98,8 +97,7 @@ def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
         return len(labels) == 3
 
     assert soon(are_made, 30)
-    result = started.wait(60)
-    assert result.code == 0, result.err
+    result = started.wait(60, code=0)
     for task in ("worker/0", "worker/1"):
         assert f"{task} | before" in result.out and f"{task} | beside" in result.out, result.out
         assert f"{task} | one on " in result.out
@@ -160,8 +158,7 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
             }
         )
     )
-    result = start("job.yaml", cwd=tmp_path).wait(400)
-    assert result.code == 0, result.out[-3000:] + result.err[-3000:]
+    result = start("job.yaml", cwd=tmp_path).wait(400, code=0)
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
     assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
     model = tmp_path / "trained/model"
@@ -170,8 +167,7 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
 
 def test_check(start: Start, kubernetes: Cluster):
     """Two pods are made, looked at, and removed."""
-    result = start("check", "--kubernetes", kubernetes.image).wait(60)
-    assert result.code == 0, result.err + result.out
+    result = start("check", "--kubernetes", kubernetes.image).wait(60, code=0)
     assert len(re.findall(r"^pod-[01] +10\.244\.", result.out, re.M)) == 2
     assert "4 of 4 connections between the hosts work" in result.out
 
@@ -187,9 +183,8 @@ def test_clean(start: Start, kubernetes: Cluster):
     )
     assert start("clean", "--kubernetes").wait().out.count(f"removed {one} ") == 1
     assert start("clean", "--kubernetes").wait().out == "nothing to remove\n"
-    lives.until(lambda it: "| up" in it.out, 60)
-    lives.send(signal.SIGINT)
-    assert lives.wait(30).code == 130
+    lives.up(1, 60)
+    assert lives.stop(signal.SIGINT, 30).code == 130
 
 
 def test_no_cluster(start: Start):

@@ -47,8 +47,7 @@ def test_the_first_connection_breaks(start: Start, kubernetes: Cluster, tmp_path
     """Another one starts the agent, or finds it: a kubelet that is just starting costs no job."""
     words = ("--kubernetes", kubernetes.image, "--workers", "3")
     path = kubernetes.broken_kubectl(tmp_path, BREAKS)
-    result = start(*words, "--", "echo", "done", env={"PATH": path}).wait(60)
-    assert result.code == 0, result.err
+    result = start(*words, "--", "echo", "done", env={"PATH": path}).wait(60, code=0)
     assert sorted(path.name for path in tmp_path.glob("?")) == [*"abcd"]
     assert result.out.count("| done") == 3
     for number in range(3):
@@ -60,8 +59,7 @@ def test_sigterm_of_a_pod_reaches_its_task(start: Start, kubernetes: Cluster):
     """It has the time of --grace, and its files are there until the end."""
     script = "trap 'sleep 3; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     words = ("--kubernetes", kubernetes.image, "--workers", "1", "--grace", "8")
-    started = start(*words, "--", "sh", "-c", script)
-    started.until(lambda it: "| up" in it.out, 60)
+    started = start(*words, "--", "sh", "-c", script).up(1, 60)
     (pod,) = kubernetes.objects("pods")
     main = kubernetes.main_process(pod["metadata"]["name"])
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
@@ -79,6 +77,5 @@ def test_a_pod_is_preempted(start: Start, kubernetes: Cluster):
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
     path = f"/api/v1/namespaces/{kubernetes.namespace}/pods/{metadata['name']}/eviction"
     kubernetes.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
-    result = started.wait(90)
-    assert result.code == 0, result.err
+    result = started.wait(90, code=0)
     assert "its pod was evicted" in result.err and "(attempt 2, not counted)" in result.err, result.err

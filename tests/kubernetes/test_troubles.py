@@ -31,8 +31,7 @@ def test_what_may_pass_is_shown_and_ends_by_the_time_limit(start: Start, clean: 
     words = ("--kubernetes", BARE, "--memory", "900g", "--start-timeout", "8", "--workers", "2", "--", "true")
     started = start(*words)
     shows(started, f"waiting for pods: worker-0, worker-1: {text}")
-    ended = started.wait()
-    assert ended.code == 125, ended.err
+    ended = started.wait(code=125)
     assert "not all pods run after 8.0s (--start-timeout)" in ended.err
     assert sum(text in line for line in ended.said) == 1, ended.err
 
@@ -49,8 +48,7 @@ $kubectl "$@" | sed "s/ErrImagePull\\|ImagePullBackOff//"; exit;;"""
     reason = "worker-0: cannot pull the image localhost/no-such:1: "
     shows(started, f"waiting for pods: {reason}")
     (tmp_path / "hide").touch()
-    ended = started.wait()
-    assert ended.code == 125, ended.err
+    ended = started.wait(code=125)
     assert f"(--start-timeout): worker-0: its pod is starting; before that: {reason}" in ended.err
 
 
@@ -71,22 +69,19 @@ def test_what_passes_is_no_trouble(start: Start, kubernetes: Cluster, clean: Non
     (pod,) = kubernetes.kubectl("get", "pods", "-o", "name").split()
     remove = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
     kubernetes.kubectl("patch", pod, "--type=json", f"--patch={remove}")
-    started.until(lambda it: "| up" in it.out)
+    started.up(1)
     kubernetes.kubectl("delete", pod, "--force", "--grace-period=0")
-    ended = started.wait()
-    assert ended.code == 125, ended.err
+    ended = started.wait(code=125)
     assert re.search(r"^launch: host worker-0 on n[12] is lost: its pod was deleted$", ended.err, re.M)
 
 
 def test_an_image_without_python_ends_the_launch(start: Start, clean: None):
-    ended = start("--kubernetes", BARE, "--workers", "2", "--", "true").wait(SHOWN)
-    assert ended.code == 125, ended.err
+    ended = start("--kubernetes", BARE, "--workers", "2", "--", "true").wait(SHOWN, code=125)
     assert ended.err.count(f"the image {BARE} has no Python of 3.8 or later (exec: ") == 1, ended.err
 
 
 def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: None):
-    ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait()
-    assert ended.code == 125, ended.err
+    ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait(code=125)
     missing = "list events; create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
     assert f"in the namespace default: {missing} (docs/kubernetes.md, Rights, " in ended.err
     assert "or there is no namespace 'default'" in ended.err
@@ -99,15 +94,13 @@ def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: 
     quota("pods=2")
     started = start("--kubernetes", kubernetes.image, "--start-timeout", "10", "--workers", "4", "--", "true")
     shows(started, "FailedCreate: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
-    ended = started.wait()
-    assert ended.code == 125, ended.err
+    ended = started.wait(code=125)
     assert ended.err.count("launch: not all pods run after 10s (--start-timeout): ") == 1
 
 
 def test_a_quota_for_some_of_the_jobs(start: Start, kubernetes: Cluster, quota: Callable[[str], None]):
     quota("count/jobs.batch=1")
-    ended = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "true").wait()
-    assert ended.code == 125, ended.err
+    ended = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "true").wait(code=125)
     assert ended.err.count("is forbidden: exceeded quota: few, requested: count/jobs.batch=1") == 1
 
 
@@ -120,8 +113,7 @@ def test_a_pod_that_the_namespace_does_not_admit(
         "kubernetes": {"image": kubernetes.image, "pod": {"spec": {"hostNetwork": True}}},
     }
     (tmp_path / "job.yaml").write_text(json.dumps(job))
-    ended = start("job.yaml", cwd=tmp_path).wait(SHOWN)
-    assert ended.code == 125, ended.err
+    ended = start("job.yaml", cwd=tmp_path).wait(SHOWN, code=125)
     assert (
         ended.err.count(
             'FailedCreate: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)'
@@ -135,6 +127,5 @@ def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, 
     script = 'mkdir once || exec sleep 100; exec timeout -s KILL 8 $kubectl "$@";;'
     path = kubernetes.broken_kubectl(tmp_path, script)
     words = ("--kubernetes", kubernetes.image, "--lease", "8", "--workers", "1", "--", "sleep", "100")
-    ended = start(*words, env={"PATH": path}).wait(45)
-    assert ended.code == 125, ended.err
+    ended = start(*words, env={"PATH": path}).wait(45, code=125)
     assert "launch: host worker-0 on n" in ended.err and " is lost: " in ended.err

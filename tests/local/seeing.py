@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MARK, Ended, Launch, Started, command_line, looks, proc, stat_field
+from tests.conftest import MARK, Ended, Launch, Started, command_line, kill, looks, proc, stat_field
 
 STUBS = Path(__file__).resolve().parents[1] / "stubs"
 ROOT = STUBS.parents[1]
@@ -120,10 +120,12 @@ class Family:
     def kill(self) -> None:
         """Kill all; another process may just have done it."""
         for pid in self.alive():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            kill(pid)
+
+    def started(self, launch: Launch, workers: int, *ways: str, grace: str = "30") -> Started:
+        """Start a job, and wait until each of its workers has such a family; see ``stubs/family.py``."""
+        words = ["--workers", str(workers), "--grace", grace, "--", *stub("family", *ways, "sleep")]
+        return launch.start(*words).until(lambda _: self.ready() == workers)
 
     def ready(self) -> int:
         """How many main processes have all their family."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Launch
+from tests.conftest import Launch, kill
 from tests.local.seeing import alive
 
 #: What a launch exits with after each kind of request. A closed pipe is noticed at the next line of a task.
@@ -86,11 +86,9 @@ class Stoppable:
             self._master = _closed(self._master)
         elif kind in ("group", "service"):
             for pid in [*processes_of(self.process.pid, with_tasks=kind == "service")]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+                kill(pid, signal.SIGTERM)
         else:
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, getattr(signal, kind))
+            kill(self.process.pid, getattr(signal, kind))
 
     def report(self) -> Mapping[str, Any]:
         """Its report; empty: it has written none."""

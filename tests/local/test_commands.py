@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started, proc
+from tests.conftest import Launch, Started, executable, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
 COMMANDS = (
@@ -27,8 +27,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("name", ["", "run", *COMMANDS])
 def test_help_has_examples_in_80_columns(launch: Launch, name: str):
-    ended = launch.here(*[name][: bool(name)], "--help")
-    assert ended.code == 0
+    ended = launch.here(*[name][: bool(name)], "--help", code=0)
     assert ended.out.startswith("usage: launch") and "examples:" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
     assert launch.here("help", *[name][: bool(name)]).out == ended.out
@@ -87,12 +86,8 @@ def test_the_man_page_is_roff_and_has_every_option(launch: Launch, tmp_path: Pat
 def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
     """``launch ps`` lists runs, ``launch run ps`` runs ps."""
     assert "nothing is running" in launch.here("ps").err
-    program = tmp_path / "bin/ps"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho the other ps\n")
-    program.chmod(0o755)
-    ended = launch("run", "ps", env={"PATH": f"{program.parent}:{os.environ['PATH']}"})
-    assert ended.code == 0
+    program = executable(tmp_path / "bin/ps", "#!/bin/sh\necho the other ps\n")
+    ended = launch("run", "ps", env={"PATH": f"{program.parent}:{os.environ['PATH']}"}, code=0)
     assert ended.out.startswith("worker/0 | the other ps\n")
 
 
@@ -118,8 +113,7 @@ def test_all_that_follows_the_program_is_its_own(launch: Launch, words: list[str
 
 @pytest.mark.promise("`--dry-run` starts nothing and can be pasted")
 def test_a_dry_run_starts_nothing(launch: Launch, tmp_path: Path):
-    ended = launch("--ps", "1", "--workers", "2", "--dry-run", "touch", tmp_path / "started")
-    assert ended.code == 0
+    ended = launch("--ps", "1", "--workers", "2", "--dry-run", "touch", tmp_path / "started", code=0)
     assert not (tmp_path / "started").exists() and not launch.state.exists()
     assert "ps: 127.0.0.1:" in ended.out and "TF_CONFIG" in ended.out
 
@@ -168,8 +162,7 @@ def test_a_dry_run_for_programs(launch: Launch):
 
 
 def test_hosts(launch: Launch):
-    ended = launch.here("hosts", "hostfiles/ranges.yaml")
-    assert ended.code == 0
+    ended = launch.here("hosts", "hostfiles/ranges.yaml", code=0)
     assert re.search(r"\d+ hosts", ended.out)
     assert "2 hosts, 2 slots, GPUs not known" in launch.here("hosts", "h1,h2").out
     hosts = json.loads(launch.here("hosts", "--json", "h[1-3]:2").out)
@@ -194,11 +187,9 @@ def test_ps_and_stop(launch: Launch, family: Family):
     assert record["processes"] >= 6
     name = record["run"]
     assert name in launch.here("ps").out
-    stopped = launch.here("stop", name[-5:])
-    assert stopped.code == 0
+    stopped = launch.here("stop", name[-5:], code=0)
     assert "exit code 143" in stopped.out
-    ended = started.wait()
-    assert ended.code == 143
+    ended = started.wait(code=143)
     assert ended.out.endswith("stopped by launch stop, exit code 143\n")
     assert "nothing is running" in launch.here("ps").err
     assert "ended (143)" in launch.here("ps", "--all").out
@@ -227,16 +218,12 @@ def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
     assert "  2 workers  " in rows[0] and "  1 worker  " in rows[1]
     assert re.search(r" running +\d{4}-\d\d-\d\d \d\d:\d\d +\d", rows[0])
     for started in (first, second):
-        started.send(signal.SIGTERM)
-        started.wait()
+        started.stop(signal.SIGTERM)
 
 
 def test_stop_now(launch: Launch, family: Family):
-    words = ["--workers", "2", "--grace", "300", "--", *stub("family", "ignore", "child", "sleep")]
-    started = launch.start(*words)
-    started.until(lambda _: family.ready() == 2)
-    stopped = launch.here("stop", "--now")
-    assert stopped.code == 0
+    started = family.started(launch, 2, "ignore", "child", grace="300")
+    launch.here("stop", "--now", code=0)
     assert started.wait().code == 143
     family.gone(0.5)
 
@@ -273,8 +260,7 @@ def test_a_command_whose_output_is_closed(launch: Launch, words: tuple[str, ...]
     """``launch ps >&-``: there is nobody to read it, and that is no fault of launch."""
     launch("true")
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "launcher"]
-    ended = launch(*words, command=shell)
-    assert ended.code == 0, ended.err
+    ended = launch(*words, command=shell, code=0)
     assert "Traceback" not in ended.err
 
 
@@ -292,8 +278,7 @@ def test_a_current_folder_that_is_gone(launch: Launch, tmp_path: Path, words: tu
         "-m",
         "launcher",
     ]
-    ended = launch(*words, command=shell, cwd=tmp_path)
-    assert ended.code == 2
+    ended = launch(*words, command=shell, cwd=tmp_path, code=2)
     assert "the current folder is gone" in ended.err
     assert ended.elapsed < 10
 
@@ -320,12 +305,10 @@ def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last; test $TASK_INDEX = 0 || exit 7"
     started = launch.start("--workers", "2", "--on-failure", "continue", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("first") == 2)
-    following = launch.start("logs", "-f")
-    following.until(lambda it: it.out.count("first") == 2)
+    following = launch.start("logs", "-f").until(lambda it: it.out.count("first") == 2)
     go.touch()
     started.wait()
-    ended = following.wait()
-    assert ended.code == 7
+    ended = following.wait(code=7)
     assert re.fullmatch(r"launch: job \S+: failed, exit code 7 \(worker/1\)\n", ended.err)
     assert sorted(ended.out.splitlines()) == [
         f"worker/{n} | {word}" for n in (0, 1) for word in ("first", "last")
@@ -343,8 +326,7 @@ def test_pkill_finds_the_launcher_only(launch: Launch, family: Family):
     assert b"launcher" in proc(started.pid, "cmdline")
     for pid in (agent, watchdog):
         assert proc(pid, "cmdline").rstrip(b"\0") == b"tf-agent localhost"
-    started.send(15)
-    assert started.wait().code == 143
+    assert started.stop(15).code == 143
 
 
 @pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")
@@ -355,8 +337,7 @@ def test_no_value_stands_on_the_command_line(launch: Launch, family: Family):
     helpers = [*named(family.alive(), "launch-agent"), *named(family.alive(), "launch-watchdog")]
     for pid in (started.pid, *helpers):
         assert b"secret" not in proc(pid, "cmdline")
-    started.send(15)
-    assert started.wait().code == 143
+    assert started.stop(15).code == 143
 
 
 # ---------------------------------------------------------------------- completion
@@ -422,8 +403,7 @@ def _script_and_runs(launch: Launch, tmp_path: Path) -> tuple[str, dict[str, str
 @pytest.mark.timeout(300)
 def test_zsh_script(launch: Launch, tmp_path: Path):
     """Evaluated by zsh where there is one; else what can be seen without it."""
-    ended = launch("completion", "zsh")
-    assert ended.code == 0
+    ended = launch("completion", "zsh", code=0)
     assert ended.out.startswith("#compdef launch")
     if shutil.which("zsh"):
         (tmp_path / "_launch").write_text(ended.out)
@@ -442,8 +422,7 @@ def test_a_nested_launch_is_stopped_with_its_tasks(launch: Launch, family: Famil
     words = [*inner, *stub("family", "child", "daemon", "sleep")]
     started = launch.start("--workers", "2", "-x", f"PYTHONPATH={ROOT}", "--", *words)
     started.until(lambda _: len(os.listdir(family.folder)) >= 4 * 3)
-    started.send(15)
-    assert started.wait().code == 143
+    assert started.stop(15).code == 143
     family.gone(0.5)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from launcher.agent.identity import this_process
 from launcher.common.record import as_dict, replace
-from tests.conftest import Launch, Started, stat_field
+from tests.conftest import Launch, Started, executable, stat_field
 from tests.local.seeing import Terminal, last_run, soon
 
 #: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
@@ -54,8 +54,7 @@ def running(launch: Launch) -> Iterator[Callable[..., Started]]:
     yield job
     for each in jobs:
         if each.process.poll() is None:
-            each.send(signal.SIGINT)
-            assert each.wait().code == 130
+            assert each.stop(signal.SIGINT).code == 130
 
 
 def tasks_of(launch: Launch) -> dict[str, dict[str, Any]]:
@@ -71,8 +70,7 @@ def test_the_tasks_of_a_run(launch: Launch):
     started = launch.start("--ps", "1", "--workers", "2", "--", sys.executable, "-I", "-S", "-c", MEMORY)
     started.until(lambda it: "big" in it.out and it.out.count("step") == 3)
     run, name = last_run(launch), last_run(launch).path.name
-    ended = launch.here("ps", name)
-    assert ended.code == 0, ended.err
+    ended = launch.here("ps", name, code=0)
     header, *lines = ended.out.splitlines()
     assert header.split() == ["task", "state", "attempt", "host", "pid", "address", "memory", "last", "line"]
     plan = {task["task"]: task["address"] for task in run.plan["tasks"]}
@@ -112,8 +110,7 @@ def test_a_launcher_that_died(launch: Launch, running: Running):
     started = running()
     started.kill()
     for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
-        ended = launch.here(*words)
-        assert ended.code == 125
+        ended = launch.here(*words, code=125)
         assert "died and left no report" in ended.err
 
 
@@ -128,11 +125,9 @@ def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
             peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             peer.setblocking(False)
             peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
-    ended = launch("ps", "latest", timeout=60)
-    assert ended.code == 125
+    ended = launch("ps", "latest", timeout=60, code=125)
     assert "accepts no connections, and their queue is full; is it suspended?" in ended.err
-    ended = asking.wait(60)
-    assert ended.code == 125
+    ended = asking.wait(60, code=125)
     assert "does not answer; is it suspended?" in ended.err
     started.send(signal.SIGCONT)
     assert launch.here("ps", "latest").code == 0
@@ -169,8 +164,7 @@ def test_a_table_that_renews_itself(launch: Launch, running: Running, terminal: 
     watching.until(lambda it: it.text.count(" running ") >= 2)
     assert launch("restart", "latest", "worker/1").code == 0
     watching.until(lambda it: re.search(r"worker/1 +running +2 ", it.text))
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
+    assert started.stop(signal.SIGINT).code == 130
     assert watching.wait() == 0
     assert "stopped by Ctrl-C" in watching.text or "exit code 130" in watching.text
     ended = launch("ps", "-w")
@@ -236,8 +230,7 @@ def test_clients_that_misbehave(launch: Launch, running: Running):
     assert launch.here("ps", "latest").code == 0
     for peer in silent:
         peer.close()
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
+    assert started.stop(signal.SIGINT).code == 130
     assert "Traceback" not in started.err
 
 
@@ -284,8 +277,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
         impostor.bind(f"\0tf-launcher-{job}")
         impostor.listen()
-        ended = launch.here("ps", str(folder))
-        assert ended.code == 125
+        ended = launch.here("ps", str(folder), code=125)
         assert f"its socket belongs to process {os.getpid()} of user {os.geteuid()}" in ended.err
         peer, _ = impostor.accept()
         with peer:
@@ -314,8 +306,7 @@ def test_tasks_start_again(launch: Launch, running: Running):
     """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
     started = running("--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
     before = tasks_of(launch)
-    ended = launch("restart", "latest", "ps")
-    assert ended.code == 0, ended.err
+    ended = launch("restart", "latest", "ps", code=0)
     tasks = tasks_of(launch)
     assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
     assert [before[name]["pid"] == tasks[name]["pid"] for name in ("worker/0", "ps/0")] == [True, False]
@@ -333,8 +324,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch, running: Running):
     script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
     started = running("--workers", "2", "--", "sh", "-c", script)
     started.until(lambda _: any(event.get("state") == "succeeded" for event in last_run(launch).events))
-    ended = launch("restart", "latest", "worker/1")
-    assert ended.code == 0
+    ended = launch("restart", "latest", "worker/1", code=0)
     assert ended.out.startswith("worker/1: attempt 2, ")
 
 
@@ -342,31 +332,25 @@ def test_a_task_that_has_ended_starts_again(launch: Launch, running: Running):
 def test_a_task_that_is_slow_to_end(launch: Launch, running: Running):
     script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
     started = running("--workers", "2", "--grace", "60", "--", "sh", "-c", script)
-    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
-    assert ended.code == 124
+    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5", code=124)
     assert "waiting for worker/0 to start again" in ended.err
     assert "worker/0 did not start again within 2.5s" in ended.err
-    waiting = launch.start("restart", "latest", "worker/0")
-    waiting.until(lambda it: "waiting for worker/0" in it.err)
+    waiting = launch.start("restart", "latest", "worker/0").until(lambda it: "waiting for worker/0" in it.err)
     started.send(signal.SIGTERM)
     started.until(lambda it: "waiting for worker/0, worker/1" in it.err)
-    started.send(signal.SIGTERM)
-    assert started.wait().code == 143
+    assert started.stop(signal.SIGTERM).code == 143
     assert waiting.wait().code == 125
     assert "ended with exit code 143 before worker/0 started again" in waiting.err
 
 
 def test_a_task_that_can_not_be_started_again(launch: Launch, running: Running, tmp_path: Path):
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\necho up; exec sleep 300\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "program", "#!/bin/sh\necho up; exec sleep 300\n")
     started = running("--workers", "2", "--on-failure", "continue", "--", str(program))
     program.unlink()
     ended = launch("restart", "latest", "worker/1")
     assert (ended.code, ended.out) == (125, "")
     assert "worker/1 could not be started again: program not found" in ended.err
-    started.send(signal.SIGINT)
-    assert started.wait().code != 0
+    assert started.stop(signal.SIGINT).code != 0
 
 
 def test_bad_input(launch: Launch, running: Running):
@@ -390,12 +374,10 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, running: Running, tmp_path
     started = running(*words)
     started.send(signal.SIGINT)
     started.until(lambda it: "stopping" in it.out)
-    ended = launch("restart", "latest", "worker/0")
-    assert ended.code == 125
+    ended = launch("restart", "latest", "worker/0", code=125)
     assert "or the job is ending" in ended.err
     assert " stopping " in launch.here("ps", "latest").out
     assert launch.here("stop", "--now", "latest").code == 0
     assert started.wait().code == 130
-    ended = launch("restart", "latest", "worker/0")
-    assert ended.code == 125
+    ended = launch("restart", "latest", "worker/0", code=125)
     assert "has ended" in ended.err

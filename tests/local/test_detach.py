@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.local.seeing import Family, Terminal, last_run
 
 Open = Callable[..., Terminal]
@@ -95,8 +95,7 @@ def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
     ids=str,
 )
 def test_a_job_that_does_not_start(launch: Launch, tmp_path: Path, words: list[str], code: int, message: str):
-    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "broken").chmod(0o755)
+    executable(tmp_path / "broken", "#!/no/such/interpreter\n")
     ended = launch("--detach", *words, cwd=tmp_path)
     assert (ended.code, ended.out) == (code, "")
     assert message in ended.err
@@ -134,12 +133,9 @@ def test_ctrl_c_asks(
 
 
 def test_ctrl_c_without_a_terminal_leaves(launch: Launch, tmp_path: Path):
-    started = launch.start("--", *counting(tmp_path))
-    started.until(lambda it: "worker/0 | line" in it.out)
-    attached = launch.start("attach", "-n", "0")
-    attached.until(lambda it: "worker/0 | line" in it.out)
-    attached.send(signal.SIGINT)
-    assert attached.wait().code == 130
+    started = launch.start("--", *counting(tmp_path)).until(lambda it: "worker/0 | line" in it.out)
+    attached = launch.start("attach", "-n", "0").until(lambda it: "worker/0 | line" in it.out)
+    assert attached.stop(signal.SIGINT).code == 130
     assert " ago with" not in attached.err
     attached = launch.start("attach")
     (tmp_path / "go").touch()
@@ -154,8 +150,7 @@ def test_ctrl_c_without_a_terminal_leaves(launch: Launch, tmp_path: Path):
 def test_the_first_line_of_the_launcher_is_the_first_that_is_shown(launch: Launch, tmp_path: Path):
     name = launch("-d", "--", *counting(tmp_path)).out.strip()
     launch.start("logs", "-f").until(lambda it: "line 3" in it.out)
-    attached = launch.start("attach")
-    attached.until(lambda it: "line 3" in it.out)
+    attached = launch.start("attach").until(lambda it: "line 3" in it.out)
     (tmp_path / "go").touch()
     assert attached.wait().code == 0
     assert attached.out.startswith(f"launch: job {name}: ")
@@ -168,7 +163,6 @@ def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Pat
         each.until(lambda it: "line 3" in it.out)
     os.kill(pid_of(launch), signal.SIGKILL)
     for each in watching:
-        ended = each.wait(10)
-        assert ended.code == 125
+        ended = each.wait(10, code=125)
         assert "has ended without a report: its launcher died" in ended.err
     family.gone(2.0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.config.jobfile import parse_job
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 
 TOP = Path(__file__).resolve().parents[2]
 #: Those of "on several machines" are run by tests/ssh.
@@ -51,9 +51,7 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
         (folder / name).symlink_to(TOP / name)
     (folder / "train.py").write_text("print('trained')\n")
     (folder / "hello.py").write_text(program_of_the_first_page())
-    command = folder / "launch"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
-    command.chmod(0o755)
+    executable(folder / "launch", f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "XDG_STATE_HOME": str(launch.home)}
     done = subprocess.run(
         ["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=150
@@ -83,6 +81,5 @@ def test_the_job_file_in_the_documents_fits_its_hostfile(launch: Launch, tmp_pat
     (tmp_path / "here").mkdir()
     job = tmp_path / "here" / "job.yaml"
     job.write_text(job_file_of_the_documents())
-    ended = launch.here(job, "--dry-run")
-    assert ended.code == 0, ended.err
+    ended = launch.here(job, "--dry-run", code=0)
     assert "# worker/2 on gpu01" in ended.out

@@ -88,8 +88,7 @@ def test_a_script_that_can_not_be_run_names_its_interpreter(
     program = weird_path / "foreign"
     program.write_bytes(content)
     program.chmod(0o755)
-    ended = launch("--workers", "2", "--", program)
-    assert ended.code == 126
+    ended = launch("--workers", "2", "--", program, code=126)
     assert [part for part in parts if part not in ended.err] == [], ended.err
     assert last_run(launch).report["failure"]["reason"] == "not runnable"
 
@@ -99,8 +98,7 @@ def test_a_script_in_a_weird_place(launch: Launch, weird_path: Path):
     script = weird_path / "t rain.py"
     script.write_text("import os, sys\nprint([*sys.argv[1:], os.environ['ODD'], os.getcwd()])\n")
     odd = "a b'c\"d\ne$(f)`g`\\"
-    ended = launch("--workdir", weird_path, "-x", f"ODD={odd}", script, odd, "")
-    assert ended.code == 0
+    launch("--workdir", weird_path, "-x", f"ODD={odd}", script, odd, "", code=0)
     assert last_run(launch).log("worker/0").decode().strip() == repr([odd, "", odd, str(weird_path)])
 
 
@@ -114,16 +112,14 @@ def test_its_last_lines_and_traceback_are_shown(launch: Launch, tmp_path: Path):
         "import os\ndef train():\n    raise ValueError('no such batch')\n"
         "print('loading')\nif os.environ['TASK_INDEX'] == '1':\n    train()\nimport time; time.sleep(60)\n"
     )
-    ended = launch("--workers", "2", script)
-    assert ended.code == 1
+    ended = launch("--workers", "2", script, code=1)
     assert "Traceback" in ended.err and "ValueError: no such batch" in ended.err
 
 
 @pytest.mark.promise("one failure stops all at once; `--on-failure continue`")
 def test_continue_lets_the_others_finish(launch: Launch):
     script = "test $TASK_INDEX != 1 || exit 7; sleep 0.4; echo done"
-    ended = launch("--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
-    assert ended.code == 7
+    ended = launch("--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script, code=7)
     assert [*last_run(launch).states().values()] == ["succeeded", "failed", "succeeded"]
     assert ended.out.count("done") == 2
 
@@ -133,8 +129,7 @@ def test_continue_lets_the_others_finish(launch: Launch):
 
 @pytest.mark.promise("exit codes, the same everywhere")
 def test_timeout(launch: Launch, family: Family):
-    ended = launch("--workers", "2", "--timeout", "0.3s", "--grace", "300", "--", "sleep", "300")
-    assert ended.code == 124
+    ended = launch("--workers", "2", "--timeout", "0.3s", "--grace", "300", "--", "sleep", "300", code=124)
     assert last_run(launch).report["failure"]["reason"] == "timeout"
     assert ": timed out after 0.3s, exit code 124\n" in ended.err + ended.out
     family.gone(0.5)
@@ -152,11 +147,8 @@ def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int):
     # The shell's child would take SIGTERM for the shell's own as long as it is no sleep yet.
     child = "until read -r name </proc/$!/comm && test $name = sleep; do :; done"
     script = f"trap 'echo saved; exit 0' TERM; sleep 60 & {child}; echo up; wait"
-    started = launch.start("--workers", "3", "--grace", "60", "--", "sh", "-c", script)
-    started.until(lambda it: it.out.count("| up\n") == 3)
-    started.send(number)
-    ended = started.wait()
-    assert ended.code == ENDS[signal.Signals(number)]
+    started = launch.start("--workers", "3", "--grace", "60", "--", "sh", "-c", script).up(3)
+    ended = started.stop(number, code=ENDS[signal.Signals(number)])
     assert ended.out.count("saved") == 3
     assert set(last_run(launch).states().values()) == {"stopped"}
     reason = last_run(launch).report["failure"]["reason"]
@@ -166,11 +158,9 @@ def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int):
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 def test_other_signals_kill_it(launch: Launch, family: Family, number: int):
-    started = launch.start("--grace", "1", "--", "sh", "-c", "ulimit -c 0; echo up; sleep 300")
-    started.until(lambda it: "| up\n" in it.out)
+    started = launch.start("--grace", "1", "--", "sh", "-c", "ulimit -c 0; echo up; sleep 300").up(1)
     resource.prlimit(started.pid, resource.RLIMIT_CORE, (0, 0))
-    started.send(number)
-    assert started.wait().code == -number
+    assert started.stop(number).code == -number
     family.gone(4.0)
 
 
@@ -194,11 +184,9 @@ def test_forks_of_a_preloaded_process_keep_their_grace(launch: Launch, tmp_path:
 
 def test_nohup_is_respected(launch: Launch, family: Family):
     command = ("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-m", "launcher")
-    started = launch.start("--", "sh", "-c", "echo up; sleep 0.5", command=command)
-    started.until(lambda it: "| up\n" in it.out)
+    started = launch.start("--", "sh", "-c", "echo up; sleep 0.5", command=command).up(1)
     started.send(signal.SIGHUP)
-    started.send(signal.SIGINT)
-    assert started.wait().code == 0
+    assert started.stop(signal.SIGINT).code == 0
 
 
 def test_ctrl_c_before_anything_runs(launch: Launch, family: Family):
@@ -248,11 +236,8 @@ def test_grace_is_followed_by_stacks_and_sigkill(launch: Launch, family: Family,
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "def hang_here():\n    print('up', flush=True)\n    time.sleep(60)\nhang_here()\n"
     )
-    started = launch.start("--grace", "2", script)  # the stacks have as long: two seconds at most
-    started.until(lambda it: "| up\n" in it.out)
-    started.send(signal.SIGTERM)
-    ended = started.wait()
-    assert ended.code == 143
+    started = launch.start("--grace", "2", script).up(1)  # the stacks have as long: two seconds at most
+    started.stop(signal.SIGTERM, code=143)
     assert b"in hang_here" in last_run(launch).log("worker/0")
     assert last_run(launch).task("worker/0")["status"]["signal"] == signal.SIGABRT
     family.gone(0.5)

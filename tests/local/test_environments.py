@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 
 SHOW = "import os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'], os.environ['PATH'].split(':')[0])"
 
@@ -32,8 +32,7 @@ def lab(launch: Launch) -> Path:
 
 
 def test_python_and_other_programs_run_in_it(launch: Launch, lab: Path, tmp_path: Path):
-    (lab / "bin" / "tool").write_text("#!/bin/sh\necho tool of $VIRTUAL_ENV\n")
-    (lab / "bin" / "tool").chmod(0o755)
+    executable(lab / "bin" / "tool", "#!/bin/sh\necho tool of $VIRTUAL_ENV\n")
     for words in (["--venv", "lab"], ["--venv", lab], ["--preload", "json", "--venv", "lab"]):
         ended = launch(*words, "--workers", "2", "-c", SHOW)
         assert ended.out.count(f"| {lab} {lab} {lab}/bin\n") == 2, ended.out + ended.err
@@ -55,9 +54,7 @@ def test_a_run_marks_it_as_used(launch: Launch, lab: Path):
 
 def test_its_python_does_not_run(launch: Launch, lab: Path):
     (lab / "bin" / "python").unlink()
-    (lab / "bin" / "python").write_text("#!/nowhere/python\n")
-    (lab / "bin" / "python").chmod(0o755)
-    ended = launch("--venv", "lab", "true")
-    assert ended.code == 126
+    executable(lab / "bin" / "python", "#!/nowhere/python\n")
+    ended = launch("--venv", "lab", "true", code=126)
     assert "launch: the Python of the environment 'lab' does not run on localhost\n" in ended.err
     assert "  hint: `launch prepare --hosts localhost --name lab` would make it\n" in ended.err

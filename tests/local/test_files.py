@@ -24,8 +24,7 @@ def test_the_folder_of_a_run(launch: Launch):
     """Files that nobody else may read; the value of a variable is only where a task has printed it."""
     script = "test $JOB_NAME = ps && exec sleep 60; echo $SECRET"
     options = ["--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase"]
-    ended = launch(*options, "--", "sh", "-c", script)
-    assert ended.code == 0
+    ended = launch(*options, "--", "sh", "-c", script, code=0)
     run = last_run(launch)
     found = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
     logs = ["logs/ps-0.log", "logs/worker-0.log", "logs/worker-1.log"]
@@ -99,8 +98,7 @@ def test_the_report_and_a_folder_for_the_run(launch: Launch, weird_path: Path):
 @pytest.mark.parametrize("where", ["folder", "absent/report.json"])
 def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_path: Path, where: str):
     (tmp_path / "folder").mkdir()
-    ended = launch("--report", tmp_path / where, "--", "touch", tmp_path / "started")
-    assert ended.code == 2
+    ended = launch("--report", tmp_path / where, "--", "touch", tmp_path / "started", code=2)
     assert "--report" in ended.err
     assert not (tmp_path / "started").exists()
 
@@ -165,22 +163,21 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
 def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: list[str], code: int):
     """One rule for all that is written; whose reader has gone is another matter."""
     command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)
-    ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait()
-    assert ended.code == (code or 125)
+    ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait(
+        code=code or 125
+    )
     assert "the output cannot be written: No space left on device" in ended.err
     assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [("size=4k,nr_inodes=2", "No space left"), ("ro", "Read-only file system")],
+    ("options", "reason"), [("size=4k,nr_inodes=2", "No space left"), ("ro", "Read-only file system")]
 )
 def test_a_place_where_no_folder_can_be_made(launch: Launch, tmp_path: Path, options: str, reason: str):
     """Known before anything starts."""
     disk = tmp_path / "disk"
     words = ["--run-dir", f"{disk}/a/run", "touch", str(tmp_path / "started")]
-    ended = launch.start(*words, command=_mounted(options, disk)).wait()
-    assert ended.code == 125
+    ended = launch.start(*words, command=_mounted(options, disk)).wait(code=125)
     assert reason in ended.err and "--run-dir" in ended.err and "Traceback" not in ended.err
     assert not (tmp_path / "started").exists()
 
@@ -190,8 +187,7 @@ def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
     # The last file that is made before the task's end: what is made during `rm` would keep the folder.
     made = "test -e plan.json && grep -q running events.jsonl"
     script = f"cd {folder}; until {made}; do sleep 0.05; done; cd /; rm -rf {folder}; echo still here"
-    ended = launch("--run-dir", str(folder), "--", "sh", "-c", script)
-    assert ended.code == 125
+    ended = launch("--run-dir", str(folder), "--", "sh", "-c", script, code=125)
     assert "report.json cannot be written" in ended.err
     assert "worker/0 | still here" in ended.out
     assert "Traceback" not in ended.err

@@ -26,8 +26,7 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: 
     for name in ("train.py", "board.py"):
         (tmp_path / name).touch()
     (tmp_path / "job.yaml").write_text(JOB)
-    ended = launch.here("--dry-run", "--json", tmp_path / "job.yaml", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch.here("--dry-run", "--json", tmp_path / "job.yaml", cwd=tmp_path, code=0)
     plan = json.loads(ended.out)
     flags = {task["task"]: "--task_index=0" in task["argv"] for task in plan["tasks"]}
     assert flags == {"master/0": True, "workers/0": False, "board/0": False}
@@ -45,8 +44,7 @@ def test_endings_of_job_files(launch: Launch, tmp_path: Path, name: str):
     """JSON may be indented with tabs; only the file's options follow it."""
     job = {"command": ["echo", "{rank}"], "roles": {"worker": 2}}
     (tmp_path / name).write_text(json.dumps(job, indent="\t"))
-    ended = launch.here("--dry-run", "--json", name, "--workers", "3", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch.here("--dry-run", "--json", name, "--workers", "3", cwd=tmp_path, code=0)
     assert len(json.loads(ended.out)["tasks"]) == 3
     assert "cannot read the job file" in launch.here(f"no{name}").err
 
@@ -60,8 +58,7 @@ def test_roles_of_the_user(launch: Launch, tmp_path: Path):
         "  trainer:\n    count: 2\n    command: [sh, -c, 'echo \"train {reader_hosts} $EXTRA\"']\n"
         "    env: {EXTRA: more}\n"
     )
-    ended = launch(job)
-    assert ended.code == 0
+    ended = launch(job, code=0)
     run = last_run(launch)
     assert run.states() == {
         "reader/0": "stopped", "reader/1": "stopped", "trainer/0": "succeeded", "trainer/1": "succeeded",
@@ -84,8 +81,7 @@ def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
         "roles: {worker: 1, other: {workdir: sub}}\n"
     )
     environment = {"PYTHONPATH": str(ROOT)}
-    ended = launch("here/job.yaml", cwd=tmp_path, env=environment)
-    assert ended.code == 0, ended.err
+    launch("here/job.yaml", cwd=tmp_path, env=environment, code=0)
     run = RunFolder(tmp_path / "here/run")
     assert run.log("worker/0").decode().strip() == str(tmp_path / "here/main")
     assert run.log("other/0").decode().strip() == str(tmp_path / "here/sub")
@@ -151,8 +147,7 @@ def test_placeholders_in_variables(launch: Launch, tmp_path: Path):
         "    command: [sh, -c, 'echo $LIST $RANK/$SIZE $LOCAL $COPY; test $PORT = {first_port} && $EXIT']\n"
     )
     size, ends = ["-x", "SIZE={world_size}"], ["-x", "EXIT=test {attempt} = 2", "--restarts", "1"]
-    ended = launch(tmp_path / "job.yaml", *size, "-x", "COPY", *ends, env={"COPY": "{rank}"})
-    assert ended.code == 0, ended.err
+    ended = launch(tmp_path / "job.yaml", *size, "-x", "COPY", *ends, env={"COPY": "{rank}"}, code=0)
     for rank in (0, 1):
         assert f'worker/{rank} | {{"rank": [1]}} {rank}/2 {rank} {{rank}}\n' in ended.out
 
@@ -165,8 +160,7 @@ def test_each_task_has_an_output_folder_in_the_run(launch: Launch, tmp_path: Pat
     script = f"echo $JOB_NAME $TASK_INDEX > $OUTPUT_DIR/file; {stays}"
     job = f"command: [sh, -c, '{script}']\nroles: {{worker: 2, ps: 1}}\noutput_dirs: yes\n"
     (tmp_path / "job.yaml").write_text(job)
-    ended = launch(tmp_path / "job.yaml", "--run-dir", tmp_path / "run")
-    assert ended.code == 0, ended.err
+    launch(tmp_path / "job.yaml", "--run-dir", tmp_path / "run", code=0)
     run = RunFolder(tmp_path / "run")
     assert {file.parent.name: file.read_text() for file in run.path.glob("output/*/file")} == {
         "worker-0": "worker 0\n",
@@ -182,8 +176,7 @@ def test_no_output_folder_by_default(launch: Launch, tmp_path: Path):
 
 
 def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
-    ended = launch.here("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true")
-    assert ended.code == 0, ended.err
+    ended = launch.here("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true", code=0)
     assert f"{tmp_path}/run/output/worker-0" in ended.out
     assert "# --output-dirs: what tasks put into OUTPUT_DIR is in " in ended.out
     assert not (tmp_path / "run").exists()
@@ -203,13 +196,11 @@ def test_two_launches_at_once(launch: Launch):
             for _ in range(2)
         ]
         for started in both:
-            ended = started.wait(100)
-            assert ended.code == 0, ended.out + ended.err
+            started.wait(100, code=0)
 
 
 def test_ports_on_several_hosts(launch: Launch):
     words = ["--hosts", "hostfiles/two-local.yaml", "--ps", "2", "--workers", "2"]
-    ended = launch(*words, "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"))
-    assert ended.code == 0, ended.out + ended.err
+    launch(*words, "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"), code=0)
     addresses = [task["address"] for task in last_run(launch).plan["tasks"]]
     assert {address.partition(":")[0] for address in addresses} == {"127.0.0.1", "127.0.0.2"}

@@ -23,20 +23,16 @@ _PROCESSES = 9
 @pytest.mark.promise("what a task leaves behind is killed and reported")
 def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family):
     """Also where nothing was stopped: the task itself ended, with exit code 0."""
-    ended = launch("--grace", "0.2", "--", *stub("family", *ALL, "exit=0"))
-    assert ended.code == 0
+    ended = launch("--grace", "0.2", "--", *stub("family", *ALL, "exit=0"), code=0)
     assert last_run(launch).task("worker/0")["leftovers"] >= _PROCESSES - 1
     assert "left" in ended.err and "behind" in ended.err
     family.gone(0.2)
 
 
 def test_everything_at_once(launch: Launch, family: Family):
-    words = stub("family", *ALL, "sleep")
-    started = launch.start("--ps", "2", "--workers", "4", "--grace", "0.3", "--", *words)
-    started.until(lambda _: family.ready() == 6)
+    started = family.started(launch, 6, *ALL, grace="0.3")
     assert len(family.alive()) >= 6 * _PROCESSES
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
+    assert started.stop(signal.SIGINT).code == 130
     family.gone(0.2)
 
 
@@ -60,8 +56,7 @@ def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family):
 @pytest.mark.parametrize("when", ["running", "stopping", "with its group", "agent", "watchdog", "launcher"])
 def test_kill_9_of_the_launcher(launch: Launch, family: Family, when: str):
     """A terminal or a batch system kills its group. One process may be stopped: the others do its work."""
-    started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
-    started.until(lambda _: family.ready() == 4)
+    started = family.started(launch, 4, *ALL)
     (agent,) = named(family.alive(), "launch-agent")
     (watchdog,) = named(family.alive(), "launch-watchdog")
     if when == "stopping":
@@ -82,30 +77,24 @@ def test_kill_9_of_the_launcher(launch: Launch, family: Family, when: str):
 @pytest.mark.parametrize("process", ["launch-agent", "launch-watchdog"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, process: str, number: int):
-    words = ["--workers", "4", "--grace", "5", "--", *stub("family", *ALL, "sleep")]
-    started = launch.start(*words)
-    started.until(lambda _: family.ready() == 4)
+    started = family.started(launch, 4, *ALL, grace="5")
     (pid,) = named(family.alive(), process)
     os.kill(pid, number)
-    ended = started.wait()
-    assert ended.code == 125
+    ended = started.wait(code=125)
     assert "localhost" in ended.err
     assert last_run(launch).report["failure"]["reason"] == "host lost"
     family.gone(0.2)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Launch, family: Family):
-    started = launch.start("--workers", "2", "--grace", "300", "--", *stub("family", *ALL, "sleep"))
-    started.until(lambda _: family.ready() == 2)
+    started = family.started(launch, 2, *ALL, grace="300")
     (agent,) = named(family.alive(), "launch-agent")
     os.kill(agent, signal.SIGSTOP)
     soon(lambda: stopped(agent))
     started.send(signal.SIGINT)
     started.until(lambda it: "Ctrl-C: stopping 2 tasks" in it.err)
     started.until(lambda it: "waiting for" in it.err)
-    started.send(signal.SIGINT)
-    ended = started.wait()
-    assert ended.code == 130
+    ended = started.stop(signal.SIGINT, code=130)
     assert "its agent did not answer in 1s" in ended.err and "were killed" in ended.err
     assert set(last_run(launch).states().values()) == {"lost"}
     family.gone(0.2)
@@ -113,8 +102,7 @@ def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Laun
 
 def test_agent_and_watchdog_killed_together(launch: Launch, family: Family):
     """No process is left to end the tasks: still the launch ends, with exit code 125."""
-    started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
-    started.until(lambda _: family.ready() == 2)
+    started = family.started(launch, 2)
     helpers = [*named(family.alive(), "launch-watchdog"), *named(family.alive(), "launch-agent")]
     for pid in helpers:
         os.kill(pid, signal.SIGSTOP)
@@ -129,8 +117,7 @@ def test_agent_and_watchdog_killed_together(launch: Launch, family: Family):
 def _orphaned(launch: Launch, family: Family, others: set[int], killed: bool) -> tuple[Path, set[int]]:
     """A run whose launcher was killed, watchdog and agent killed or stopped: its folder, its processes."""
     family.forget()
-    started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
-    started.until(lambda _: family.ready() == 2)
+    started = family.started(launch, 2, "child", "cleared", "daemon")
     processes = family.alive() - others - {started.pid}
     helpers = [*named(processes, "launch-watchdog"), *named(processes, "launch-agent")]
     run = run_of(launch, started).path
@@ -157,8 +144,7 @@ def test_orphans_are_killed_by_the_next_command(
     others = family.alive()
     for _ in range(20):  # a command of another test on this machine may be first, or in the middle of it
         run, orphans = _orphaned(launch, family, others, killed)
-        ended = launch(*command)
-        assert ended.code == 0
+        ended = launch(*command, code=0)
         if f"job {run.name} died and left {len(orphans)} processes here: killed\n" in ended.err:
             break
         soon(lambda left=orphans: not any(map(alive, left)))  # type: ignore[misc]
@@ -166,18 +152,14 @@ def test_orphans_are_killed_by_the_next_command(
         pytest.fail(f"{len(orphans)} were left; stderr: {ended.err}")
     assert not any(map(alive, orphans))
     assert others <= family.alive()
-    other.send(signal.SIGTERM)
-    assert other.wait().code == 143
+    assert other.stop(signal.SIGTERM).code == 143
     family.gone(0.5)
     assert "died" not in launch.here("ps").err
     assert "agents" not in json.loads((run / "launcher.json").read_text())
 
 
 def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_agent(launch: Launch, family: Family):
-    started = launch.start(
-        "--workers", "2", "--grace", "30", "--", *stub("family", "ignore", "child", "sleep")
-    )
-    started.until(lambda _: family.ready() == 2)
+    started = family.started(launch, 2, "ignore", "child")
     started.kill()
     ended = launch.here("stop", "latest")
     assert not family.alive()

@@ -26,8 +26,7 @@ def _piped(tail: str) -> tuple[str, ...]:
 
 @pytest.mark.promise("whole lines with prefixes, never torn")
 def test_whole_lines_with_prefixes(launch: Launch):
-    ended = launch("--workers", "4", "--", *stub("printer", "lines", 3000))
-    assert ended.code == 0
+    ended = launch("--workers", "4", "--", *stub("printer", "lines", 3000), code=0)
     lines = ended.out.splitlines()[:12000]
     for task in range(4):
         mine = [line for line in lines if line.startswith(f"worker/{task} | ")]
@@ -103,8 +102,7 @@ def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
     size = 256 if how == "--quiet" else 64
     started = launch.start(how, "--", *stub("printer", "endless", size))
     largest = _largest(started, family, 250)
-    ended = started.wait()
-    assert ended.code == 0
+    ended = started.wait(code=0)
     assert max(largest.values()) < ROOM, {name: f"{size / MiB:.0f} MiB" for name, size in largest.items()}
     log = last_run(launch).path / "logs" / "worker-0.log"
     assert log.stat().st_size == size * MiB
@@ -136,8 +134,7 @@ def test_a_reader_that_stops_for_a_while_loses_nothing(launch: Launch, tmp_path:
     """It holds the tasks up meanwhile; the log is written before the console."""
     took = tmp_path / "took"
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", 40)]
-    ended = launch.start(*words, command=_piped("(sleep 4; cat)")).wait()
-    assert ended.code == 0
+    ended = launch.start(*words, command=_piped("(sleep 4; cat)")).wait(code=0)
     assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * 40 * 10486
     assert ended.out.count("worker/0 | " + "z" * 99 + "\n") == 40 * 10486
     assert float(took.read_text()) > 2
@@ -166,8 +163,7 @@ def test_a_closed_stdout_is_no_fault(launch: Launch):
 def test_a_full_disk_is_one_line(launch: Launch, command: list[str], to: str):
     for _ in range(2):
         launch("--", "true")
-    ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *COMMAND)).wait()
-    assert ended.code == 125
+    ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *COMMAND)).wait(code=125)
     expected = "" if "2>" in to else "launch: cannot write the output: [Errno 28] No space left on device\n"
     assert ended.err == expected
 
@@ -206,8 +202,7 @@ def test_quiet_shows_failures(launch: Launch):
 
 def test_json(launch: Launch):
     script = r"echo I am $TASK_INDEX; printf 'bad \377\n'; printf end; exit $((TASK_INDEX * 5))"
-    ended = launch("--workers", "2", "--on-failure", "continue", "--json", "--", "sh", "-c", script)
-    assert ended.code == 5
+    ended = launch("--workers", "2", "--on-failure", "continue", "--json", "--", "sh", "-c", script, code=5)
     events = [json.loads(line) for line in ended.out.splitlines()]
     assert all(isinstance(event["event"], str) for event in events)
     for task in ("worker/0", "worker/1"):
@@ -246,8 +241,7 @@ def test_a_module_that_is_missing_beside_an_active_environment(launch: Launch, t
     python.symlink_to(sys.executable)
     words = [] if own else ["--python", str(python)]
     env = {"VIRTUAL_ENV": str(tmp_path / "venv")}
-    ended = launch(*words, "-c", "import no_such_module", env=env)
-    assert ended.code == 1
+    ended = launch(*words, "-c", "import no_such_module", env=env, code=1)
     hint = f"ran with launch's own Python, {sys.executable}, which does not have this module"
     assert (hint in ended.err) is ('--python "$VIRTUAL_ENV/bin/python"' in ended.err) is own
 

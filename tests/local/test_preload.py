@@ -166,8 +166,7 @@ def test_a_forked_task_is_like_one_that_starts_cold(
 
 def test_a_task_is_forked_again_at_its_restart(launch: Launch, family: Family, programs: Path):
     code = "import os, sys; sys.exit(os.environ['LAUNCH_ATTEMPT'] == '1')"
-    ended = launch("--preload", "heavy", "--restarts", "1", "--workers", "1", "-c", f"import heavy; {code}")
-    assert ended.code == 0, ended.err
+    launch("--preload", "heavy", "--restarts", "1", "--workers", "1", "-c", f"import heavy; {code}", code=0)
     assert _imports(programs) == 1
 
 
@@ -205,8 +204,9 @@ def test_where_a_fork_is_not_safe_tasks_start_cold(
     (programs.parent / "modules/antigravity_exit.py").write_text("raise SystemExit(3)")
     (programs.parent / "modules/exits_at_once.py").write_text("import os\nos._exit(7)")
     more = ["-x", f"{variable}=1"] if variable else []
-    ended = launch("--preload", module, *more, "--workers", "2", "-c", "import heavy; print('it ran')")
-    assert ended.code == 0
+    ended = launch(
+        "--preload", module, *more, "--workers", "2", "-c", "import heavy; print('it ran')", code=0
+    )
     assert ended.out.count("it ran") == 2
     (line,) = [line for line in ended.err.splitlines() if "--preload" in line]
     assert why in line and f"--preload {module} has no effect" in line
@@ -220,8 +220,7 @@ def test_a_program_that_is_missing_is_reported_as_ever(launch: Launch, family: F
     started = launch.start("--preload", "heavy", "-x", "SLEEP=2", job)
     soon(lambda: _imports(programs))
     (programs / "gone.py").unlink()
-    ended = started.wait()
-    assert ended.code == 127
+    ended = started.wait(code=127)
     assert "program not found: 'gone.py'" in ended.err
     assert "has no effect" not in ended.err
 
@@ -230,8 +229,7 @@ def test_a_template_that_is_killed(launch: Launch, family: Family, programs: Pat
     started = launch.start("--preload", "heavy", "-x", "SLEEP=60", "-c", "print('it ran')")
     soon(lambda: _imports(programs))
     os.kill(int((programs.parent / "imported").read_text()), signal.SIGKILL)
-    ended = started.wait()
-    assert ended.code == 0
+    ended = started.wait(code=0)
     assert "it ran" in ended.out
     assert "--preload heavy has no effect: its process was killed by SIGKILL" in ended.err
 
@@ -245,19 +243,15 @@ def test_ctrl_c_while_modules_are_imported(launch: Launch, family: Family, progr
     started = launch.start("--preload", "heavy", "--workers", "2", "-x", "SLEEP=60", "-c", long)
     soon(lambda: _imports(programs))
     started.until(lambda it: "to start: --preload imports heavy first" in it.err)
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
+    assert started.stop(signal.SIGINT).code == 130
     assert set(last_run(launch).states().values()) == {"stopped"}
     family.gone(1.0)
 
 
 def test_the_stop_sequence_of_a_forked_task(launch: Launch, family: Family, programs: Path):
     code = "import heavy, signal, time; signal.signal(15, signal.SIG_IGN); print('up')\ntime.sleep(600)"
-    started = launch.start("--preload", "heavy", "--workers", "2", "--grace", "0.5", "-c", code)
-    started.until(lambda it: it.out.count("up") == 2)
-    started.send(signal.SIGINT)
-    ended = started.wait()
-    assert ended.code == 130
+    started = launch.start("--preload", "heavy", "--workers", "2", "--grace", "0.5", "-c", code).up(2)
+    ended = started.stop(signal.SIGINT, code=130)
     assert ended.out.count("Fatal Python error: Aborted") == 2
     assert [last_run(launch).task(f"worker/{n}")["status"]["signal"] for n in (0, 1)] == [6, 6]
     family.gone(1.0)
@@ -278,7 +272,7 @@ def test_whichever_is_killed_no_template_is_left(
     started = launch.start("--preload", "heavy", *slow, "--workers", "2", "--grace", "1", "-c", code)
     soon(lambda: _imports(programs))
     if when == "running":
-        started.until(lambda it: it.out.count("up") == 2)
+        started.up(2)
     names = ["launch-watchdog", "launch-agent"] if process == "both" else [process]
     pids = [started.pid] if process == "launcher" else [named(family.alive(), name)[0] for name in names]
     (template,) = (pid for pid in family.alive() if command_line(pid).startswith("launch-template"))
@@ -317,8 +311,7 @@ def test_tensorflow_is_imported_once(launch: Launch, family: Family, tmp_path: P
     (tmp_path / "server.py").write_text(SERVER)
     python = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
     words = ["--preload", "tensorflow", "--python", python, "-x", "TF_CPP_MIN_LOG_LEVEL=2"]
-    ended = launch(*words, "--workers", "4", str(tmp_path / "server.py"), timeout=150)
-    assert ended.code == 0, ended.out + ended.err
+    ended = launch(*words, "--workers", "4", str(tmp_path / "server.py"), timeout=150, code=0)
     assert "no effect" not in ended.err
     assert ended.out.count("| sum 9900 grpc://") == 4
     numbers = [line.split()[3:] for line in ended.out.splitlines() if "| random" in line]

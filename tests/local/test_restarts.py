@@ -22,8 +22,7 @@ if os.environ["LAUNCH_ATTEMPT"] == "1" and os.environ["TASK_INDEX"] == sys.argv[
 
 @pytest.mark.promise("a task comes back with its port; all of it is reported")
 def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Launch):
-    ended = launch("--restarts", "2", "--workers", "2", "--ps", "1", "-c", FRAIL, "{attempt}", "1")
-    assert ended.code == 0, ended.err
+    ended = launch("--restarts", "2", "--workers", "2", "--ps", "1", "-c", FRAIL, "{attempt}", "1", code=0)
     run = last_run(launch)
     (worker,) = (task for task in run.report["tasks"] if task["task"] == "worker/1")
     assert (worker["attempt"], worker["state"], run.report["restarts"]) == (2, "succeeded", 1)
@@ -51,8 +50,7 @@ def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Lau
 
 def test_the_same_exception_in_three_attempts_is_the_last(launch: Launch):
     code = "import os; print('row'); raise ValueError(f'bad row {os.getpid()}')"
-    ended = launch("--restarts", "9", "-c", code)
-    assert ended.code == 1
+    ended = launch("--restarts", "9", "-c", code, code=1)
     stuck = "exit code 1; not started again: it failed 3 times in the same way without progress"
     assert re.search(rf"worker/0 failed after \S+ \(attempt 3\): {stuck}", ended.err), ended.err
     assert "ValueError: bad row" in ended.err
@@ -62,8 +60,7 @@ def test_the_same_exception_in_three_attempts_is_the_last(launch: Launch):
 
 def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text("import there_is_no_such_module\n")
-    ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path)
-    assert ended.code == 1
+    ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path, code=1)
     assert "not started again: an import failed" in ended.err
     assert {task["attempt"] for task in last_run(launch).report["tasks"]} == {1}
 
@@ -89,8 +86,7 @@ command: [sh, -c, 'test {attempt}-{task_index} != 1-0 || exit 3']
 def test_the_rule_of_a_role(launch: Launch, tmp_path: Path, rule: str, attempts: list[int], code: int):
     path = tmp_path / "job.yaml"
     path.write_text(JOB.replace("RULE", rule))
-    ended = launch(path, cwd=tmp_path)
-    assert ended.code == code
+    ended = launch(path, cwd=tmp_path, code=code)
     assert ("not started again: exit code 3 is not retryable" in ended.err) == ("128" in rule)
     assert [task["attempt"] for task in last_run(launch).report["tasks"]] == attempts
 
@@ -98,8 +94,7 @@ def test_the_rule_of_a_role(launch: Launch, tmp_path: Path, rule: str, attempts:
 def test_options_without_effect_are_noted(launch: Launch, tmp_path: Path):
     path = tmp_path / "lab.yaml"
     path.write_text("hosts: [localhost]\nspares: [node9]\n")
-    ended = launch("--restart", "job", "--preload", "tensorflow", "--hosts", path, "true")
-    assert ended.code == 0
+    ended = launch("--restart", "job", "--preload", "tensorflow", "--hosts", path, "true", code=0)
     noted = re.findall("launch: (.+) ha(?:s|ve) no effect", ended.err)
     assert noted == ["--restart", "--preload", "spare hosts"]
     ended = launch.here("--restarts", "1", "--preload", "json", "--hosts", path, "--dry-run", "-c", "pass")

@@ -47,8 +47,7 @@ def test_hosts_are_made_for_the_job_and_given_back(
     (tmp_path / "data/words").write_text("for all rooms")
     words = ["--rooms", "3", "--workers", "2", "--sync", "data", "--output-dirs", "--lease", "20"]
     script = "cat words; pwd > $OUTPUT_DIR/folder; echo $TASK_ADDRESS"
-    ended = launch(*words, "--", "sh", "-c", script, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
+    ended = launch(*words, "--", "sh", "-c", script, cwd=tmp_path, timeout=60, code=0)
     assert ended.out.count("for all rooms") == 2
     assert re.search(r"worker/1 \| (for all rooms)?127\.0\.0\.12:\d+\n", ended.out), ended.out
     assert "no task runs on room3: the job has 2 tasks" in ended.err
@@ -66,8 +65,7 @@ def test_a_host_that_is_lost_comes_back_with_another_address(launch: Launch, led
     started.until(lambda it: it.out.count("up 1") == 2, 60)
     (agent,) = re.findall(r"worker/1 \| up 1 of (\d+)", started.out)
     os.kill(int(agent), signal.SIGKILL)
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     assert "host room2 is lost" in ended.err
     clusters = [json.loads(text) for text in set(re.findall(r"\{.*\}", ended.out))]
     addresses = [[address.partition(":")[0] for address in cluster["worker"]] for cluster in clusters]
@@ -79,16 +77,14 @@ def test_hosts_with_the_files_of_this_machine(
     launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path
 ):
     words = ["--rooms", "2", "--shared", "--workers", "2", "--sync", ".", "--output-dirs"]
-    ended = launch(*words, "--", "sh", "-c", "pwd; touch $OUTPUT_DIR/made", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch(*words, "--", "sh", "-c", "pwd; touch $OUTPUT_DIR/made", cwd=tmp_path, code=0)
     assert "--sync: nothing is copied: all hosts have the files of this machine" in ended.err
     assert ended.out.count(f"| {tmp_path}\n") == 2
     assert (last_run(launch).path / "output/worker-1/made").exists()
 
 
 def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Callable[[], list[str]]):
-    ended = launch("--rooms", "2", "--workers", "2", "--dry-run", "true")
-    assert ended.code == 0, ended.err
+    ended = launch("--rooms", "2", "--workers", "2", "--dry-run", "true", code=0)
     assert "# the rooms are made when the job starts" in ended.out
     assert "# worker/1 on room2, room2:20001" in ended.out
     assert ledger() == []
@@ -130,8 +126,7 @@ def test_a_key_of_the_job_file_asks_for_the_package(
     launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path
 ):
     (tmp_path / "job.yaml").write_text("rooms: 2\nroles: {worker: {count: 2, command: echo in}}\n")
-    ended = launch(tmp_path / "job.yaml")
-    assert ended.code == 0, ended.err
+    ended = launch(tmp_path / "job.yaml", code=0)
     assert ended.out.count(" | in\n") == 2 and ledger() == both()
 
 
@@ -154,6 +149,5 @@ def test_mistakes(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Pat
 
 def test_a_package_that_can_not_be_imported(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path):
     (tmp_path / "site/rooms.py").write_text("import nothing_of_this_name\n")
-    ended = launch("--rooms", "2", "true")
-    assert ended.code == 125
+    ended = launch("--rooms", "2", "true", code=125)
     assert "'rooms'" in ended.err and "No module named 'nothing_of_this_name'" in ended.err

@@ -52,16 +52,14 @@ def left(tmp_path: Path) -> Path:
 )
 def test_a_worker_ends_by_itself_after_its_chief(launch: Launch, left: Path, words: list[str]):
     """It has its ps until then."""
-    ended = launch("-x", "LAST=1", *words, cwd=left)
-    assert ended.code == 0, ended.err
+    ended = launch("-x", "LAST=1", *words, cwd=left, code=0)
     assert (left / "result").read_text() == "last result\n"
     assert states(ended.out) == {"chief": "succeeded", "worker": "succeeded", "ps": "stopped"}
 
 
 def test_a_worker_that_ignores_sigterm_after_its_chief_gets_the_hint_of_drain(launch: Launch, left: Path):
     words = ["--chief", "--ps", "1", "--workers", "1", "--grace", "0.2", "-x", "LAST=30"]
-    ended = launch(*words, "sh", "program", cwd=left)
-    assert ended.code == 0, ended.err
+    ended = launch(*words, "sh", "program", cwd=left, code=0)
     (notice,) = (line for line in ended.err.splitlines() if "worker/0 ignored SIGTERM" in line)
     assert notice.endswith("; the job was done: `--drain 60s` gives it time to finish")
     assert not (left / "result").exists()
@@ -86,11 +84,9 @@ roles:
 def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     """The launcher waits for it and prints that; TensorBoard stays as long."""
     (tmp_path / "job.yaml").write_text(JOB.format(go=tmp_path / "go"))
-    started = launch.start(tmp_path / "job.yaml")
-    started.until(lambda it: "waiting for evaluator/0" in it.err)
+    started = launch.start(tmp_path / "job.yaml").until(lambda it: "waiting for evaluator/0" in it.err)
     (tmp_path / "go").touch()
-    ended = started.wait()
-    assert ended.code == 0, ended.err
+    ended = started.wait(code=0)
     assert "evaluator/0 | evaluated\n" in ended.out
     assert "launch: waiting for evaluator/0 to finish (at most 30s after the job's end)\n" in ended.err
     ends = {"worker": "succeeded", "evaluator": "succeeded", "ps": "stopped", "board": "stopped"}
@@ -124,7 +120,6 @@ def _chosen() -> Iterator[str]:
 @pytest.mark.timeout(180)
 def test_tasks_that_listen_on_ports_of_their_own_choice_are_named(launch: Launch):
     ports = [*islice(_chosen(), 2)]
-    ended = launch("--ps", "1", "--workers", "3", "-c", SERVER, *ports, timeout=150)
-    assert ended.code == 0, ended.err
+    ended = launch("--ps", "1", "--workers", "3", "-c", SERVER, *ports, timeout=150, code=0)
     (line,) = re.findall("launch: localhost: listening on .*", ended.err)
     assert f"not the one in TF_CONFIG: worker/1 on {ports[0]}, worker/2 on {ports[1]}; does the" in line

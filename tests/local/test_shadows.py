@@ -41,16 +41,16 @@ def test_preloaded_modules(launch: Launch, folder: Path, command: str):
             (folder / f"{name}.py").unlink(missing_ok=True)
     (folder / "programs/train.py").write_text("print('it ran')")
     argv = [LAUNCH] if command == "launch" else [sys.executable, "-m", "launcher"]
-    ended = launch("--preload", "json.tool", "programs/train.py", cwd=folder, command=argv, timeout=60)
-    assert ended.code == 0, ended.err
+    ended = launch(
+        "--preload", "json.tool", "programs/train.py", cwd=folder, command=argv, timeout=60, code=0
+    )
     assert "has no effect" not in ended.err
     assert not (folder.parent / "shadows").exists(), (folder.parent / "shadows").read_text()
 
 
 def test_the_python_api(launch: Launch, folder: Path):
     (folder / "programs/drive.py").write_text(API)
-    ended = launch("programs/drive.py", cwd=folder, command=[sys.executable], timeout=60)
-    assert ended.code == 0, ended.err
+    ended = launch("programs/drive.py", cwd=folder, command=[sys.executable], timeout=60, code=0)
     assert "0 [7]" in ended.out
     shadows = folder.parent / "shadows"
     assert not shadows.exists(), shadows.read_text()

@@ -99,9 +99,7 @@ def test_a_signal_does_not_wait_for_a_slow_reader(
     slow = reader(2000)
     started = _into(launch, slow, form, "--workers", "2", "--grace", "1", "--", *ENDLESS)
     _until_much_waits(launch)
-    started.send(number)
-    ended = started.wait(SOON)
-    assert ended.code == 128 + number
+    started.stop(number, SOON, code=128 + number)
     family.gone(0.5)
     shown = slow.finish()
     assert shown.endswith(b"\n")
@@ -121,8 +119,7 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
     _until_much_waits(launch)
     before = time.time()
     now.touch()
-    ended = started.wait(SOON)
-    assert ended.code == 7
+    started.wait(SOON, code=7)
     moves = [event for event in last_run(launch).events if event["event"] == "TaskMoved"]
     exits = [event for event in moves if event["state"] == "ended"]
     assert len(exits) == 2 and all(event["at"] - before < SOON for event in exits)
@@ -137,8 +134,7 @@ def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", MEGABYTES)]
     for _ in range(3):
         steady = reader(5e6)
-        ended = _into(launch, steady, *words).wait(80)
-        assert ended.code == 0
+        _into(launch, steady, *words).wait(80, code=0)
         shown = steady.finish()
         if steady.late < 1:  # else the launcher may have taken it for one that does not read
             break
@@ -154,9 +150,7 @@ def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(launch: Launch, reader
     slow = reader(20_000)
     started = _into(launch, slow, "--", *stub("printer", "lines", 20_000))
     soon(lambda: any(launch.state.glob("*/report.json")))
-    started.send(signal.SIGINT)
-    ended = started.wait(SOON)
-    assert ended.code == 0
+    started.stop(signal.SIGINT, SOON, code=0)
     shown = slow.finish().decode()
     assert re.search(r"launch: [\d,]+ lines were not shown here", shown)
     assert "succeeded" in shown

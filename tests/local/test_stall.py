@@ -33,8 +33,7 @@ while not Path("again").exists():
 def test_a_hung_task_shows_its_stacks_and_comes_back(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text(HUNG)
     words = ("--stall", "4s", "--restarts", "1", "--ps", "1", "--workers", "2", "train.py")
-    ended = launch(*words, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
+    ended = launch(*words, cwd=tmp_path, timeout=60, code=0)
     assert "worker/1 printed nothing for 4s; starting worker/1 again " in ended.err
     assert "ignored SIGTERM" not in ended.err
     run = last_run(launch)
@@ -47,8 +46,7 @@ def test_a_hung_task_shows_its_stacks_and_comes_back(launch: Launch, tmp_path: P
 
 def test_without_a_restart_the_job_fails_and_shows_the_stacks(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text("import time\ndef hang_here():\n    time.sleep(600)\nhang_here()\n")
-    ended = launch("--stall", "2", "train.py", cwd=tmp_path)
-    assert ended.code == 124
+    ended = launch("--stall", "2", "train.py", cwd=tmp_path, code=124)
     assert "launch: worker/0 printed nothing for 2s\n" in ended.err
     assert "in hang_here" in ended.err[ended.err.index("its last lines:") :]
     assert "needs a longer --stall" in ended.err
@@ -69,6 +67,5 @@ def test_tasks_whose_output_is_held_up_are_not_silent(launch: Launch):
         "--",
         *stub("printer", "mebibytes", 40),
     ]
-    ended = launch(*words, command=(*command, "-m", "launcher"), timeout=90)
-    assert ended.code == 0, ended.err
+    launch(*words, command=(*command, "-m", "launcher"), timeout=90, code=0)
     assert set(last_run(launch).states().values()) == {"succeeded"}

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.agent.ports import first_free
 from launcher.launch.tensorboard import PREFERRED_PORTS
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.local.board import FOLDER, page_of, url_of, waits_for
 from tests.local.seeing import last_run
 
@@ -32,8 +32,7 @@ def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
     assert re.search(rf"^run .* TensorBoard +command\n.* {url} +launch ", launch.here("ps").out, re.MULTILINE)
     assert launch.here("ps", "latest").out.endswith(f"\nTensorBoard: {url}\n")
     (tmp_path / "done").touch()
-    ended = started.wait()
-    assert ended.code == 0, ended.err
+    started.wait(code=0)
     run = last_run(launch)
     assert run.report["tensorboard"] == url
     assert run.states() == {"worker/0": "succeeded", "tensorboard/0": "stopped"}
@@ -54,15 +53,12 @@ def test_the_port_is_taken(launch: Launch, tmp_path: Path):
 
 
 def test_a_python_without_tensorboard(launch: Launch, tmp_path: Path):
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
+    python = executable(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     done = tmp_path / "done"
     started = launch.start("--python", python, "--tensorboard", "--", *waits_for(done), cwd=tmp_path)
     started.until(lambda it: "pip install tensorboard\n" in it.err and "it is a sidecar" in it.err)
     done.touch()
-    ended = started.wait()
-    assert ended.code == 0, ended.err
+    ended = started.wait(code=0)
     assert ended.err.count("pip install tensorboard") == 1
 
 
@@ -74,8 +70,7 @@ def test_the_job_file(launch: Launch, tmp_path: Path):
     job.write_text("tensorboard: false\nroles: {worker: 1}\ncommand: 'true'\n")
     assert "logdir" not in launch.here(job, "--dry-run").out
     job.write_text("roles: {worker: 1, tensorboard: 1}\ncommand: 'true'\n")
-    ended = launch.here(job, "--tensorboard")
-    assert ended.code == 2
+    ended = launch.here(job, "--tensorboard", code=2)
     fault = '--tensorboard: the job has a role "tensorboard" of its own; expected one of them'
     assert f"launch: {fault}: remove the role ({job}:1)\n" == ended.err
 
@@ -84,15 +79,12 @@ def test_gpus_that_nvidia_smi_lists(launch: Launch, tmp_path: Path):
     if Path("/proc/driver/nvidia/gpus").exists():
         pytest.skip("this machine has GPUs of its own")
     command = tmp_path / "bin" / "nvidia-smi"
-    command.parent.mkdir()
-    command.write_text('#!/bin/sh\ntest "$2" = --query-gpu=index && printf "0\\n1\\n"\n')
-    command.chmod(0o755)
+    executable(command, '#!/bin/sh\ntest "$2" = --query-gpu=index && printf "0\\n1\\n"\n')
     env = {"PATH": f"{command.parent}:/usr/bin:/bin"}
     assert "localhost  127.0.0.1  0,1\n" in launch("hosts", env=env).out
     show = ["--workers", "2", "--gpus", "1", "--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES"]
     ended = launch(*show, env=env)
     assert "worker/0 | sees 0\n" in ended.out and "worker/1 | sees 1\n" in ended.out
     command.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
-    ended = launch(*show, env=env)
-    assert ended.code == 2
+    ended = launch(*show, env=env, code=2)
     assert "localhost has no known GPU" in ended.err and "CUDA_VISIBLE_DEVICES" in ended.err

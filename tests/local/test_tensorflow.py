@@ -39,8 +39,7 @@ def mnist() -> None:
 
 def _trained(launch: Launch, *words: str) -> Ended:
     """Every worker has trained to 85 % or more, each ps was stopped, the job went well."""
-    ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
-    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}, code=0)
     reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
     assert reached, ended.out
     assert all(float(accuracy) >= 0.85 for accuracy in reached.values()), reached
@@ -65,8 +64,7 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     # In asynchronous training one late update may cost the last model some accuracy: 0.86 was seen.
     steps = ["--steps=200", "--save_steps=100", "--min_accuracy=0.7"]
     program = [str(STRATEGIES / "coordinated.py"), f"--folder={tmp_path}", *steps]
-    ended = launch(*roles, *TENSORFLOW, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE})
-    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    ended = launch(*roles, *TENSORFLOW, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE}, code=0)
     assert "evaluator/0 | test accuracy after step 200: 0." in ended.out
     stopped = dict.fromkeys(("worker/0", "worker/1", "ps/0"), "stopped")
     assert last_run(launch).states() == {"chief/0": "succeeded", "evaluator/0": "succeeded", **stopped}
@@ -91,14 +89,12 @@ def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp
         if name == "mirrored.py":
             started.until(lambda it: "worker/1 | step 100 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
-        ended = started.wait(timeout=250)
-        assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+        ended = started.wait(timeout=250, code=0)
         assert "step 400 loss 0.0" in ended.out
         assert ("restored " in ended.out) == (name == "mirrored.py")
         assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-400.index").exists()
     # A chief with nothing left to do ends while threads of the coordinator prepare data.
-    again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150)
-    assert again.code == 0, again.out[-3000:] + again.err[-3000:]
+    again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150, code=0)
     assert "restored coordinated_run/ckpt-400" in again.out and "step" not in again.out
     assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
     family.gone(1.0)
@@ -109,7 +105,6 @@ def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
     flags = ["--train_steps=50", "--min_accuracy=0.9999"]
     program = ["--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), *flags]
     job = ["--ps", "1", "--workers", "1", *TENSORFLOW]
-    ended = launch(*job, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
-    assert ended.code == 1
+    launch(*job, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}, code=1)
     assert last_run(launch).report["failure"]["task"].startswith("worker/")
     family.gone(1.0)

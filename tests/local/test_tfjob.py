@@ -40,8 +40,7 @@ SHOW = """\
 
 def test_the_cluster_has_a_master_and_commands_run_as_they_stand(launch: Launch, tmp_path: Path):
     (tmp_path / "tfjob.yaml").write_text(HEAD + SHOW)
-    ended = launch("tfjob.yaml", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch("tfjob.yaml", cwd=tmp_path, code=0)
     for task in ("master/0", "worker/0", "worker/1"):
         assert f"{task} | one onetwo {{rank}}" in ended.out
     config = json.loads(re.findall(r"^master/0 \| (\{.*)", ended.out, re.M)[0])
@@ -67,8 +66,7 @@ def test_the_policy_exit_code(launch: Launch, tmp_path: Path, code: int, expecte
         f"{HEAD}  runPolicy: {{backoffLimit: 2}}\n"
         f"  tfReplicaSpecs: {{Worker: {{restartPolicy: ExitCode, {worker}}}}}"
     )
-    ended = launch("tfjob.yaml", cwd=tmp_path)
-    assert ended.code == expected, ended.err
+    ended = launch("tfjob.yaml", cwd=tmp_path, code=expected)
     assert ("exit code 3 is not retryable" in ended.err) is (expected == 3)
 
 
@@ -79,8 +77,7 @@ def test_worker_0_decides_and_a_program_follows_the_file(launch: Launch, tmp_pat
         f"{HEAD}  tfReplicaSpecs:\n    Worker:\n      replicas: 2\n      {worker}"
     )
     (tmp_path / "program").write_text("echo $@; test $TASK_INDEX = 0 || exec sleep 600\n")
-    ended = launch("tfjob.yaml", "--workers", "3", "sh", "program", "first", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch("tfjob.yaml", "--workers", "3", "sh", "program", "first", cwd=tmp_path, code=0)
     assert "worker/0 | first wait" in ended.out
     assert last_run(launch).states() == {
         "worker/0": "succeeded", "worker/1": "stopped", "worker/2": "stopped",
@@ -104,8 +101,7 @@ def test_faults_have_their_lines_and_exit_code_2(launch: Launch, tmp_path: Path)
 
 def test_it_is_exported_with_the_templates_of_its_roles(launch: Launch, tmp_path: Path):
     (tmp_path / "tfjob.yaml").write_text(HEAD + SHOW)
-    ended = launch.here("export", "kubernetes", "tfjob.yaml", "--kubernetes", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    ended = launch.here("export", "kubernetes", "tfjob.yaml", "--kubernetes", cwd=tmp_path, code=0)
     jobs = {each["metadata"]["name"]: each for each in yaml.safe_load_all(ended.out) if each["kind"] == "Job"}
     pods = {name: job["spec"]["template"]["spec"] for name, job in jobs.items()}
     has_data = {name: "data" in [volume["name"] for volume in pod["volumes"]] for name, pod in pods.items()}

@@ -59,8 +59,7 @@ class Session:
 
 
 def _started(launch: Launch, *words: str) -> tuple[Started, Session]:
-    started = launch.start("--tmux", *words)
-    started.until(lambda it: "attach" in it.err)
+    started = launch.start("--tmux", *words).until(lambda it: "attach" in it.err)
     return started, Session(started.err)
 
 
@@ -79,8 +78,7 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     go.touch()
     soon(lambda: "more" in session.pane("worker/0"))
     end.touch()
-    ended = started.wait()
-    assert ended.code == 0
+    started.wait(code=0)
     assert last_run(launch).states() == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
     assert not session.is_there()
     assert not session.socket().exists()
@@ -91,8 +89,7 @@ def test_more_tasks_than_fit_into_a_window(launch: Launch):
     started, session = _started(launch, "--workers", "20", "--", "sleep", "60")
     soon(lambda: sum("pid" in title for title in session.titles().values()) == 20)
     assert len(session("list-windows", "-F", "#{window_id}").split()) == 3
-    started.send(signal.SIGTERM)
-    assert started.wait().code == 143
+    assert started.stop(signal.SIGTERM).code == 143
 
 
 def test_closing_the_session_ends_the_job(launch: Launch, family: Family):
@@ -100,8 +97,7 @@ def test_closing_the_session_ends_the_job(launch: Launch, family: Family):
     started, session = _started(launch, *words)
     started.until(lambda _: family.ready() == 2)
     session("kill-session")
-    ended = started.wait()
-    assert ended.code == 129
+    ended = started.wait(code=129)
     assert "tmux session" in ended.err
     assert set(last_run(launch).states().values()) == {"stopped"}
     family.gone(0.5)
@@ -132,8 +128,7 @@ def test_a_tmux_that_is_stuck_holds_nothing_up(launch: Launch, family: Family):
     server = int(session("display-message", "-p", "#{pid}"))
     os.kill(server, signal.SIGSTOP)
     started.process.terminate()
-    ended = started.wait(40)
-    assert ended.code == 143
+    started.wait(40, code=143)
     assert soon(lambda: not os.path.exists(f"/proc/{server}"))
     family.gone(0.5)
 
@@ -145,14 +140,12 @@ def test_weird_names_and_colours_do_no_harm(launch: Launch, weird_path):
     words = ["--run-dir", str(folder), "--workers", "2"]
     started, session = _started(launch, *words, "--", "sh", "-c", script)
     soon(lambda: "red" in session.pane("worker/1"))
-    started.send(signal.SIGTERM)
-    assert started.wait().code == 143
+    assert started.stop(signal.SIGTERM).code == 143
 
 
 def test_without_tmux(launch: Launch, tmp_path):
     """Reported before anything is started."""
-    ended = launch("--tmux", "--", "/bin/touch", tmp_path / "started", env={"PATH": str(tmp_path)})
-    assert ended.code == 125
+    ended = launch("--tmux", "--", "/bin/touch", tmp_path / "started", env={"PATH": str(tmp_path)}, code=125)
     assert "apt-get install tmux" in ended.err
     assert not (tmp_path / "started").exists() and not launch.state.exists()
 

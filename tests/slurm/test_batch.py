@@ -15,10 +15,9 @@ import pytest
 
 from tests.backends import STAYS, WAITS
 from tests.clusters import soon
-from tests.conftest import Ended, Launch, Started
+from tests.conftest import Ended, Launch, Started, executable
 from tests.local.seeing import last_run
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]
 
@@ -45,8 +44,7 @@ def submit(start: Start, tmp_path: Path) -> Callable[..., str]:
     """Submits a launcher: the name of the run."""
 
     def submitted(*words: str, **more) -> str:
-        ended = start("--slurm", "--detach", *words, cwd=tmp_path, **more).wait(60)
-        assert ended.code == 0, ended.err
+        ended = start("--slurm", "--detach", *words, cwd=tmp_path, **more).wait(60, code=0)
         assert re.search(r"Slurm's job \d+ is submitted; launch attach \S+ shows it", ended.err)
         return ended.out.strip()
 
@@ -106,8 +104,7 @@ def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, subm
     attach = start("attach")
     again = start("restart", name, "worker/1").wait(30)
     assert again.code == 0 and "worker/1: attempt 2" in again.out, again.err
-    ended = attach.wait(60)
-    assert ended.code == 7, ended.err
+    ended = attach.wait(60, code=7)
     assert re.search(r"^n2 worker/1 \| launch: attempt 2 starts here", ended.out, re.M)
     assert re.search(r"^n2 +\d+ +worker +1 +failed", ended.out, re.M), ended.out
     assert "first to fail: worker/1" in ended.out
@@ -128,8 +125,7 @@ def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submi
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         name = submit("-N", "3", "--workers", "24", "true")
         assert soon(lambda: "is pending: Resources" in start("ps").wait().out)
-        attach = start("attach", name)
-        attach.until(lambda it: "is pending: Resources" in it.err)
+        attach = start("attach", name).until(lambda it: "is pending: Resources" in it.err)
         asked = start("restart", name, "worker/0").wait()
         assert asked.code == 125 and "is pending" in asked.err
         stopped = start("stop", name).wait()
@@ -218,8 +214,7 @@ def test_a_notice_queues_the_job_again(
     assert "is pending: BeginTime" in start("ps").wait().out
     assert start_now(slurm, number, logged(launch, "up, attempt 2", 2))
     (tmp_path / "enough").touch()
-    ended = attach.wait(60)
-    assert ended.code == 0, ended.out[-3000:] + ended.err
+    ended = attach.wait(60, code=0)
     assert f"the time limit of Slurm's job {number} (--time): stopping 2 tasks" in ended.out
     assert "the job is queued again: restart 1 of 1" in ended.out
     assert (
@@ -241,8 +236,7 @@ def test_a_run_that_slurm_does_not_queue_again_has_a_report(
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
     refuse = 'test "$1" != requeue || { echo refused >&2; exit 1; }'
-    scontrol.write_text(f'#!/bin/sh\n{refuse}\nexec {shutil.which("scontrol")} "$@"\n')
-    scontrol.chmod(0o755)
+    executable(scontrol, f'#!/bin/sh\n{refuse}\nexec {shutil.which("scontrol")} "$@"\n')
     path = f"{scontrol.parent}:{os.environ['PATH']}"
     name = submit("-N", "1", "--workers", "1", "--restarts", "1", "train.py", env={"PATH": path})
     assert soon(logged(launch, "step 5\n", 1), 60)
@@ -288,8 +282,7 @@ def test_a_preempted_job_ends(start: Start, slurm: Cluster):
     """Where the partition cancels it: the reason is known, and its tasks do not move."""
     with slurm.configured(PREEMPTION.format("CANCEL")):
         words = ("--slurm", "--partition", "low", "-N", "3", "--workers", "3", "--restarts", "1")
-        started = start(*words, "--", *WAITS)
-        started.until(up(3))
+        started = start(*words, "--", *WAITS).up(3)
         slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
         ended = started.wait(30)
     assert ended.code == 125, ended.err

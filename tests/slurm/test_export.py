@@ -44,8 +44,7 @@ def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Calla
 
     def submitted(*words: str, folder: Path = tmp_path, env: str = "ALL") -> Batch:
         script, out = tmp_path / "job.sh", tmp_path / "out"
-        ended = launch("export", "slurm", *words, cwd=folder)
-        assert ended.code == 0, ended.err
+        ended = launch("export", "slurm", *words, cwd=folder, code=0)
         script.write_bytes(ended.stdout)
         slurm.run("sbatch", "--test-only", str(script))
         options = ("--wait", "--parsable", f"--output={out}", f"--export={env}")

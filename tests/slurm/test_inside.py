@@ -30,8 +30,9 @@ ONE = ("-N3", "--quiet")
 
 def test_the_nodes_of_salloc_are_used(start: Start, tmp_path: Path):
     (tmp_path / "say.py").write_text(SAY)
-    ended = start("--ps", "1", "--workers", "3", "say.py", before=("salloc", *ONE), cwd=tmp_path).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start("--ps", "1", "--workers", "3", "say.py", before=("salloc", *ONE), cwd=tmp_path).wait(
+        60, code=0
+    )
     places = dict(re.findall(r"^n\d (\S+) +\| at (n\d)", ended.out, re.M))
     assert sorted(places.values()) in (["n1", "n1", "n2", "n3"], ["n1", "n2", "n3"]), ended.out
     assert re.search(r"Slurm's job \d+: 3 nodes, tasks spread evenly \(--no-slurm", ended.err), ended.err
@@ -46,8 +47,7 @@ def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
         ended.out + ended.err
     )
     for more in ((), ("--restarts", "1")):
-        ended = start("--workers", "5", *more, "--dry-run", "true", before=words).wait()
-        assert ended.code == 2, ended.err
+        ended = start("--workers", "5", *more, "--dry-run", "true", before=words).wait(code=2)
         assert re.search(r"5 tasks do not fit: Slurm's job \d+ was asked for 4 .* --ntasks=5", ended.err)
 
 
@@ -65,8 +65,7 @@ def test_a_heterogeneous_job(start: Start):
     """The nodes of all its components are used."""
     words = ("salloc", "--quiet", "-N1", "-n1", ":", "-N2", "-n4")
     script = "echo at $SLURMD_NODENAME of $SLURM_JOB_NODELIST"
-    ended = start("--workers", "5", "--", "sh", "-c", script, before=words).wait(90)
-    assert ended.code == 0, ended.err
+    ended = start("--workers", "5", "--", "sh", "-c", script, before=words).wait(90, code=0)
     places = re.findall(r"\| at (n\d) of n1,n2,n3$", ended.out, re.M)
     assert sorted(places) == ["n1", "n2", "n2", "n2", "n3"], ended.out
     ended = start("--workers", "6", "--dry-run", "true", before=words).wait(90)
@@ -78,8 +77,7 @@ def test_gpus_are_shared_out(start: Start, tmp_path: Path):
     script = "echo sees $SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES; test $JOB_NAME != ps || touch $0"
     script += "; until test -e $0; do sleep 0.05; done"
     words = ("--ps", "1", "--workers", "4", "--", "sh", "-c", script, f"{tmp_path}/printed")
-    ended = start(*words, before=("salloc", "--quiet", "-N2", "--gpus-per-node=2")).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start(*words, before=("salloc", "--quiet", "-N2", "--gpus-per-node=2")).wait(60, code=0)
     assert sorted(re.findall(r"worker/\d +\| sees (\S+)", ended.out)) == ["n1:0", "n1:1", "n2:0", "n2:1"]
     assert re.search(r"ps/0 +\| sees n\d:$", ended.out, re.M)
 
@@ -104,8 +102,7 @@ def test_from_an_sbatch_script(start: Start, slurm: Cluster, launch: Launch, tmp
 
 
 def test_a_step_of_several_tasks_is_a_mistake(start: Start, held: dict[str, str]):
-    ended = start("true", before=("srun", "--overlap", "-n", "3"), env=held).wait()
-    assert ended.code == 2
+    ended = start("true", before=("srun", "--overlap", "-n", "3"), env=held).wait(code=2)
     lines = [line for line in ended.err.splitlines() if line.startswith("launch:")]
     assert lines == [
         "launch: srun has started launch 3 times, once for each of its tasks; expected launch without srun, "
@@ -114,8 +111,9 @@ def test_a_step_of_several_tasks_is_a_mistake(start: Start, held: dict[str, str]
 
 
 def test_a_step_of_one_task(start: Start, held: dict[str, str]):
-    ended = start("--workers", "3", "true", before=("srun", "--overlap", "-N1", "-n1"), env=held).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start("--workers", "3", "true", before=("srun", "--overlap", "-N1", "-n1"), env=held).wait(
+        60, code=0
+    )
     assert {"n1", "n2", "n3"} == set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M))
 
 
@@ -130,26 +128,22 @@ def test_variables_without_commands(
     for name in ("sh", "env", "true"):
         (tmp_path / name).symlink_to(f"/bin/{name}")
     without = ("env", f"PATH={tmp_path}")
-    ended = start(*words, before=without, env=held, cwd=tmp_path).wait(30)
-    assert ended.code == 125, ended.err
+    ended = start(*words, before=without, env=held, cwd=tmp_path).wait(30, code=125)
     assert re.search("there is no scontrol along PATH; --no-slurm ignores the job", ended.err), ended.err
     way_out = ("--no-slurm", *words) if words[0].startswith("-") else (*words, "--no-slurm")
-    ended = start(*way_out, before=without, env=held, cwd=tmp_path).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start(*way_out, before=without, env=held, cwd=tmp_path).wait(60, code=0)
 
 
 @pytest.mark.parametrize("words", [("--hosts", "localhost"), ("--no-slurm",)])
 def test_without_the_nodes(start: Start, held: dict[str, str], words: tuple[str, ...]):
-    ended = start(*words, "--workers", "2", "true", env=held).wait()
-    assert ended.code == 0, ended.err
+    ended = start(*words, "--workers", "2", "true", env=held).wait(code=0)
     assert re.findall(r"^(\w+) +\d+ +worker", ended.out, re.M) == ["localhost"] * 2
     line = f"--hosts: the tasks run there, not on the nodes of Slurm's job {held['SLURM_JOB_ID']}"
     assert (line in ended.err) == ("--hosts" in words)
 
 
 def test_options_that_ask_for_an_allocation_have_no_effect(start: Start, held: dict[str, str]):
-    ended = start("--slurm", "-N", "2", "--time", "5", "true", env=held).wait(60)
-    assert ended.code == 0
+    ended = start("--slurm", "-N", "2", "--time", "5", "true", env=held).wait(60, code=0)
     assert "no allocation is asked for (--nodes=2 --time=5): launch runs in Slurm's job" in ended.err
 
 
@@ -194,8 +188,7 @@ def test_the_environment_of_a_task(start: Start, held: dict[str, str]):
         "print('SEEN', any(w in open(f, 'rb').read() for f in glob.glob('/proc/[0-9]*/cmdline')))"
     )
     environ = {**held, "SECRET": "hunter2", "NOT_PASSED": "x", "SLURM_CPU_BIND": "cores", "SLURM_NTASKS": "9"}
-    ended = start("-x", "SECRET", "-c", code, env=environ).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start("-x", "SECRET", "-c", code, env=environ).wait(60, code=0)
     found = json.loads(ended.out.partition("ENV ")[2].partition("\n")[0])
     assert found["SECRET"] == "hunter2" and "NOT_PASSED" not in found and "SEEN False" in ended.out
     names = {name for name in found if name.startswith(("SLURM", "SRUN", "PMI"))}
@@ -216,8 +209,7 @@ def test_files_are_not_copied_to_nodes_that_have_them(start: Start, held: dict[s
         "pwd; touch $OUTPUT_DIR/made",
     )
     started = start(*words, env=held, cwd=tmp_path)
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     assert "--sync: nothing is copied: all hosts have the files of this machine" in ended.err
     assert ended.out.count(f"| {tmp_path}\n") == 2
 
@@ -290,20 +282,13 @@ def test_variables_of_no_job(
 # ---------------------------------------------------------------------- ends
 
 
-def up(count: int) -> Callable[[Started], bool]:
-    """Whether so many tasks run."""
-    return lambda it: it.out.count("| up") >= count
-
-
 @pytest.mark.parametrize("part", SRUN_PARTS)
 def test_an_srun_is_killed(start: Start, held: dict[str, str], part: str):
     """The agent lives on: another step connects to it, and no line is lost."""
     count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"
-    started = start("--workers", "2", "--", "sh", "-c", f"echo up; {count}", env=held)
-    started.until(up(2))
+    started = start("--workers", "2", "--", "sh", "-c", f"echo up; {count}", env=held).up(2)
     kill_srun(sruns(held)[0], part)
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     assert (part == "child") != bool(
         re.search(r"connection lost \(srun was killed by SIGKILL\).*connected again after", ended.err, re.S)
     ), ended.err
@@ -354,11 +339,9 @@ def first_agent(started: Started, slurm: Cluster, earlier: set[str]) -> tuple[in
 
 def test_a_step_is_cancelled(start: Start, held: dict[str, str], slurm: Cluster):
     """Its tasks start again on another node, or the job fails at once with the reason."""
-    started = start("--workers", "3", "--grace", "1", "--", *WAITS, env=held)
-    started.until(up(3))
+    started = start("--workers", "3", "--grace", "1", "--", *WAITS, env=held).up(3)
     slurm.run("scancel", slurm.steps()[0])
-    ended = started.wait(30)
-    assert ended.code == 125, ended.err
+    ended = started.wait(30, code=125)
     # The agent tells, unless Slurm is quicker to kill it.
     assert re.search(r"host n\d is lost: .*(scancel of its step|STEP [\d.]+ ON n\d CANCELLED)", ended.err), (
         ended.err
@@ -367,8 +350,7 @@ def test_a_step_is_cancelled(start: Start, held: dict[str, str], slurm: Cluster)
 
 def test_the_job_is_cancelled(start: Start, slurm: Cluster, launch: Launch):
     with slurm.allocation("-N3", "--overcommit") as job:
-        started = start("--workers", "3", "--restarts", "1", "--", *STAYS, env=job)
-        started.until(up(3))
+        started = start("--workers", "3", "--restarts", "1", "--", *STAYS, env=job).up(3)
         since = time.monotonic()
         slurm.run("scancel", job["SLURM_JOB_ID"])
         ended = started.wait(60)
@@ -387,8 +369,7 @@ def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
             started = start("--workers", "3", "true", env=job)
             started.until(lambda it: "waiting for n3: its first step" in it.err, 30)
             since = time.monotonic()
-            started.send(signal.SIGINT)
-            ended = started.wait(30)
+            ended = started.stop(signal.SIGINT, 30)
             assert ended.code == 130 and time.monotonic() - since < 20, ended.err
         finally:
             slurm.link("n3", "up")

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,27 +16,23 @@ import pytest
 from launcher.backends.slurm.rows import time_limit
 from tests.backends import WAITS
 from tests.clusters import soon
-from tests.conftest import Started, command_line
+from tests.conftest import Started, command_line, kill
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_inside import up
 
 Start = Callable[..., Started]
 
 
 def test_an_allocation_is_asked_for_and_given_back(start: Start, slurm: Cluster):
-    started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10m", "--", *WAITS)
-    started.until(up(4))
+    started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10m", "--", *WAITS).up(4)
     (job,) = re.findall(r"Slurm's job (\d+): 3 nodes", started.err)
     assert slurm.run("squeue", "-h", "-j", job, "-o", "%l %C %D %j").startswith("10:00 6 3 launch-2")
-    started.send(signal.SIGTERM)
-    assert started.wait(30).code == 143
+    assert started.stop(signal.SIGTERM, 30).code == 143
     assert job not in slurm.jobs()
 
 
 def test_tasks_are_spread_evenly(start: Start):
     """Slurm gives the first of several nodes more CPUs than the others, unless told the share of each."""
-    ended = start("--slurm", "-N", "3", "--ps", "1", "--workers", "8", "true").wait(60)
-    assert ended.code == 0, ended.err
+    ended = start("--slurm", "-N", "3", "--ps", "1", "--workers", "8", "true").wait(60, code=0)
     places = re.findall(r"^(n\d) +\d+ +(?:ps|worker) ", ended.out, re.M)
     assert sorted(places) == ["n1"] * 3 + ["n2"] * 3 + ["n3"] * 3
 
@@ -47,8 +42,7 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
         "slurm: {nodes: 2, time: 5, options: --overcommit}\n"
         "roles: {worker: {count: 2, command: sh -c 'exit 7'}}\n"
     )
-    ended = start("job.yaml", cwd=tmp_path).wait(30)
-    assert ended.code == 7, ended.err
+    start("job.yaml", cwd=tmp_path).wait(30, code=7)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +94,7 @@ def test_munge_is_frozen(start: Start, slurm: Cluster, tmp_path: Path, words: tu
         deaf.listen()
         started = start("--slurm", *words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"})
         started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
-        started.send(signal.SIGINT)
-        assert started.wait(30).code in (130, -signal.SIGINT)
+        assert started.stop(signal.SIGINT, 30).code in (130, -signal.SIGINT)
 
 
 def test_slurm_is_not_installed(start: Start, tmp_path: Path):
@@ -116,8 +109,7 @@ def test_slurm_is_not_installed(start: Start, tmp_path: Path):
 def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
     conf = Path(slurm.environ["SLURM_CONF"]).read_text()
     (tmp_path / "slurm.conf").write_text(re.sub(r"AuthInfo=.*", f"AuthInfo=socket={tmp_path}/none", conf))
-    ended = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"}).wait(60)
-    assert ended.code == 125
+    ended = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"}).wait(60, code=125)
     assert "munge" in ended.err.lower() and len(ended.said) == 1, ended.err
 
 
@@ -130,8 +122,7 @@ def test_the_controller_does_not_run(
     (tmp_path / "slurm.conf").write_text(f"{conf}\nSlurmctldPort=9\n")
     started = start(*words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf", **job})
     started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
-    started.send(signal.SIGINT)
-    ended = started.wait(30)
+    ended = started.stop(signal.SIGINT, 30)
     assert ended.code == 130 and len(ended.said) <= 1, ended.err
 
 
@@ -141,8 +132,7 @@ def test_a_full_cluster_is_waited_for_and_ctrl_c_cancels(start: Start, slurm: Cl
         started.until(lambda it: "is pending: Resources" in it.err, 30)
         assert len(slurm.jobs()) >= 2
         (job,) = re.findall(r"job (\d+) is pending", started.err)
-        started.send(signal.SIGINT)
-        assert started.wait(20).code == 130
+        assert started.stop(signal.SIGINT, 20).code == 130
         assert job not in slurm.jobs()
 
 
@@ -179,8 +169,7 @@ def test_a_process_is_killed_while_the_job_is_pending(
 @pytest.mark.parametrize("who", ["launch", "salloc", "holder", "launch and holder", "launch and salloc"])
 def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
     """No allocation is leaked; without launch all ends, and without the others the job goes on."""
-    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS)
-    started.until(up(2))
+    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS).up(2)
     (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
     pids = processes(started)
     for name, pid in pids.items():
@@ -188,8 +177,7 @@ def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
             os.kill(pid, signal.SIGKILL)
     if "launch" not in who:
         assert job in slurm.jobs() and started.process.poll() is None
-        started.send(signal.SIGTERM)
-        assert started.wait(40).code == 143
+        assert started.stop(signal.SIGTERM, 40).code == 143
     assert soon(lambda: job not in slurm.jobs(), 20)
     if who == "launch and holder" and not soon(lambda: not command_line(pids["salloc"]), 10):
         os.kill(pids.pop("salloc"), signal.SIGKILL)  # salloc 22.05 may hang when its job is revoked
@@ -213,28 +201,25 @@ def below(pid: int) -> dict[int, str]:
 
 
 def test_the_job_is_cancelled(start: Start, slurm: Cluster):
-    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS)
-    started.until(up(2))
+    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS).up(2)
     (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
     slurm.run("scancel", job)
-    ended = started.wait(30)
-    assert ended.code == 125, ended.err  # not that of a task, though Slurm signals the tasks, too
+    ended = started.wait(30, code=125)
     assert f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
 
 
 @pytest.mark.parametrize(("command", "options"), [("salloc", ()), ("sbatch", ("--detach",))])
 def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster, command: str, options: tuple[str, ...]):
     before = slurm.jobs()
-    ended = start("--slurm", "-N", "2", *options, "--workers", "3", "--dry-run", "true").wait()
-    assert ended.code == 0, ended.err
+    words = ("-N", "2", *options, "--workers", "3", "--dry-run", "true")
+    ended = start("--slurm", *words).wait(code=0)
     assert f"# Slurm names the nodes: {command} --nodes=2 --ntasks-per-node=2" in ended.out
     assert slurm.jobs() == before
 
 
 def test_check_asks_for_nodes(start: Start, slurm: Cluster, tmp_path: Path):
     before = slurm.jobs()
-    ended = start("check", "--slurm", "-N", "2", cwd=tmp_path).wait(60)
-    assert ended.code == 0, ended.err
+    ended = start("check", "--slurm", "-N", "2", cwd=tmp_path).wait(60, code=0)
     line = r"Slurm's job \d+: partition p, 2 nodes, (5m00s|4m\d+s) left"
     assert re.search(line, ended.err) and "4 of 4 connections between the hosts work" in ended.out
     assert slurm.jobs() == before
@@ -244,8 +229,7 @@ def test_check_asks_for_nodes(start: Start, slurm: Cluster, tmp_path: Path):
 
 def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     """A job that a process holds stays."""
-    started = start("--slurm", "-N", "1", "--", *WAITS)
-    started.until(up(1))
+    started = start("--slurm", "-N", "1", "--", *WAITS).up(1)
     (job,) = re.findall(r"Slurm's job (\d+)", started.err)
     assert job not in start("clean", "--dry-run").wait().out
     (holder,) = [pid for pid, line in below(started.pid).items() if line.startswith("/bin/sh -c trap")]
@@ -255,8 +239,7 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
         os.kill(pid, signal.SIGSTOP)
     # Children first: a group of stopped processes goes on if the parent that could continue it is killed.
     for pid in (*reversed(session), started.pid):
-        with suppress(ProcessLookupError):  # it had just ended
-            os.kill(pid, signal.SIGKILL)
+        kill(pid)
     started.process.wait()
     assert job in slurm.jobs()
 

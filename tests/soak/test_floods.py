@@ -98,15 +98,11 @@ def flood(start: Start, part: str = "", python: str = sys.executable) -> Iterato
 
 def use(launch: Launch, job: str, cwd: str | Path) -> None:
     """Call the commands that ask the launcher, or show its output."""
-    ended = launch("ps", job, "--json", cwd=cwd)
-    assert ended.code == 0, ended.err
+    ended = launch("ps", job, "--json", cwd=cwd, code=0)
     assert {task["task"] for task in json.loads(ended.out)} == {"ps/0", "worker/0"}
-    ended = launch("restart", job, "ps/0", cwd=cwd)
-    assert ended.code == 0, ended.err
-    attached = launch.start("attach", job, cwd=cwd)
-    attached.until(lambda it: "| line" in it.out)
-    attached.send(signal.SIGINT)
-    assert attached.wait().code == 130
+    ended = launch("restart", job, "ps/0", cwd=cwd, code=0)
+    attached = launch.start("attach", job, cwd=cwd).until(lambda it: "| line" in it.out)
+    assert attached.stop(signal.SIGINT).code == 130
 
 
 def connected(times: int, started: Started) -> bool:
@@ -117,8 +113,7 @@ def connected(times: int, started: Started) -> bool:
 def end(started: Started, stop: Path) -> None:
     """End the job: its code is 0, and all lines of worker/0 are there, once and in order."""
     stop.touch()
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     count = int(ended.out.partition("| of ")[2].split()[0])
     assert re.findall(r"\| line (\d+)", ended.out) == [str(n) for n in range(1, count + 1)]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.soak import cases
 from tests.soak.cases import Case
 from tests.soak.pretender import TASK
@@ -45,8 +45,7 @@ def attack(
     (folder / "plan.json").write_text("".join(f"{json.dumps(each)}\n" for each in launches))
     work.mkdir()
     started = launch.start(folder, command=[sys.executable, "-m", "tests.soak.attack"], cwd=work, env=_path())
-    ended = started.wait(seconds)
-    assert ended.code == 0, ended.err
+    ended = started.wait(seconds, code=0)
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
@@ -134,9 +133,7 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
     there.mkdir(exist_ok=True)
     host.expected.append("evil")
     for number, case in enumerate(chosen):
-        evil = there / str(number)
-        evil.write_text(EVIL.format(python=sys.executable, root=root))
-        evil.chmod(0o755)
+        executable(there / str(number), EVIL.format(python=sys.executable, root=root))
         (there / f"{number}.json").write_text(json.dumps(case.as_json()))
         hostfile = folder / f"{number}.yaml"
         where = ", workdir: /" if workdir and "--sync" not in case.words else ""

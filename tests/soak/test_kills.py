@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, kill
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import Engine
 from tests.local.seeing import Family, named, soon, stub
@@ -79,7 +79,7 @@ def test_here(launch: Launch, family: Family, victim: str, moment: str, turn: in
     if victim == "launcher":
         started.kill()
     elif victim == "task":
-        started.until(lambda it: it.out.count("| up") == 3, 60)
+        started.up(3, 60)
         kill(int(started.out.partition("| up ")[2].split()[0]))
     else:
         kill(soon(lambda: named(family.alive(), f"launch-{victim}"), 20)[0])
@@ -101,8 +101,7 @@ def test_launcher_agent_and_watchdog_at_once(launch: Launch, family: Family, mom
         for pid in pids:
             os.kill(pid, number)
     started.kill()
-    ended = launch("ps")
-    assert ended.code == 0, ended.err
+    ended = launch("ps", code=0)
     assert "died and left" in ended.err or not family.alive()
     family.gone(HERE)
     assert launch("ps").err.startswith("launch: nothing is running")
@@ -111,14 +110,6 @@ def test_launcher_agent_and_watchdog_at_once(launch: Launch, family: Family, mom
 def agents(family: Family) -> list[int]:
     """The agent and the watchdog."""
     return [*named(family.alive(), "launch-agent"), *named(family.alive(), "launch-watchdog")]
-
-
-def kill(pid: int) -> None:
-    """SIGKILL, unless it has just ended by itself."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 @pytest.mark.promise("kills at random moments")
@@ -133,7 +124,7 @@ def test_on_a_host(ssh_launch: Launch, hosts: list[LabHost], victim: str, moment
     if victim == "launcher":
         started.kill()
     elif moment == "start":
-        started.until(lambda it: it.out.count("| up") == 2, 60)
+        started.up(2, 60)
     if victim == "task":
         before, _, after = started.out.partition("| up ")
         name, pid = before.splitlines()[-1].split()[0], after.split()[0]
@@ -162,7 +153,7 @@ def test_in_containers(
     if victim == "launcher":
         started.kill()
     else:
-        started.until(lambda it: it.out.count("| up") == 2, 60)
+        started.up(2, 60)
         docker.tried("kill", alive(docker, jobs(launch)[0])[0])
     ended = started.wait(60)
     assert ended.code in ({-9} if victim == "launcher" else {130} if moment == "stop" else {125, 137}), (

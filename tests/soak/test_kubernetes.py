@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 
 from tests.clusters import ROOT, soon
-from tests.conftest import Started
+from tests.conftest import Started, kill
 from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON
-from tests.soak.test_kills import kill, repeated, until_moment
+from tests.soak.test_kills import repeated, until_moment
 
 __all__ = ["clean", "start"]
 
@@ -49,11 +49,7 @@ REASONS = {
 }
 #: Why nothing started.
 _SILENT = "not all pods run after 40s|no answer for |kubectl exited with 1 and printed"
-START_REASONS = {
-    "pod": "its pod was deleted",
-    "kubelet": _SILENT,
-    "node": _SILENT,
-}
+START_REASONS = {"pod": "its pod was deleted", "kubelet": _SILENT, "node": _SILENT}
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -250,8 +246,7 @@ def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
     kubernetes.kubectl("delete", "node", "n2")
     try:
         assert soon(lambda: all(2 in found for found in beats(folder).values()), 240), started.err
-        started.send(signal.SIGINT)
-        ended = started.wait(90)
+        ended = started.stop(signal.SIGINT, 90)
     finally:
         kubernetes.link("n2", "up")
         kubelet = Kubelet(kubernetes, "n2")

@@ -54,8 +54,7 @@ def test_a_job_outlives_lost_connections(
             "echo up; until test -e ~/end; do sleep 0.1; done",
         )
         words = ["--hosts", names, "--workers", str(len(used)), "--", "sh", "-c", script]
-        started = ssh_launch.start(*words, cwd="/")
-        started.until(lambda it: it.out.count("| up") == len(used), _START)
+        started = ssh_launch.start(*words, cwd="/").up(len(used), _START)
         lost, until = dict.fromkeys((host.name for host in used), 0), time.monotonic() + TIMES * _EACH
         while min(lost.values()) < TIMES:
             assert time.monotonic() < until and started.process.poll() is None, started.err
@@ -73,8 +72,7 @@ def test_a_job_outlives_lost_connections(
         for host in used:
             host.expected.append("end")
             (host.home / "end").touch()
-        ended = started.wait(60)
-        assert ended.code == 0, ended.err
+        started.wait(60, code=0)
         print(f" [{lost}]", end="")
 
 

@@ -86,9 +86,7 @@ def descriptors(pid: int) -> int:
 
 def running(launch: Launch) -> Started:
     """A job with two tasks, which both run."""
-    started = launch.start("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600")
-    started.until(lambda it: it.out.count("| up") == 2)
-    return started
+    return launch.start("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600").up(2)
 
 
 @pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")
@@ -104,9 +102,7 @@ def test_requests_to_the_control_socket(launch: Launch):
     assert soon(lambda: descriptors(started.pid) <= before)
     tasks = json.loads(launch.here("ps", "--json", name).out)
     assert [(task["state"], task["attempt"]) for task in tasks] == [("running", 1)] * 2
-    started.send(2)
-    ended = started.wait()
-    assert ended.code == 130
+    ended = started.stop(2, code=130)
     assert "Traceback" not in ended.err
 
 
@@ -136,8 +132,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name of a running job."""
     started = running(launch := Launch(tmp_path_factory.mktemp("home")))
     yield last_run(launch).path.name
-    started.send(2)
-    assert started.wait().code == 130
+    assert started.stop(2).code == 130
 
 
 @pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")

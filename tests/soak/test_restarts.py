@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, kill
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import Engine
 from tests.local.seeing import STUBS, Family, last_run, named, soon
-from tests.soak.test_kills import ELSEWHERE, HERE, TIMES, kill, repeated
+from tests.soak.test_kills import ELSEWHERE, HERE, TIMES, repeated
 from tests.ssh.host import LabHost
 
 CODE = (STUBS / "alone.py").read_text(encoding="utf-8")
@@ -67,8 +67,7 @@ def test_here(launch: Launch, family: Family, restart: str, turn: int):
     started = launch.start(*command(restart))
     count = KILLS if restart == "task" else 3
     kill_some(started, lambda _, pid: kill(pid), count, time.time() + SECONDS - 2)
-    ended = started.wait(90)
-    assert ended.code == 0, ended.err
+    started.wait(90, code=0)
     check(launch)
     family.gone(HERE)
 
@@ -77,8 +76,7 @@ def test_here(launch: Launch, family: Family, restart: str, turn: int):
 @repeated
 @pytest.mark.parametrize("victim", ["launcher", "agent", "watchdog", "Ctrl-C"])
 def test_the_end_in_a_restart(launch: Launch, family: Family, victim: str, turn: int):
-    started = launch.start(*command(random.choice(["task", "job"]), seconds=60.0))
-    started.until(lambda it: it.out.count("| up") == 8, 60)
+    started = launch.start(*command(random.choice(["task", "job"]), seconds=60.0)).up(8, 60)
     kill_some(started, lambda _, pid: kill(pid), 3, time.time() + 5)
     time.sleep(random.random() * 2)
     if victim == "Ctrl-C":
@@ -102,8 +100,7 @@ def test_on_hosts(ssh_launch: Launch, hosts: list[LabHost], turn: int):
         host.run(["sh", "-c", f"kill -KILL {pid} 2>/dev/null || true"])
 
     kill_some(started, kill_task, KILLS // 2, time.time() + SECONDS - 2)
-    ended = started.wait(90)
-    assert ended.code == 0, ended.err
+    started.wait(90, code=0)
     check(ssh_launch)
 
 
@@ -124,7 +121,6 @@ def test_in_containers(docker: Engine, image: str, launch: Launch, tmp_path: Pat
                 docker.tried("exec", container, "sh", "-c", f"kill -KILL {pid} 2>/dev/null || true")
 
     kill_some(started, kill_task, KILLS // 2, time.time() + SECONDS - 2)
-    ended = started.wait(90)
-    assert ended.code == 0, ended.err
+    started.wait(90, code=0)
     check(launch)
     soon(lambda: not any(alive(docker, job) for job in jobs(launch)), ELSEWHERE, "containers are left")

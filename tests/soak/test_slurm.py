@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import soon
-from tests.conftest import Launch, Started, command_line
+from tests.conftest import Launch, Started, command_line, kill
 from tests.local.seeing import last_run
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
-from tests.soak.test_kills import kill, repeated, until_moment
+from tests.soak.test_kills import repeated, until_moment
 
 Start = Callable[..., Started]
 
@@ -129,8 +129,7 @@ def test_an_srun(start: Start, slurm: Cluster, held: dict[str, str], part: str, 
         until_moment(started, moment, lambda: started.out.count("| up") == 2)
     with suppress(FileNotFoundError, ProcessLookupError):  # the child of an srun that is just starting
         kill_srun(random.choice(sruns(held)), part)
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     assert ended.out.count("| up") == 2, ended.out + ended.err
     assert ended.err.count("restart 1 of 1") == (moment == "restart"), ended.err
 
@@ -140,8 +139,7 @@ def test_a_script(start: Start, launch: Launch, slurm: Cluster, turn: int, tmp_p
     """The launcher that Slurm has started: its tasks end, and the run has a reason."""
     moment, others = moment_of("script", turn), slurm.jobs()
     words = (*WORDS, *first(moment), "--", "sh", "-c", SCRIPT)
-    submitted = start("--slurm", "-N", "2", "-d", *words, cwd=tmp_path).wait(60)
-    assert submitted.code == 0, submitted.err
+    submitted = start("--slurm", "-N", "2", "-d", *words, cwd=tmp_path).wait(60, code=0)
     name = submitted.out.strip()
     run = last_run(launch).path
     messages = run / "launcher.log"

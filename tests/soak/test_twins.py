@@ -107,7 +107,7 @@ def a_round(site: Site, twins: tuple[Twin, Twin], turn: int) -> None:
     """In the first part both launchers live, in the second one is killed, and leaves something behind."""
     started = [site.job(twin, "sh", "-c", "echo up; exec sleep 600") for twin in twins]
     for each in started:
-        each.until(lambda it: "| up" in it.out, 90)
+        each.up(1, 90)
     runs = [each.err.partition("job ")[2].partition(":")[0] for each in started]
     assert all(site.of(run) for run in runs), (runs, site.objects())
 

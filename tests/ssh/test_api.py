@@ -205,10 +205,7 @@ def leave_something(args: Any, ctx: Any) -> None:
 
 @pytest.mark.promise("collect from hosts; output folders")
 def test_output_folders_are_copied_here_when_the_program_fails(hosts: list[LabHost]):
-    with (
-        pytest.raises(KeyError),
-        TFCluster.run(leave_something, None, 1, hosts="node1", **FED) as cluster,
-    ):
+    with pytest.raises(KeyError), TFCluster.run(leave_something, None, 1, hosts="node1", **FED) as cluster:
         assert soon(lambda: outputs_at(hosts[0]), 60)
         raise KeyError("of the program")
     assert Path(cluster.run_dir, "output/worker-0/file").read_text() == "of it"

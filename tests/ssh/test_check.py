@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.local.seeing import ROOT
 from tests.ssh.host import TIME_LIMIT, LabHost, until
 
@@ -23,8 +23,7 @@ _TENSORFLOWS = ("2.21.0", "2.15.0", "2.21.0", None)
 
 def checked(launch: Launch, *options: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
     """The JSON of a check that ends with ``code``."""
-    ended = launch("check", "--json", hosts, *options, timeout=120)
-    assert ended.code == code, f"{ended.code}\n{ended.out}\n{ended.err}"
+    ended = launch("check", "--json", hosts, *options, timeout=120, code=code)
     found: dict[str, Any] = json.loads(ended.out)
     return found
 
@@ -40,8 +39,7 @@ def pairs(record: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def test_four_in_good_health(ssh_launch: Launch):
-    ended = ssh_launch("check", HOSTS, timeout=120)
-    assert ended.code == 0, ended.err
+    ended = ssh_launch("check", HOSTS, timeout=120, code=0)
     assert not ended.said
     table, _, rest = ended.out.partition("\n\n")
     rows = [line.split() for line in table.splitlines()]
@@ -128,8 +126,7 @@ def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]
         path = host.home / "venv/bin/python"
         path.parent.mkdir(parents=True)
         answer = json.dumps({"version": python, "tensorflow": tensorflow})
-        path.write_text(f"#!/bin/sh\necho 'launch-check {answer}'\n")
-        path.chmod(0o755)
+        executable(path, f"#!/bin/sh\necho 'launch-check {answer}'\n")
         host.expected.append("venv")
         lines.append(f"{{name: {host.name}, venv: ~/venv}}")
     (ssh_launch.home / "lab.yaml").write_text(f"hosts: [{', '.join(lines)}]\n")
@@ -149,8 +146,7 @@ def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
     begun = hosts[0].home / "begun"
     begun.mkdir()
     # All hosts see it, and some may come that far when the check is over already.
-    python.write_text(f"#!/bin/sh\n: >{begun}/$$\nsleep 60\n")
-    python.chmod(0o755)
+    executable(python, f"#!/bin/sh\n: >{begun}/$$\nsleep 60\n")
     hosts[0].expected += ["slow", "begun"]
     started = ssh_launch.start("check", HOSTS, "--python", str(python), "--timeout", "50")
     until(lambda: os.listdir(begun), TIME_LIMIT, "the check asks for versions")

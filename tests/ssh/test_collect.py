@@ -113,8 +113,7 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     started.send(signal.SIGINT)
     started.until(lambda run: "Ctrl-C: 30s for" in run.err)
     time.sleep(0.4)  # sooner it would be one request with the first
-    started.send(signal.SIGINT)
-    ended = started.wait(15)
+    ended = started.stop(signal.SIGINT, 15)
     hosts[0].mend()
     assert ended.code == 130
     assert "launch: files that were not fetched are still in ~/.cache/tf-launcher/work/" in ended.err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.hostfile import parse_hostfile
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 from tests.local.seeing import ROOT
 from tests.ssh.lab import Lab
 
@@ -30,9 +30,7 @@ def test_example_works(line: str, ssh_launch: Launch, lab: Lab, tmp_path: Path):
     folder.mkdir()
     (folder / "hostfiles").symlink_to(ROOT / "hostfiles")
     (folder / "train.py").write_text("print('trained')\n")
-    command = folder / "launch"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
-    command.chmod(0o755)
+    executable(folder / "launch", f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
     environ = {**os.environ, **ssh_launch.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
     where = "/" if "--sync" not in line and "check" not in line else folder
     if where == "/":

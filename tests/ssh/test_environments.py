@@ -79,7 +79,6 @@ def test_a_module_that_is_not_there(ssh_launch: Launch, prepared: list[Path]):
 def test_a_hint_names_what_is_missing_on_a_host(
     ssh_launch: Launch, words: tuple[str, ...], code: int, part: str
 ):
-    ended = ssh_launch("--hosts", "node1", *words, env={"PYTHONPATH": "/lib/of/mine"}, cwd="/")
-    assert ended.code == code
+    ended = ssh_launch("--hosts", "node1", *words, env={"PYTHONPATH": "/lib/of/mine"}, cwd="/", code=code)
     (hint,) = [line for line in ended.err.splitlines() if line.startswith("  hint: ")]
     assert part in hint

@@ -20,13 +20,10 @@ def test_a_backend_by_a_command_line(ssh_launch: Launch, lab: Lab, tmp_path: Pat
     (tmp_path / "train.py").write_text(script)
     run = tmp_path / "run"
     words = ["--openssh", "--hosts", "node1,node2", "--workers", "2", "--sync", ".", "--output-dirs"]
-    ended = ssh_launch(*words, "--run-dir", run, "train.py", env=environ, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
+    ended = ssh_launch(*words, "--run-dir", run, "train.py", env=environ, cwd=tmp_path, timeout=60, code=0)
     assert [(run / "output" / f"worker-{n}" / "made").read_text() for n in range(2)] == ["0", "1"]
-    ended = ssh_launch(*words, "--", "sh", "-c", "exit 3", env=environ, cwd=tmp_path, timeout=60)
-    assert ended.code == 3, ended.err
-    ended = ssh_launch("--openssh", "--hosts", "nowhere.invalid", "true", env=environ, timeout=60)
-    assert ended.code == 125
+    ended = ssh_launch(*words, "--", "sh", "-c", "exit 3", env=environ, cwd=tmp_path, timeout=60, code=3)
+    ended = ssh_launch("--openssh", "--hosts", "nowhere.invalid", "true", env=environ, timeout=60, code=125)
     assert "could not be started there: ssh exited with 255 and printed: ssh: Could not resolve" in ended.err
 
 
@@ -35,8 +32,7 @@ def test_a_backend_that_gets_its_hosts(ssh_launch: Launch, lab: Lab, tmp_path: P
     (tmp_path / "lab.txt").write_text("node1\nnode2\n")
     words = ["--pool", "lab.txt", "--pool-hosts", "2", "--workers", "2", "--workdir", "/"]
     script = "hostname; test $TASK_INDEX = 0 || exit 3"
-    ended = ssh_launch(*words, "--", "sh", "-c", script, env=environ, cwd=tmp_path, timeout=60)
-    assert ended.code == 3, ended.err
+    ended = ssh_launch(*words, "--", "sh", "-c", script, env=environ, cwd=tmp_path, timeout=60, code=3)
     assert "on 2 hosts" in ended.err
     ended = ssh_launch("--dry-run", *words, "true", env=environ, cwd=tmp_path)
     assert ended.code == 0 and "worker/1 on node2" in ended.out
@@ -53,6 +49,5 @@ def test_a_backend_that_gets_its_hosts(ssh_launch: Launch, lab: Lab, tmp_path: P
 def test_a_backend_of_an_earlier_version(launch: Launch, tmp_path: Path):
     """The message says what to do."""
     environ = install(tmp_path / "site", "old", "TRANSPORT = None\n")
-    ended = launch("--old", "true", env=environ)
-    assert ended.code == 125
+    ended = launch("--old", "true", env=environ, code=125)
     assert "'old'" in ended.err and "TRANSPORT" in ended.err and "BACKEND" in ended.err

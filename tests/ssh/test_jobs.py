@@ -48,16 +48,14 @@ def test_a_launch_that_reaches_no_host_reports_it(ssh_launch: Launch, hosts: lis
 @pytest.mark.promise("hosts by name, by hostfile, beside this machine")
 def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     """Neither gets a ``localhost`` for the other."""
-    refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/")
-    assert refused.code == 2
+    refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/", code=2)
     assert "cannot reach it by 'localhost'" in refused.err
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(f"hosts:\n  - {{name: localhost, address: {lab.address}, slots: 1}}\n")
     with hosts.open("a") as file:
         file.write(f"  - {{name: node1, address: {lab.hosts[0].address}, slots: 1}}\n")
     script = "echo $TASK_INDEX $CLUSTER_SPEC"
-    ended = ssh_launch("--hosts", hosts, "--workers", "2", "--", "sh", "-c", script, cwd="/")
-    assert ended.code == 0, ended.err
+    ended = ssh_launch("--hosts", hosts, "--workers", "2", "--", "sh", "-c", script, cwd="/", code=0)
     specs = {line.split("| ")[1][2:] for line in ended.out.splitlines() if " | " in line}
     assert len(specs) == 1
     first, second = json.loads(specs.pop())["worker"]
@@ -67,13 +65,13 @@ def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
 def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].run(["ip", "route", "add", "blackhole", f"{hosts[1].address}/32"])
     try:
-        ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", "--", "echo", "started", cwd="/")
-        assert ended.code == 125
+        ended = ssh_launch(
+            "--hosts", "node1,node2", "--workers", "2", "--", "echo", "started", cwd="/", code=125
+        )
         assert re.search(r"node1 cannot reach node2:\d+", ended.err), ended.err
         assert "started" not in ended.out
         words = ["--no-check", "--workers", "2", "--", "echo", "started"]
-        ended = ssh_launch("--hosts", "node1,node2", *words, cwd="/")
-        assert ended.code == 0
+        ended = ssh_launch("--hosts", "node1,node2", *words, cwd="/", code=0)
     finally:
         hosts[0].run(["ip", "route", "del", "blackhole", f"{hosts[1].address}/32"])
 
@@ -115,8 +113,7 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
     ):  # fmt: skip
         time.sleep(max(0.0, since + seconds - time.monotonic()))
         action()
-    ended = started.wait(120)
-    assert ended.code == 0, ended.err
+    ended = started.wait(120, code=0)
     for host in (middle, long, reset):
         assert f"{host.name}: connection lost" in ended.err
     for number, host in enumerate(hosts):
@@ -128,10 +125,19 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
 @pytest.mark.promise("a slow network that loses packets")
 def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].slow(delay=100, loss=10)
-    ended = ssh_launch(
-        "--hosts", "node1,node2", "--workers", "2", "--", "sh", "-c", "seq 1 2000", cwd="/", timeout=200
+    ssh_launch(
+        "--hosts",
+        "node1,node2",
+        "--workers",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "seq 1 2000",
+        cwd="/",
+        timeout=200,
+        code=0,
     )
-    assert ended.code == 0, ended.err
     for number in (0, 1):
         log = last_run(ssh_launch).log(f"worker/{number}").split()
         assert log == [b"%d" % line for line in range(1, 2001)]
@@ -144,8 +150,7 @@ def test_ctrl_c_before_a_host_has_answered(ssh_launch: Launch, hosts: list[LabHo
     hosts[1].expected.append(".bashrc")
     started = ssh_launch.start("--hosts", "node1,node2", "--workers", "2", "true", cwd="/")
     started.until(lambda it: "2 workers on 2 hosts" in it.err or "waiting for" in it.err, 60)
-    started.send(signal.SIGINT)
-    ended = started.wait(60)
+    ended = started.stop(signal.SIGINT, 60)
     hosts[1].kill_sshd_sessions()
     for process in hosts[1].processes():
         hosts[1].run(["kill", "-KILL", str(process.pid)], check=False)
@@ -161,8 +166,7 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     # Seconds to answer: after the first Ctrl-C the grace and three more; after the second one.
     grace, limit = ("2", 5) if times == 1 else ("60", 1)
     words = ["--lease", "22", "--grace", grace, "--workers", "2", "--", "sh", "-c", "echo up; sleep 600"]
-    started = ssh_launch.start("--no-check", "--hosts", "node1,node2", *words, cwd="/")
-    started.until(lambda it: it.out.count("up") == 2)
+    started = ssh_launch.start("--no-check", "--hosts", "node1,node2", *words, cwd="/").up(2)
     hosts[1].cut()
     started.until(lambda it: "connection lost" in it.err, 40)
     since = time.monotonic()
@@ -171,8 +175,7 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
         started.until(lambda it: "waiting for worker/1 to end" in it.err, 40)
         since = time.monotonic()
         started.send(signal.SIGINT)
-    ended = started.wait(60)
-    assert ended.code == 130
+    ended = started.wait(60, code=130)
     print(f" [{time.monotonic() - since:.1f} s]", end="")
     assert time.monotonic() - since < 12, "its lease would have been over later"
     assert f"host node2 is lost: its agent did not answer in {limit}s" in ended.err
@@ -190,6 +193,5 @@ def test_a_host_that_has_the_name_of_this_machine(ssh_launch: Launch, hosts: lis
     host = hosts[0]
     renamed = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host.name]
     words = ("--hosts", host.name, "--", "readlink", "/proc/self/ns/net")
-    ended = ssh_launch.start(*words, command=[*renamed, sys.executable, "-m", "launcher"]).wait(60)
-    assert ended.code == 0, ended.err
+    ended = ssh_launch.start(*words, command=[*renamed, sys.executable, "-m", "launcher"]).wait(60, code=0)
     assert os.readlink(f"/proc/{host.pid}/ns/net") in ended.out

@@ -41,8 +41,7 @@ def test_two_of_four_hosts_lose_power_at_once_which_is_one_restart(
     started.until(lambda it: it.out.count("up 1") == 4, 60)
     for host in hosts[1:3]:
         host.power_off()
-    ended = started.wait(180)
-    assert ended.code == 0, ended.err
+    ended = started.wait(180, code=0)
     line = r"is lost: .*; worker/[12] {}, all tasks start again in 26s \(attempt 2, restart 1 of 1{}\)"
     assert re.search(line.format("moves to node1", ""), ended.err), ended.err
     assert re.search(line.format("moves, too", " for node[23], node[23]"), ended.err), ended.err
@@ -72,15 +71,13 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
         "--hosts", tmp_path / "lab.yaml", "--workers", "2", *LIMITS, "--", "sh", "-c", script, cwd="/"
     )
     started.until(lambda it: it.out.count("up 1") == 2, 90)
-    attached = ssh_launch.start("attach", cwd="/")
-    attached.until(lambda it: "node2 worker/1 | up 1" in it.out)
+    attached = ssh_launch.start("attach", cwd="/").until(lambda it: "node2 worker/1 | up 1" in it.out)
     assert soon(lambda: _asleep(hosts[1]), 30)
     hosts[1].cut()
     started.until(lambda it: "moves to node4" in it.err, 60)
     started.until(lambda it: "up 2" in it.out, 90)
     assert not _asleep(hosts[1])
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    ended = started.wait(60, code=0)
     assert "host node3 cannot be used: " in ended.err
     for shown in (ended.out, attached.wait().out):
         assert re.search(r"^node4 worker/1 \| up 2$", shown, re.MULTILINE), shown
@@ -107,8 +104,7 @@ def test_a_host_that_comes_back_takes_the_tasks_of_the_next_one(
         lambda it: "host node2 is back: it can take the tasks of a host that is lost" in it.err, 120
     )
     hosts[2].power_off()
-    ended = started.wait(180)
-    assert ended.code == 0, ended.err
+    ended = started.wait(180, code=0)
     assert re.search(r"host node3 is lost: .*; worker/1 moves to node2, .* \(attempt 3, ", ended.err), (
         ended.err
     )
@@ -124,9 +120,7 @@ def test_no_host_has_room(ssh_launch: Launch, hosts: list[LabHost]):
     started = ssh_launch.start(
         "--hosts", "node1:1,node2:1", "--workers", "2", *LIMITS, "--", "sh", "-c", "echo up; exec sleep 300",
         cwd="/",
-    )  # fmt: skip
-    started.until(lambda it: it.out.count("| up") == 2, 60)
+    ).up(2, 60)  # fmt: skip
     hosts[1].power_off()
-    ended = started.wait(60)
-    assert ended.code == 125
+    ended = started.wait(60, code=125)
     assert "no other host has room for worker/1" in ended.err

@@ -96,11 +96,10 @@ def test_a_host_is_lost_and_no_thread_is_left(limited: LimitedLaunch, hosts: lis
         "--hosts", "node1,node2", "--workers", "2", "--lease", "6", "--grace", "1", "--", "sh", "-c",
         "echo up; exec sleep 300",
     )  # fmt: skip
-    started.until(lambda it: it.out.count("up") == 2, 60)
+    started.up(2, 60)
     limited.limit(started, 1)
     hosts[1].kill_sshd_sessions()
-    ended = started.wait(60)
-    assert ended.code == 125
+    ended = started.wait(60, code=125)
     assert "Traceback" not in ended.err
     report = json.loads((last_run(limited).path / "report.json").read_text())
     assert (report["exit_code"], report["failure"]["host"]) == (125, "node2")

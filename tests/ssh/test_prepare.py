@@ -163,13 +163,11 @@ def test_the_package_indexes_of_pip(
     quick[0].expected.append(".config")
 
     own = {**here, "UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple"}
-    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=own, timeout=120)
-    assert ended.code == 1
+    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=own, timeout=120, code=1)
     assert "uv's own settings" in ended.err and "pip" in ended.err
     assert not index.requests
 
-    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=here, timeout=120)
-    assert ended.code == 0, ended.err
+    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=here, timeout=120, code=0)
     assert version(quick[0]) == "1.0"
     assert {host for host, _ in index.requests} >= {quick[0].address}, "the host has them from the index"
     assert "sending" not in ended.err
@@ -179,8 +177,7 @@ def test_the_package_indexes_of_pip(
 def test_no_index_of_pip(launch: Launch, tmp_path: Path):
     (tmp_path / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /no/such/folder\n")
     env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
-    ended = launch("prepare", "six", cwd=tmp_path, env=env, timeout=120)
-    assert ended.code == 1
+    ended = launch("prepare", "six", cwd=tmp_path, env=env, timeout=120, code=1)
     assert "those of pip were used: " in ended.err and "no-index" in ended.err
 
 
@@ -276,8 +273,7 @@ def test_one_interrupted_while_it_sends_leaves_no_environment(
     killed.kill()
     hosts[0].signal_sshd_sessions("CONT")
     hosts[1].kill_sshd_sessions()
-    ended = cut.wait(60)
-    assert ended.code == 1
+    ended = cut.wait(60, code=1)
     assert rows(ended)["node2"] == "failed: the connection broke (the other side closed it)"
     until(lambda: not any(host.processes() for host in hosts), 30)
     assert [folders(host) for host in hosts] == [[]] * 2
@@ -375,8 +371,7 @@ def test_a_download_here_ends_with_launch(
 
     until(lambda: any("/files/" in path for _, path in index.requests))
     assert downloads() and wheels()
-    started.send(number)
-    ended = started.wait()
+    ended = started.stop(number)
     until(lambda: not downloads(), 5)
     if number == signal.SIGINT:
         assert ended.code == 130

@@ -215,8 +215,7 @@ def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
 
 def test_tasks_on_this_machine_have_no_relay(launch: Launch, echo: Echo):
     assert "<>" in launch("--relay", echo.path, "--", "sh", "-c", 'echo "<$LAUNCH_RELAY>"').out
-    ended = launch("--relay", f"{echo.path}s", "true")
-    assert ended.code == 2
+    ended = launch("--relay", f"{echo.path}s", "true", code=2)
     assert f"--relay: '{echo.path}s' is not a socket; expected the path of a unix socket" in ended.err
 
 
@@ -233,5 +232,4 @@ def test_the_port_returns_with_the_network(lab: Lab, ssh_launch: Launch, echo: E
     before = len(re.findall("answer", started.out))
     started.until(lambda it: len(re.findall(r"answer \d+ at", it.out)) > before + 3, 60)
     assert set(re.findall(r"answer \d+ at (\d+)\n", started.out)) == {port}
-    started.send(signal.SIGINT)
-    assert started.wait(60).code == 130
+    assert started.stop(signal.SIGINT, 60).code == 130

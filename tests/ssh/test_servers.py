@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, kill
 from tests.local.stops import SAVES, processes_of
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -48,8 +47,7 @@ def config(lab: Lab, launch: Launch, host: LabHost) -> Path:
 @pytest.mark.promise("`Include`, `Match`, ProxyCommand")
 def test_match_and_a_proxy_command_with_shell_features(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     config(lab, ssh_launch, hosts[0])
-    ended = ssh_launch("--hosts", "short", "--workers", "1", "--", "true", cwd="/", timeout=60)
-    assert ended.code == 0, ended.err
+    ssh_launch("--hosts", "short", "--workers", "1", "--", "true", cwd="/", timeout=60, code=0)
 
 
 @pytest.mark.promise("`Include`, `Match`, ProxyCommand")
@@ -65,8 +63,7 @@ def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[L
         "--hosts", "short", "--workers", "1", "--", "true", cwd="/", env={"HOME": home},
         command=["unshare", "-m", "sh", "-c", script, str(folder), sys.executable, "-m", "launcher"],
     )  # fmt: skip
-    ended = started.wait(60)
-    assert ended.code == 0, ended.err
+    started.wait(60, code=0)
 
 
 @pytest.mark.parametrize("words", ["--hosts node1,node2 true", "check --hosts node1", "clean --hosts node1"])
@@ -105,10 +102,9 @@ def test_a_home_that_is_not_that_of_the_account(ssh_launch: Launch, hosts: list[
     command = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/ssh && exec "$@"', str(folder)]
     words = ["--hosts", "system,node1:1", "--workers", "2", "--accept-new-host-keys", "--no-check", "true"]
     for _ in ("both files", "without that of the user"):
-        ended = ssh_launch.start(*words, cwd="/", command=[*command, sys.executable, "-m", "launcher"]).wait(
-            60
+        ssh_launch.start(*words, cwd="/", command=[*command, sys.executable, "-m", "launcher"]).wait(
+            60, code=0
         )
-        assert ended.code == 0, ended.err
         (ssh_launch.home / ".ssh/config").unlink(missing_ok=True)
         words = ["--hosts", "system", "true"]
 
@@ -139,8 +135,7 @@ def test_every_login_shell_and_its_banner(
         host.set_shell(f"/bin/{shell}")
         host.banner("welcome to <tf-launcher program 7: nothing>\n" + "#" * 2000)
     words = ["--hosts", "node1,node2,node3,node4", "--workers", "4", "--sync", ".", "cksum", "data"]
-    ended = ssh_launch(*words, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
+    ended = ssh_launch(*words, cwd=tmp_path, timeout=60, code=0)
     sums = re.findall(r"^node\d worker/\d \| (.*)$", ended.out, re.MULTILINE)
     assert sums == subprocess.check_output(["cksum", "data"], cwd=tmp_path, text=True).splitlines() * 4
 
@@ -171,8 +166,8 @@ def test_faults_of_all_hosts_at_once(lab: Lab, ssh_launch: Launch, hosts: list[L
         "--",
         "true",
         cwd="/",
+        code=125,
     )
-    assert ended.code == 125
     for text in (
         "node1: the host key of ",
         "refused the connection; does an ssh server run there, on this port? (3 attempts)",
@@ -198,13 +193,10 @@ def test_sigterm_to_the_proxy_command_too(lab: Lab, ssh_launch: Launch, hosts: l
     """A service manager signals all processes: launch connects again, and the tasks keep their grace."""
     config(lab, ssh_launch, hosts[0])
     words = ["--hosts", "short", "--workers", "1", "--grace", "20", "--", "sh", "-c", SAVES, "sh", "6"]
-    started = ssh_launch.start(*words, cwd="/")
-    started.until(lambda it: "| up" in it.out, 60)
+    started = ssh_launch.start(*words, cwd="/").up(1, 60)
     pids = [*processes_of(started.pid)]
     assert len(pids) >= 3, "the launcher, the shell of the ProxyCommand, and its commands"
     for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    ended = started.wait(60)
-    assert ended.code == 143, ended.err
+        kill(pid, signal.SIGTERM)
+    ended = started.wait(60, code=143)
     assert "| saved" in ended.out, ended.err

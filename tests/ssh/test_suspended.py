@@ -26,8 +26,7 @@ def test_the_time_limit_with_an_agent_that_is_suspended(ssh_launch: Launch, host
     hosts[0].run(["sh", "-c", f"kill -STOP {pids}"])
     started.until(lambda it: "the time limit of 6s is over" in it.err)
     began = time.monotonic()
-    ended = started.wait(60)
-    assert ended.code == 124, ended.err
+    ended = started.wait(60, code=124)
     assert "host node1 is lost: its agent did not answer in 4s" in ended.err
     assert time.monotonic() - began < 1 + 3 + 10
     hosts[0].run(["sh", "-c", f"kill -CONT {pids}"])  # it ends its tasks and itself
@@ -38,8 +37,7 @@ def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     words = ["--hosts", "node1,node2", "--workers", "2", "--lease", "6"]
     started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
     _suspend(started.pid, 9.0, lambda: started.out.count("| up") >= 4)
-    ended = started.wait(60)
-    assert ended.code == 125
+    ended = started.wait(60, code=125)
     assert all(f"host {host} is lost: " in ended.err for host in ("node1", "node2")), ended.err
 
 
@@ -61,8 +59,7 @@ def test_ctrl_c_before_all_tasks_run(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].cut()
     started = ssh_launch.start("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/")
     started.until(lambda it: "waiting for node1" in it.err)
-    started.send(signal.SIGINT)
-    ended = started.wait(30)
+    ended = started.stop(signal.SIGINT, 30)
     assert (ended.code, ended.out) == (130, "")
 
 

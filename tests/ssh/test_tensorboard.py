@@ -43,8 +43,7 @@ def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Laun
         idle.settimeout(60)
         assert idle.recv(1) == b""
     assert page_of(url) == f"<title>TensorBoard</title>{logs}"
-    started.send(signal.SIGINT)
-    assert started.wait(60).code == 130
+    assert started.stop(signal.SIGINT, 60).code == 130
     with suppress(OSError):  # another test may have the port now
         assert str(logs) not in urllib.request.urlopen(url, timeout=10).read().decode()
     assert last_run(ssh_launch).report["tensorboard"] == url
@@ -63,5 +62,4 @@ def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, tmp_path: Path):
             return "its ssh server forbids connections to its own ports (AllowTcpF" in started.err
 
         until(said, 60, "a notice")
-        started.send(signal.SIGINT)
-        assert started.wait(60).code == 130
+        assert started.stop(signal.SIGINT, 60).code == 130

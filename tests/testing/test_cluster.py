@@ -16,6 +16,7 @@ import pytest
 from launcher import ExitStatus, TaskState
 from launcher.job import OnFailure
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed
+from tests.conftest import executable
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS
 
 pytestmark = pytest.mark.timeout(180)
@@ -105,8 +106,7 @@ def test_a_launch_that_starts_no_task(
 ):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/engine")
-    (tmp_path / "program").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "program").chmod(0o755)
+    executable(tmp_path / "program", "#!/no/such/interpreter\n")
     with pytest.raises(CannotStart, match=message) as caught:
         cluster.start(program, **options)
     assert caught.value.exit_code == code and "launch:" in caught.value.output

@@ -91,10 +91,7 @@ def test_where_tasks_run(plugged: pytest.Pytester):
     """The option wins over the configuration file."""
     plugged.makeini("[pytest]\ncluster_backend = docker:from-file\n")
     plugged.makepyfile("def test_it(cluster): print('backend:', cluster._image)")
-    for words, expected in [
-        ([], "*backend: from-file"),
-        (["--cluster-backend=local"], "*backend: None"),
-    ]:
+    for words, expected in [([], "*backend: from-file"), (["--cluster-backend=local"], "*backend: None")]:
         plugged.runpytest_subprocess("-s", *words, timeout=LIMIT).stdout.fnmatch_lines([expected])
     result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=LIMIT)
     result.stdout.fnmatch_lines(["*'cloud' is not a backend for clusters; expected local, or docker:IMAGE"])

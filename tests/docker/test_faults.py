@@ -21,8 +21,7 @@ def test_a_container_that_is_stopped(here: Docker):
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     started = here.up("--", "sh", "-c", script)
     here.engine.docker("stop", "--time", "600", f"tf-launcher-{here.run.path.name}-worker-1", timeout=60)
-    ended = started.wait(30, code=125)
-    assert "worker-1 is lost: the agent exited: it was sent SIGTERM" in ended.err
+    assert "worker-1 is lost: the agent exited: it was sent SIGTERM" in started.wait(30, code=125).err
     assert b"bye" in here.run.log("worker/0")
 
 

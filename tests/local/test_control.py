@@ -110,8 +110,7 @@ def test_a_launcher_that_died(launch: Launch, running: Running):
     started = running()
     started.kill()
     for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
-        ended = launch.here(*words, code=125)
-        assert "died and left no report" in ended.err
+        assert "died and left no report" in launch.here(*words, code=125).err
 
 
 @pytest.mark.slow
@@ -127,8 +126,7 @@ def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
             peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
     ended = launch("ps", "latest", timeout=60, code=125)
     assert "accepts no connections, and their queue is full; is it suspended?" in ended.err
-    ended = asking.wait(60, code=125)
-    assert "does not answer; is it suspended?" in ended.err
+    assert "does not answer; is it suspended?" in asking.wait(60, code=125).err
     started.send(signal.SIGCONT)
     assert launch.here("ps", "latest").code == 0
 
@@ -374,10 +372,8 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, running: Running, tmp_path
     started = running(*words)
     started.send(signal.SIGINT)
     started.until(lambda it: "stopping" in it.out)
-    ended = launch("restart", "latest", "worker/0", code=125)
-    assert "or the job is ending" in ended.err
+    assert "or the job is ending" in launch("restart", "latest", "worker/0", code=125).err
     assert " stopping " in launch.here("ps", "latest").out
     assert launch.here("stop", "--now", "latest").code == 0
     assert started.wait().code == 130
-    ended = launch("restart", "latest", "worker/0", code=125)
-    assert "has ended" in ended.err
+    assert "has ended" in launch("restart", "latest", "worker/0", code=125).err

@@ -163,6 +163,5 @@ def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Pat
         each.until(lambda it: "line 3" in it.out)
     os.kill(pid_of(launch), signal.SIGKILL)
     for each in watching:
-        ended = each.wait(10, code=125)
-        assert "has ended without a report: its launcher died" in ended.err
+        assert "has ended without a report: its launcher died" in each.wait(10, code=125).err
     family.gone(2.0)

@@ -81,5 +81,4 @@ def test_the_job_file_in_the_documents_fits_its_hostfile(launch: Launch, tmp_pat
     (tmp_path / "here").mkdir()
     job = tmp_path / "here" / "job.yaml"
     job.write_text(job_file_of_the_documents())
-    ended = launch.here(job, "--dry-run", code=0)
-    assert "# worker/2 on gpu01" in ended.out
+    assert "# worker/2 on gpu01" in launch.here(job, "--dry-run", code=0).out

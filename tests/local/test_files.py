@@ -98,8 +98,7 @@ def test_the_report_and_a_folder_for_the_run(launch: Launch, weird_path: Path):
 @pytest.mark.parametrize("where", ["folder", "absent/report.json"])
 def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_path: Path, where: str):
     (tmp_path / "folder").mkdir()
-    ended = launch("--report", tmp_path / where, "--", "touch", tmp_path / "started", code=2)
-    assert "--report" in ended.err
+    assert "--report" in launch("--report", tmp_path / where, "--", "touch", tmp_path / "started", code=2).err
     assert not (tmp_path / "started").exists()
 
 

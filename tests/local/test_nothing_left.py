@@ -80,8 +80,7 @@ def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, proces
     started = family.started(launch, 4, *ALL, grace="5")
     (pid,) = named(family.alive(), process)
     os.kill(pid, number)
-    ended = started.wait(code=125)
-    assert "localhost" in ended.err
+    assert "localhost" in started.wait(code=125).err
     assert last_run(launch).report["failure"]["reason"] == "host lost"
     family.gone(0.2)
 

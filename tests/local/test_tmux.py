@@ -97,8 +97,7 @@ def test_closing_the_session_ends_the_job(launch: Launch, family: Family):
     started, session = _started(launch, *words)
     started.until(lambda _: family.ready() == 2)
     session("kill-session")
-    ended = started.wait(code=129)
-    assert "tmux session" in ended.err
+    assert "tmux session" in started.wait(code=129).err
     assert set(last_run(launch).states().values()) == {"stopped"}
     family.gone(0.5)
 

@@ -204,8 +204,7 @@ def test_the_job_is_cancelled(start: Start, slurm: Cluster):
     started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS).up(2)
     (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
     slurm.run("scancel", job)
-    ended = started.wait(30, code=125)
-    assert f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
+    assert f"Slurm's job {job} was cancelled (scancel)" in started.wait(30, code=125).err
 
 
 @pytest.mark.parametrize(("command", "options"), [("salloc", ()), ("sbatch", ("--detach",))])

@@ -35,8 +35,7 @@ def test_all_hosts_that_lack_it_are_named_at_once(
     assert f"  hint: `launch prepare --hosts {ALL} --name lab` would make it\n" in ended.err
     (prepared[3] / "bin" / "python").unlink()
     (prepared[3] / "bin" / "python").symlink_to("gone")
-    ended = ssh_launch(*words, cwd="/")
-    assert "launch: there is no environment 'lab' on node2, node3, node4\n" in ended.err
+    assert "launch: there is no environment 'lab' on node2, node3, node4\n" in ssh_launch(*words, cwd="/").err
 
 
 def test_tasks_run_in_it_on_every_host(

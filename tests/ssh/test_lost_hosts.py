@@ -122,5 +122,4 @@ def test_no_host_has_room(ssh_launch: Launch, hosts: list[LabHost]):
         cwd="/",
     ).up(2, 60)  # fmt: skip
     hosts[1].power_off()
-    ended = started.wait(60, code=125)
-    assert "no other host has room for worker/1" in ended.err
+    assert "no other host has room for worker/1" in started.wait(60, code=125).err

@@ -104,8 +104,7 @@ def test_a_place_of_two_launches_at_once_and_odd_files(
             options = ["--sync", ".", "--sync", ".:~/place", "--collect", f"~/place/{text}{at}:{got}"]
             ssh_launch.start(*ONE, *options, "--", "sh", "-c", make, f"{text}{at}", cwd=code)
         for started in ssh_launch.started[-2:]:
-            ended = started.wait(60, code=0)
-            assert "/pipe: neither file, folder nor link: left out" in ended.err
+            assert "/pipe: neither file, folder nor link: left out" in started.wait(60, code=0).err
     for top in (place, *(got / "worker-0" / name for name in ("11", "12", "21", "22"))):
         text = "1" if top.name in ("11", "12") else "2"
         assert (top / "train").read_text() == (top / "again").read_text() == text
@@ -151,7 +150,7 @@ def test_homes_that_can_not_be_written(ssh_launch: Launch, hosts: list[LabHost],
     try:
         for _ in range(2):
             ended = ssh_launch(*words, *options, cwd=tmp_path / "code", timeout=60, code=0)
-            assert "cannot" not in ended.err and "could not" not in ended.err, ended.err
+            assert not re.search("can't|cannot|could not", ended.err), ended.err
         got = [(tmp_path / f"got/worker-{number}/made").read_text() for number in (0, 1)]
         assert got == [f"{place}\n"] * 2
         assert [os.listdir(host.there("/dev/shm")) for host in (closed, homeless)] == [["place"]] * 2

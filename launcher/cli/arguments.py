@@ -110,6 +110,9 @@ def parse_command(name: str, words: Sequence[str]) -> Settings:
     """
     parser, namespace = command_parser(name), argparse.Namespace()
     unknown = parser.parse_words(words, namespace)
+    if unknown and backends.find_installed():
+        parser, namespace = command_parser(name), argparse.Namespace()
+        unknown = parser.parse_words(words, namespace)
     if unknown:
         parser.refuse(unknown[0], words)
     level, faults = command_line_level(vars(namespace), parser.rows)

@@ -36,7 +36,7 @@ def test_a_backend_that_gets_its_hosts(ssh_launch: Launch, lab: Lab, tmp_path: P
     assert "on 2 hosts" in ended.err
     ended = ssh_launch("--dry-run", *words, "true", env=environ, cwd=tmp_path)
     assert ended.code == 0 and "worker/1 on node2" in ended.out
-    ended = ssh_launch("check", "--pool", "lab.txt", "--pool-hosts", "2", env=environ, cwd=tmp_path, timeout=60)
+    ended = ssh_launch("check", *words[:4], env=environ, cwd=tmp_path, timeout=60)
     assert ended.code == 0 and "node2" in ended.out, ended.out + ended.err
     with open(tmp_path / "lab.txt.node1", "w") as taken:
         fcntl.flock(taken, fcntl.LOCK_EX)

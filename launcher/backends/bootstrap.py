@@ -1,16 +1,19 @@
-"""How a program of ours starts on a host: a constant command line, and the first code Python runs there.
+"""How a program of ours starts on a host: a constant command line, and the first code that Python runs there.
 
-The command line is the same for every host and program, with nothing of the user's on it. All else comes
+The command line is the same for every host and program, and contains nothing of the user's. All else comes
 through the pipe, in this order:
 
     `_EXIT_LINE` with the path of the Python
     frame: `FIRST_CODE`
-    frame: our modules, see `packed`
+    frame: our modules, from `packed`
     frame: JSON, ``[entry, arguments]``
     what the program reads
 
-A frame is its size in 8 digits, then as many bytes. The host answers with a mark, after whatever its login
-shell printed; what follows the mark is what the program writes. Everything can be sent at once.
+A frame is its size in 8 digits, then as many bytes. Everything can be sent at once. The host answers with a
+mark, after whatever its login shell printed. What follows the mark is the output of the program.
+
+`launcher.backends.programs` and the backends call this module. Its code for hosts must run in Python 3.8,
+with its standard library only.
 """
 
 from __future__ import annotations
@@ -32,21 +35,23 @@ from launcher.common.text import sanitize_host_text
 
 _MARK_START = b"\n<tf-launcher program: "
 _MARK_END = b">\n"
-#: How much a login shell may print, including the mark, in bytes.
+#: The bytes that a login shell may print, including the mark.
 MAX_NOISE_BYTES = 64 * 1024
 
+# The states that a mark reports.
 READY = "ready"
 TOO_OLD = "too old"
 MISSING = "missing"
-#: The login shell had read the first line.
+#: A start-up file of the login shell has read the first line.
 EATEN = "eaten"
-#: A start-up file of the login shell has replaced it (``exec zsh``). The new shell does not know the command
-#: line, and reads its commands from the pipe: the first line makes it exit with this status. After an
-#: ``exit`` csh would execute the other lines. fish reads to the end of the pipe before it executes any line.
+#: The exit status that tells that a start-up file of the login shell has replaced the shell (``exec zsh``).
+#: The new shell does not know the command line, and reads its commands from the pipe, so the first line makes
+#: it exit with this status. It uses ``exec``, because csh would execute the other lines after an ``exit``,
+#: and fish reads to the end of the pipe before it executes any line.
 REPLACED_STATUS = 97
 _EXIT_LINE = f'exec /bin/sh -c "exit {REPLACED_STATUS}" #python:'
 
-#: The modules and packages that hosts get.
+#: The modules and packages that are sent to every host.
 AGENT_MODULES = (
     "launcher.common.errors",
     "launcher.common.events",
@@ -58,29 +63,32 @@ AGENT_MODULES = (
     "launcher.common.protocol",
     "launcher.agent",
 )
-#: How many frames a program has, see above.
+#: The number of frames of a program, see above.
 _FRAME_COUNT = 3
-#: Seconds for a main process to close the streams that were passed to it, after their other end has closed.
+#: The time for a main process to close the streams that were passed to it, after their other end has closed.
 _CLOSE_TIMEOUT_SECONDS = 20
-#: A format of `marshal` that every Python 3 reads.
+#: A format of `marshal` that every Python 3 can read.
 _MARSHAL_VERSION = 2
 
-#: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can report it. It
-#: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
-#: effect of ``-I``, which old Pythons do not know; the working folder is taken off the path. It reads
-#: exactly its bytes from the descriptor: the next one belongs to the program.
+#: Python code that runs `FIRST_CODE`. Every Python since 2.6 understands it, so that a Python that is too old
+#: can report that. It contains no quote, no ``$`` and no ``!``, because it stands within two pairs of quotes.
+#: The options ``-E -s -S`` have the effect of ``-I``, which old Pythons do not know, and the code removes the
+#: working folder from the path. It reads exactly its own bytes from the descriptor, because the next one
+#: belongs to the program.
 _LOADER_START = "import sys;del sys.path[0];import os;"
 _LOADER_END = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _LOADER_START + _LOADER_END
 
-#: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
+#: Python code that asks for the process at the other end of a socket. The pid is 0 if that process does not
+#: exist, or is in another process namespace.
 _PEER_CODE = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
-#: As `_LOADER`, for the main process of a container. It makes a folder; if that fails, a program that needs
-#: the folder reports it. Another process passes its stdin and stdout to it over an abstract socket, and sends
-#: the program. It must be a process of the same user in the same container; the first one is taken. The main
-#: process exits if none comes in time, and at SIGTERM: without a handler the first process of a container
-#: ignores it. Many images lack compiled modules, so this program imports none that Python would compile.
+#: Python code like `_LOADER` for the main process of a container. It makes a folder. If that fails, a program
+#: that needs the folder reports it. Then it waits on an abstract socket for another process of the same user
+#: in the same container, which passes its stdin and stdout, and sends the program. The first such process is
+#: accepted. The main process exits if none comes in time, and at SIGTERM, for which it needs a handler:
+#: without one the first process of a container ignores the signal. Many images lack compiled modules, so this
+#: code imports no module that Python would compile.
 _WAITING_CODE = f"""\
 {_LOADER_START}
 try:
@@ -110,13 +118,14 @@ for fd in streams:
     os.close(fd)
 {_LOADER_END}
 """
-#: The process that passes its stdin and stdout to the main process, which may not listen yet. It passes them
-#: only when the whole program has arrived, so that nothing has happened if the connection breaks before: then
-#: another one begins anew. If the main process was already passed a connection, which broke, it is an agent,
-#: and this process passes its stdin and stdout to the agent, which does not need the program.
-#: Then it waits until the other process closes them; after the end of stdin it waits for a limited time.
-#: Containers of a pod share the names of sockets: if a process of another container listens there, it gets
-#: nothing. This program, too, imports no module that Python would compile. Python 2.6 can read it.
+#: Python code of the process that passes its stdin and stdout to that main process, which may not listen yet.
+#: It passes them only when the whole program has arrived. If the connection breaks before, nothing has
+#: happened, and another such process can try. If an earlier connection was passed to the main process and
+#: broke, the main process is an agent by now. Then the streams are passed to the agent, which does not need
+#: the program. Afterwards this process waits until the main process closes the streams, but for a limited
+#: time after the end of stdin. The containers of a pod share the names of abstract sockets, so a process of
+#: another container that listens on this name must get nothing. This code, too, imports no module that Python
+#: would compile, and Python 2.6 can parse it.
 _PASSING_CODE = f"""\
 {_LOADER_START}
 import _socket as socket, array, select, time
@@ -162,9 +171,9 @@ poll.unregister(0)
 poll.poll({_CLOSE_TIMEOUT_SECONDS} * 1000)
 """
 
-#: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
-#: Within are no single quote, backslash, newline or ``!``, which csh and fish treat in their own ways.
-#: ``read`` takes no byte beyond the newline.
+#: The command line for the login shell. sh, bash, zsh, csh, tcsh and fish all understand it as ``/bin/sh``
+#: with one argument. It contains no single quote, backslash, newline or ``!``, because csh and fish treat
+#: them in their own ways. ``read`` consumes no byte beyond the newline.
 COMMAND = (
     "exec /bin/sh -c '"
     "IFS= read -r p; "
@@ -177,7 +186,7 @@ COMMAND = (
     "'"
 )
 
-#: Imports modules from what `packed` returns. Python 2.6 can read it.
+#: Python code of a class that imports modules from the result of `packed`. Python 2.6 can parse it.
 IMPORTER = """\
 import importlib.util, marshal, zlib
 from importlib.machinery import ModuleSpec
@@ -200,8 +209,8 @@ class Importer:
         return zlib.decompress(self.modules[name][1]).decode("utf-8")
 """
 
-#: What `_LOADER` runs; Python 2.6 can read it up to the end of the first ``if``. The alarm ends a program
-#: whose launcher was killed while the network was down.
+#: Python code that `_LOADER` runs. Python 2.6 can run it up to the end of the first ``if``. The alarm ends a
+#: program whose launcher was killed while the network was down.
 FIRST_CODE = f"""\
 def report(state):
     os.write(1, ("\\n<tf-launcher program: " + state + ">\\n").encode("ascii"))
@@ -232,16 +241,16 @@ sys.exit(getattr(sys.modules[module], function)(arguments))
 
 
 def startup(python: str, entry: str, arguments: object) -> bytes:
-    """All that goes through the pipe before what the program reads.
+    """Return all bytes that go through the pipe before the input of the program.
 
     Args:
-        python: a path, where ``~/`` is the user's home on the host, or a name to look up there.
-        entry: ``module:function``; called with ``arguments``, its result is the exit status. Its module
-            travels too.
-        arguments: anything JSON can express.
+        python: The path of a Python, where ``~/`` is the user's home on the host, or a name to look up there.
+        entry: ``module:function``. The module is sent, too. The function is called with ``arguments``, and
+            its result is the exit status.
+        arguments: Anything that JSON can express.
 
     Raises:
-        TransportError: no Python can have this path.
+        TransportError: No Python can have this path.
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} cannot be the path of a Python")
@@ -250,43 +259,46 @@ def startup(python: str, entry: str, arguments: object) -> bytes:
 
 
 def program(entry: str, arguments: object) -> bytes:
-    """The same without the line that names the Python: for a process that runs `_LOADER` already."""
+    """Return the bytes of `startup` without the line that names the Python.
+
+    A process that runs `_LOADER` already needs no such line.
+    """
     module = entry.partition(":")[0]
     modules = AGENT_MODULES if module.startswith("launcher.agent.") else (*AGENT_MODULES, module)
     return b"".join(map(frame, (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))))
 
 
 def frame(data: bytes) -> bytes:
-    """A frame with this content."""
+    """Return a frame that contains these bytes: their number in 8 digits, then the bytes."""
     return b"%08d%s" % (len(data), data)
 
 
 def loader(python: str) -> list[str]:
-    """The command line of a process that takes `program` from its stdin: no shell is needed."""
+    """Return the command line of a process that reads `program` from its stdin. It needs no shell."""
     return [python, "-E", "-s", "-S", "-c", _LOADER]
 
 
 def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
-    """Return the command line of the main process of a container, which takes its `program` from `passing`.
+    """Return the command line of the main process of a container, which waits for a `passing` process.
 
     Args:
         python: The Python that runs it.
-        name: The name of the socket.
-        seconds: The process exits after this time if no program comes.
-        folder: The process makes this folder.
+        name: The name of the abstract socket on which it waits.
+        seconds: The process exits if no program comes within this time.
+        folder: The folder that the process makes.
     """
     return [python, "-E", "-s", "-S", "-c", _WAITING_CODE.format(folder, seconds, name)]
 
 
 def passing(python: str, name: str, seconds: int) -> list[str]:
-    """Return the command line of the process that passes its stdin and stdout to that main process.
+    """Return the command line of a process that passes its stdin and stdout to a `waiting` process.
 
-    It first reads `passed`.
+    The process first reads the bytes of `passed`.
 
     Args:
         python: The Python that runs it.
-        name: The name of the socket.
-        seconds: The process exits after this time if nothing listens there.
+        name: The name of the abstract socket of the waiting process.
+        seconds: The process exits if nothing listens on the socket within this time.
     """
     opening, closing = (repr(mark)[2:-1] for mark in (_MARK_START, _MARK_END))
     code = _PASSING_CODE.format(opening=opening, closing=closing, seconds=seconds, name=name)
@@ -294,22 +306,22 @@ def passing(python: str, name: str, seconds: int) -> list[str]:
 
 
 def passed(entry: str, arguments: object, token: str = "") -> bytes:
-    """Return what the process of `passing` reads.
+    """Return the bytes that a `passing` process reads from its stdin.
 
     Args:
         entry: See `startup`.
         arguments: See `startup`.
-        token: The token of the agent that the main process becomes; empty if it becomes something else.
+        token: The token of the agent that the main process becomes. Empty if it becomes something else.
     """
     return frame(public_part(token).encode("ascii")) + program(entry, arguments)
 
 
 @functools.cache
 def packed(modules: tuple[str, ...]) -> bytes:
-    """These modules and packages, for `IMPORTER`; the packages around them are empty.
+    """Return these modules and packages in the form that `IMPORTER` reads. Packages around them are empty.
 
-    The top package of each is one that this process has imported. For each there is its source, and compiled
-    code, which `IMPORTER` takes where the host's Python has the bytecode format of this one.
+    Each module is sent as source and as compiled code. `IMPORTER` uses the code if the host's Python has the
+    bytecode format of this one. This process must have imported the top package of each.
     """
     files: dict[str, str] = {}
     for module in modules:
@@ -330,7 +342,7 @@ def packed(modules: tuple[str, ...]) -> bytes:
 
 
 def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
-    """Names, as files, and paths of the sources of a module or package."""
+    """Yield the source files of a module or package: the name as a file, and the path."""
     if not os.path.isdir(path):
         yield f"{name}.py", f"{path}.py"
         return
@@ -343,12 +355,13 @@ def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def find_mark(output: bytes) -> tuple[str, int] | None:
-    """The first mark in what a host wrote: its text, and where it ends.
+    """Find the first mark in the output of a host.
 
-    What lies beyond `MAX_NOISE_BYTES` is ignored, so that a noisy host is refused however the pieces come.
+    Bytes beyond `MAX_NOISE_BYTES` are ignored, so that a noisy host is refused no matter in which pieces its
+    output arrives.
 
     Returns:
-        ``None``: no mark yet.
+        The text of the mark, and the position at which it ends. None if there is no mark yet.
     """
     start = output.find(_MARK_START, 0, MAX_NOISE_BYTES)
     end = output.find(_MARK_END, start + len(_MARK_START), MAX_NOISE_BYTES) if start >= 0 else -1
@@ -358,7 +371,13 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
 
 
 def explain(state: str, python: str, advice: str) -> str:
-    """Return why the program cannot run on the host, for the user."""
+    """Return why the program cannot run on the host, for messages.
+
+    Args:
+        state: The text of the mark, which is not `READY`.
+        python: The Python that should run the program.
+        advice: What to do about a Python that is missing or too old.
+    """
     if state == EATEN:
         return (
             "a start-up file of its login shell (~/.bashrc?) reads standard input even if a command is run; "
@@ -374,7 +393,10 @@ def explain(state: str, python: str, advice: str) -> str:
 
 
 def explain_status(status: int | None) -> str:
-    """Return why a program with this exit status never ran; empty if the status does not say it."""
+    """Return why a program with this exit status never ran, for messages.
+
+    Empty if the status does not say it.
+    """
     if status != REPLACED_STATUS:
         return ""
     return (
@@ -384,5 +406,5 @@ def explain_status(status: int | None) -> str:
 
 
 def is_echoed(output: bytes) -> bool:
-    """Whether the login shell passed our first code on to something that prints it."""
+    """Return whether the login shell passed our first code on to something that prints it."""
     return FIRST_CODE[:40] in output

@@ -1,4 +1,4 @@
-"""Hosts reached over SSH.
+"""The backend for hosts that are reached over SSH, and for this machine. It is the default.
 
 ::
 
@@ -15,14 +15,14 @@
     allocation   the named hosts, or this machine
 
 This package uses the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
-`Packetizer` of ours, both documented parameters; and `AgentSSH._connect`, as paramiko's own subclasses do. It
-does not use fabric, whose ``Connection`` accepts any host key and whose ``run`` polls;
-`launcher.environments.prepare` sends files with it. The host key is checked after the key exchange and before
-the login.
+`Packetizer` of ours, both documented parameters, and `AgentSSH._connect`, as paramiko's own subclasses do. It
+does not use fabric, whose ``Connection`` accepts any host key and whose ``run`` polls. Only
+`launcher.environments.prepare` sends files with fabric. The host key is checked after the key exchange and
+before the login.
 
-paramiko has a thread for each connection, which receives; we add none. To send never blocks: what the kernel
-does not take at once, that thread sends. Only forwarded ports have threads, two for each connection through
-them.
+paramiko starts a thread for each connection, which receives, and we add none. Sending never blocks: what the
+kernel does not accept at once, that thread sends. Only forwarded ports need threads, two for each connection
+through them.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ from launcher.job import JobSpec
 
 
 class SshBackend(Backend[Settings]):
-    """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
+    """The backend for hosts reached over SSH, and for this machine, whose agent is a fork of the launcher."""
 
     name = "ssh"
     group = GROUP
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> Settings:
-        """See `Backend.parse`: the settings themselves."""
+        """Return the settings themselves, which are the options of this backend."""
         return settings
 
     def allocate(self, options: Settings, request: LaunchRequest) -> AbstractContextManager[Allocation]:
-        """See `Backend.allocate`."""
         return SshAllocation(request)
 
 

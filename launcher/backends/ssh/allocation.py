@@ -1,4 +1,7 @@
-"""The named hosts of a launch, reached over SSH, and this machine, whose agent is a fork of the launcher."""
+"""The hosts of a launch that the user names, reached over SSH, or else this machine.
+
+Hosts that are this machine are not connected to: their agents are forks of the launcher.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from launcher.job import Host
 
 
 class SshAllocation(Allocation):
-    """The hosts that the user names, else this machine. Nothing is acquired, and nothing given back."""
+    """The hosts that the user names, or else this machine. Nothing is acquired, and nothing given back."""
 
     def __init__(self, request: LaunchRequest) -> None:
         hosts = request.named_hosts or (this_machine(os.environ),)
@@ -25,7 +28,7 @@ class SshAllocation(Allocation):
 
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
-        """See `Allocation.connect`."""
+        """Connect to hosts over SSH, and close the connections at the end of the context."""
         from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
 
         with SshConnections(hosts, self.request.settings) as connections:

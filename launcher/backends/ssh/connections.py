@@ -1,4 +1,8 @@
-"""The SSH connections of a launch: made in parallel, then used to run programs."""
+"""The SSH connections of a launch: they are made in parallel, and then run programs and forward ports.
+
+`launcher.backends.ssh.allocation` opens them. While the first servers answer, this module imports paramiko,
+so it must not import it itself.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +37,30 @@ from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.threads import start
 
-if TYPE_CHECKING:  # most of them import paramiko
+if TYPE_CHECKING:  # Most of these modules import paramiko.
     from launcher.backends.programs import RemoteProgram
     from launcher.backends.ssh.connection import SshConnection
     from launcher.backends.ssh.connector import SshConnector
     from launcher.backends.ssh.forward import Forward
     from launcher.backends.ssh.relay import Relay
 
-#: Seconds before the second attempt, the third, and each later one.
+#: The pauses before the second attempt, the third, and each later one.
 _ATTEMPT_PAUSES_SECONDS = (0.3, 1.0, 2.0)
-#: Seconds for the threads of closed connections to end.
+#: The time for the threads of closed connections to end.
 _LAST_WAIT_SECONDS = 2.0
-#: Seconds for which a connection counts as new: less than the time after which a silent one is lost.
+#: The time for which a connection counts as new. It is less than the time after which a silent one is lost.
 _NEW_SECONDS = 4.0
 
 
 class SshConnections(Connections, AbstractContextManager["SshConnections"]):
-    """The connections of a launch, one for each host, as a context, at whose end all are closed.
+    """The connections of a launch, one for each host, as a context that closes all of them at its end.
 
-    It forwards ports through them, see `launcher.backends.connections.Forwarding`.
+    It is also the `launcher.backends.connections.Forwarding` through them.
 
     Args:
-        hosts: with different names.
-        settings: of the connections.
-        attempts: for each host, the first time; a permanent failure is not tried again.
+        hosts: Hosts with different names.
+        settings: The settings of the launch.
+        attempts: How often a host is tried at first. A permanent failure is not tried again.
     """
 
     def __init__(self, hosts: Iterable[Host], settings: Settings, attempts: int = 3) -> None:
@@ -69,12 +73,12 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         self._proxies: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._importing = threading.Lock()
-        #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
+        #: The connections to gateways, by the names of the gateways up to each. All hosts share them.
         self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
-        #: A connection's seconds include those to its gateways.
+        # These times include those of the connections to gateways.
         self.login_seconds: dict[str, float] = {}
         self.forwarding = self
-        #: When the current connection of a host was made, if it is not the first one.
+        #: When the present connection to a host was made (monotonic). It lacks hosts with their first one.
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
@@ -94,7 +98,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             self._connector.close()
         with self._lock:
             proxies = list(self._proxies)
-        for proxy in proxies:  # of which paramiko may have none yet
+        for proxy in proxies:  # paramiko may know none of them yet.
             proxy.close()
         deadline = time.monotonic() + _LAST_WAIT_SECONDS
         for connection in list(self._connections.values()):
@@ -104,10 +108,10 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     # ------------------------------------------------------------------ connecting
 
     def connect(self) -> Mapping[str, str]:
-        """Connect to all hosts.
+        """Connect to all hosts, as many as possible.
 
         Returns:
-            `failed`. The others stay connected.
+            `failed`: the reason for each host that could not be connected to.
 
         Raises:
             SshError: No host can be connected to, because the user of this process has no account.
@@ -131,13 +135,13 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return self.failed
 
     def _prepare(self) -> None:
-        """Do what takes processor time and what all hosts need, while servers answer."""
-        with suppress(ImportError, OSError):  # the threads of the hosts report it
+        """Do what needs processor time and what all hosts need, while servers answer."""
+        with suppress(ImportError, OSError):  # The threads of the hosts report it.
             self._paramiko()
             bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def _paramiko(self) -> SshConnector:
-        """What makes connections with paramiko, which is imported while the first servers answer."""
+        """Return what makes connections with paramiko, and import paramiko first if nobody has."""
         with self._importing:
             if self._connector is None:
                 from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - with paramiko
@@ -146,14 +150,14 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             return self._connector
 
     def _connect_host(self, name: str, attempts: int) -> SshConnection:
-        """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
+        """Connect to a host, in several attempts. The hostfile's user and port override ssh_config.
 
         Args:
-            name: of the host.
-            attempts: the largest number.
+            name: The name of the host.
+            attempts: The largest number of attempts.
 
         Raises:
-            TransportError: no connection; a line that begins with the host's name.
+            TransportError: No attempt succeeds. The message begins with the name of the host.
         """
         host = self._hosts[name]
         for attempt in range(1, attempts + 1):
@@ -165,19 +169,23 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
                     raise TransportError(f"{name}: {failure}{tried}") from failure
-            except Exception as error:  # noqa: BLE001 - the other hosts are reported too
+            except Exception as error:  # noqa: BLE001 - the other hosts are reported, too
                 raise TransportError(f"{name}: {unexpected(error)}") from error
             if self._closed.wait(_ATTEMPT_PAUSES_SECONDS[min(attempt, len(_ATTEMPT_PAUSES_SECONDS)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
     def _connect_once(self, host: Host, before: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
-        """Connect to one host.
+        """Connect to one host, through its gateways if it has some.
 
         Args:
-            host: the host, or a gateway, as the user wrote it.
-            before: the gateways before it in a ``ProxyJump``; empty: those of its own ``ProxyJump``.
-            trail: the hosts that wait for this connection.
+            host: The host, or a gateway, as the user wrote it.
+            before: The gateways before it in a ``ProxyJump``. Empty means the gateways of its own
+                ``ProxyJump``.
+            trail: The names of the hosts that wait for this connection.
+
+        Raises:
+            SshError: The host cannot be connected to, or the gateways form a circle.
         """
         options = host_options(host, self._queries)
         before = before or options.gateways
@@ -194,10 +202,10 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return connection
 
     def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
-        """Start the ProxyCommand of a host, else connect to its server by TCP.
+        """Start the ProxyCommand of a host, or connect to its server by TCP if it has none.
 
         Raises:
-            SshError: that fails.
+            SshError: That fails.
         """
         if not options.proxy_command:
             return tcp_socket(options, seconds)
@@ -209,9 +217,9 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return proxy
 
     def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
-        """The connection to the last of these gateways.
+        """Return the connection to the last of these gateways.
 
-        The first thread that needs the connection makes it; other threads wait for its result or failure.
+        The first thread that needs the connection makes it. Other threads wait for its result or failure.
         """
         with self._lock:
             future = self._gateways.get(hops)
@@ -230,12 +238,12 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return future.result()
 
     def reconnect(self, host: str) -> None:
-        """Connect to a host again, and close the old connection. Any thread may call it.
+        """Connect to a host again, and close the old connection. Any thread may call this.
 
-        A new connection that is alive stays: another link to the host has just made it.
+        A new connection that is alive stays, because another link to the host has just made it.
 
         Raises:
-            TransportError: no connection can be made now.
+            TransportError: No connection can be made now.
         """
         with self._reconnecting[host]:
             if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW_SECONDS:
@@ -256,10 +264,10 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     # ------------------------------------------------------------------ connected
 
     def connection(self, host: str) -> SshConnection:
-        """The connection to a host.
+        """Return the live connection to a host.
 
         Raises:
-            ConnectionLostError: there is none.
+            ConnectionLostError: There is none.
         """
         connection = self._connections.get(host)
         if connection is None:
@@ -269,12 +277,11 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return connection
 
     def is_alive(self, host: str) -> bool:
-        """Whether the connection to a host exists, as far as this machine knows."""
+        """Return whether the connection to a host exists, as far as this machine knows."""
         connection = self._connections.get(host)
         return connection is not None and connection.is_alive
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `launcher.backends.connections.ProgramRunner.run`."""
         from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko
 
         connection, python = self.connection(host), self.python(host)
@@ -282,23 +289,23 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return start_ssh_program(connection, python, startup)
 
     def python(self, host: str) -> str:
-        """The Python that runs our programs on a host.
+        """Return the Python that runs our programs on a host.
 
-        It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``; else it is
-        ``python3``, as a path relative to the working folder of the tasks may not exist yet.
+        It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``. Otherwise it
+        is ``python3``, because a path relative to the working folder of the tasks may not exist yet.
         """
         python = self._hosts[host].python or DEFAULT_PYTHON
         return DEFAULT_PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
 
     def relay(self, path: str) -> dict[str, int]:
-        """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
+        """Forward a port of each host to a Unix socket of this machine, until the connections end."""
         from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko
 
         self._relay = Relay(path)
         return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
-        """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
+        """Return a port of this machine that leads to a port of a host, until `close`."""
         from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko
 
         if self._forward is None:

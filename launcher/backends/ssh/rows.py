@@ -1,4 +1,4 @@
-"""Settings of connections over SSH."""
+"""The settings of connections over SSH, which the option table of the launcher includes."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ COVERED ?= tests
 SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
-FAST := tests/unit tests/histories tests/local tests/test_layout.py tests/test_public.py
-FAST_MARKS := not tensorflow and not slow and not tmux
+FAST := tests/unit tests/histories tests/local tests/e2e tests/test_layout.py tests/test_public.py
+FAST_MARKS := not tensorflow and not slow and not tmux and not elsewhere
 # What depends on the user who runs it.
 BY_USER := tests/unit/files tests/unit/agent tests/unit/runs tests/unit/test_ssh.py \
 	$(addprefix tests/local/test_,control.py defaults.py files.py nothing_left.py)

@@ -219,7 +219,7 @@ def _shared_by(nodeid: str) -> str:
         return "tests/docker/hosts"
     if any(part in nodeid for part in ("tests/slurm/", "soak/test_slurm", "[slurm")):  # a cluster for each
         part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")
-        return f"tests/slurm/{part}"
+        return "tests/slurm/test_inside" if "/e2e/" in nodeid else f"tests/slurm/{part}"
     modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed", "local/test_site")
     if any(module in nodeid for module in (*modules, "tests/test_public")):
         return nodeid.partition("::")[0]

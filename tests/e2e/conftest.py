@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             name = str(item.callspec.params["backend"])
             item.fixturenames = [*filter(None, [_SHARED.get(name)]), *item.fixturenames]
             item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
+            if name != "local":
+                item.add_marker(pytest.mark.elsewhere)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """The link to an agent on another machine, over connections that may break.
 
-A link is a state machine that the loop of the launch drives: it sends and receives, notices silence, has the
-host connected to again, and gives up when the lease is over. A connection is a program on the host
-(`launcher.agent.main.start` or ``connect``) with a byte pipe each way; what goes through it is a
-`launcher.common.protocol.MessageChannel`. To connect blocks, so other threads do it.
+`launcher.backends.fleet.AgentFleet` opens one for each remote host. A link is a state machine that the loop
+of the launch drives: it sends and receives, notices silence, has the host connected to again, and gives up
+when the lease is over. A connection is a program on the host (`launcher.agent.main.start` or ``connect``)
+with a byte pipe each way, which carries a `launcher.common.protocol.MessageChannel`. Connecting blocks, so
+other threads do it, and the loop's thread must never wait for a host.
 """
 
 from __future__ import annotations
@@ -48,42 +49,44 @@ from launcher.messages import say
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
-#: first.
+#: A connection counts as lost after this time without any answer.
 SILENCE_SECONDS = 5.0
+#: The same for a new connection, which must first start a program.
 FIRST_ANSWER_SECONDS = 15.0
-#: Seconds between two attempts to connect.
 _RECONNECT_PAUSE_SECONDS = 0.2
-#: Seconds without an answer after which output may be delayed; pings are answered every 2 s.
+#: After this time without an answer, output may be late. Pings are answered every 2 s.
 _BROKEN_SECONDS = 3.0
-#: Seconds for the last acknowledgement to be sent.
+#: The time for the last acknowledgement to be sent.
 _LAST_ACK_SECONDS = 1.0
-#: Seconds without a connection after which the host will hardly answer soon.
+#: After this time without a connection, the host will hardly answer soon.
 _LONG_LOST_SECONDS = 3.0
-#: Bytes of messages that wait for the reader, at most: an honest agent sends less.
+#: The bytes of messages that may wait for the reader. An honest agent sends less.
 _MAX_WAITING_BYTES = 2 * WINDOW_BYTES
-#: How much longer than for its first connection an agent waits for the next one, which takes a login too.
+#: How much longer than the first connection took an agent waits for the next one, which needs a login, too.
 _LONGER_FACTOR = 5.0
-#: Bytes of a read, and reads in a turn of the loop.
 _READ_BYTES = 128 * 1024
+#: The reads in one turn of the loop.
 _MAX_READS = 4
-#: Seconds until more is sent to a connection that took less than all: not all show that they take more.
+#: The pause before more is sent to a connection that did not accept all. Some connections do not show when
+#: they accept more.
 _SEND_PAUSE_SECONDS = 0.05
 _COMMAND_RECORDS = (CommandData, CommandCredit, CommandEnded)
 
 
 class _LinkClosed(Exception):
-    """The end of a link; its text is for the user, empty after an orderly end."""
+    """The end of a link. Its text is for messages, and empty if the link ended as it should."""
 
 
 class ReconnectingLink:
-    """See `launcher.backends.connections.AgentLink`.
+    """A `launcher.backends.connections.AgentLink` that makes a new connection when one is lost.
+
+    It starts the agent at once, and never waits for the host: it reports success or failure later. With an
+    infinite lease it does not care about silence, and waits until the connection ends.
 
     Args:
-        loop: Drives it.
-        connections: Reach the host.
-        arguments: Those of its agent, which is started now. The link never waits for the host: it reports
-            success or failure. With an infinite lease, it waits for the end of the connection, silent or not.
+        loop: The loop that drives the link.
+        connections: The connections that reach the host.
+        arguments: The arguments of the agent.
         stays: See `AgentLink`.
         quiet: Whether the user is not told when the connection is lost, and when it is back.
     """
@@ -105,35 +108,38 @@ class ReconnectingLink:
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
         self.tasks: set[str] = set()
-        #: Guards the channel and the pipes of programs: other threads use these, too.
+        #: Guards the channel and the pipes of programs, which other threads use, too.
         self.lock = threading.RLock()
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks), arguments.token, greets=True)
         self._inbox: list[Message] = []
         self._inbox_size = 0
-        #: Called when `receive` has something.
+        #: It is called when `receive` has something.
         self._ready: Callable[[], object] = lambda: None
-        #: The pipes of the programs that run over it, by their numbers, which count up.
+        #: The pipes of the programs that run over this link, by their numbers.
         self._pipes: dict[int, LinkPipe] = {}
         self._last_number = 0
         self._program: RemoteProgram | None = None
-        #: Another thread makes a connection; or finds out why the present one has ended.
+        #: Whether another thread is connecting (``_connecting``), or finding out why the present connection
+        #: has ended (``_ending``).
         self._connecting = self._ending = False
-        #: Bytes that the program took of more; ``None``: it took all.
-        self._taken: int | None = None
+        #: How many bytes the connection accepted of more. None if it accepted all.
+        self._accepted: int | None = None
         self._flush_asked = False
         self._timer: TimerHandle | None = None
         self._received_at = self._tried_at = time.monotonic()
-        #: When the making of the present connection began (monotonic), as if it included the first login.
+        #: When connecting began (monotonic). For the first connection, the time of the login is subtracted.
         self._began = self._received_at - connections.login_seconds.get(host, 0.0)
         self._attempts = 0
         self._why_not = "the network to it or the host itself is down, or launch was suspended"
-        #: The agent has answered at all; when the connection was lost (``None``: it is there).
-        self._met = False
+        #: Whether the agent has ever answered.
+        self._answered = False
+        #: When the connection was lost (monotonic). None while there is one.
         self._lost_at: float | None = None
-        #: The agent has closed; the reader needs no more; the deadline of the end.
-        self._closed_there = self._hung_up = False
-        self._leave_at: float | None = None
-        #: How the link ended; ``None``: it has not.
+        #: Whether the agent has closed (``_agent_closed``), or was asked to (``_was_shut_down``).
+        self._agent_closed = self._was_shut_down = False
+        #: When the link ends although its last acknowledgement was not sent (monotonic).
+        self._end_at: float | None = None
+        #: How the link ended, for messages. None while it has not ended.
         self.reason: str | None = None
         self._fault: ProtocolError | None = None
         self._connect()
@@ -148,25 +154,24 @@ class ReconnectingLink:
 
     @property
     def is_broken(self) -> bool:
-        """See `AgentLink.is_broken`."""
+        """Whether nothing has come for seconds. A link with an infinite lease is never broken."""
         return math.isfinite(self._lease) and time.monotonic() > self._received_at + _BROKEN_SECONDS
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        """See `AgentLink.watch`."""
+        """Let the loop call ``ready`` when `receive` has something, or when the link has ended."""
         self._ready = ready
         if self._inbox or self.is_over:
             loop.call_soon(ready if self.is_over else lambda: self._step(ready))
 
     def unwatch(self) -> None:
-        """See `AgentLink.unwatch`."""
         self._ready = lambda: None
 
     def receive(self) -> Sequence[Message] | None:
-        """See `AgentLink.receive`."""
+        """Return the messages that have arrived, and acknowledge them. None if the link has ended."""
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
             # The TCP connection of srun (Nagle) delays a short message by 40 ms until the last is answered.
-            at_once = self._closed_there or any(isinstance(each, TaskStarted) for each in messages)
+            at_once = self._agent_closed or any(isinstance(each, TaskStarted) for each in messages)
             self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:
             if self.is_over:
@@ -177,8 +182,8 @@ class ReconnectingLink:
         return None if self.is_over else ()
 
     def send(self, command: AgentCommand | Message) -> None:
-        """See `AgentLink.send`; any thread may call it."""
-        if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
+        """Queue a command for the agent. Any thread may call this."""
+        if self.stays and isinstance(command, CloseAgent) and not self._was_shut_down:
             command = replace(command, stays=True)
         with self.lock:
             self._channel.send(command)
@@ -187,7 +192,7 @@ class ReconnectingLink:
                 self.loop.call_soon(self._flush)
 
     def run(self, entry: str, arguments: object) -> RemoteProgram:
-        """Run a program of ours in a child of the agent; see `ProgramRunner.run`."""
+        """Run a program of ours as a child of the agent. The arguments are those of `ProgramRunner.run`."""
         with self.lock:
             self._last_number += 1
             number = self._last_number
@@ -203,23 +208,31 @@ class ReconnectingLink:
                 self.send(CloseCommand(number))
 
     def shut_down(self) -> None:
-        """See `AgentLink.shut_down`; any thread may call it."""
-        if not self._hung_up:
-            self._hung_up = True
+        """Ask the agent to end all tasks, and then itself. Any thread may call this."""
+        if not self._was_shut_down:
+            self._was_shut_down = True
             self.send(CloseAgent(self.host))
 
     def wait(self, seconds: float) -> str | None:
-        """See `AgentLink.wait`."""
+        """Wait until the link has ended, but not for a host that was lost seconds ago.
+
+        Returns:
+            How the link ended, for messages. None if it has not ended.
+        """
         self.loop.run_until(lambda: self.is_over or self._is_long_lost(), seconds)
         return self.reason
 
     def _is_long_lost(self) -> bool:
-        """Whether there has been no connection for so long that the host will hardly answer soon."""
+        """Return whether there has been no connection for so long that the host will hardly answer soon."""
         lost_at = self._lost_at
         return lost_at is not None and time.monotonic() >= lost_at + _LONG_LOST_SECONDS
 
     def kill(self, seconds: float) -> str | None:
-        """See `AgentLink.kill`: all that the agent started, it and its watchdog carry its tag."""
+        """Kill the agent and all that it started, by another program on the host.
+
+        Returns:
+            How the agent ended, for messages. None if the host does not answer, or something is left.
+        """
         until = time.monotonic() + seconds
         self.shut_down()
         if self._is_long_lost() and not self.is_over:
@@ -233,7 +246,7 @@ class ReconnectingLink:
         return None
 
     def close(self) -> None:
-        """See `AgentLink.close`: what an agent that still runs has not taken is lost."""
+        """Close the link. What an agent that still runs has not received is lost."""
         self.shut_down()
         self._flush()
         if not self.is_over:
@@ -242,14 +255,17 @@ class ReconnectingLink:
     # ------------------------------------------------------------------ turns
 
     def _step(self, step: Callable[[], object]) -> None:
-        """Do something, then look at the time."""
+        """Do one step of the state machine, then react to deadlines.
+
+        This is the only place that turns errors into the end of the link or of its connection.
+        """
         if self.is_over:
             return
         try:
             try:
                 step()
             except TransportError as error:
-                self._broke(error)
+                self._handle_break(error)
             if not self.is_over:
                 self._check_deadlines(time.monotonic())
         except ProtocolError as error:
@@ -261,10 +277,10 @@ class ReconnectingLink:
             self._schedule()
 
     def _schedule(self) -> None:
-        """Look again when time alone changes something."""
+        """Set the timer for the next moment at which something changes only because time passes."""
         now = time.monotonic()
-        dues = [self._received_at + self._lease, self._leave_at]
-        if self._taken is not None:
+        dues = [self._received_at + self._lease, self._end_at]
+        if self._accepted is not None:
             dues.append(now + _SEND_PAUSE_SECONDS)
         else:
             with self.lock:
@@ -280,15 +296,16 @@ class ReconnectingLink:
             self._timer = self.loop.call_at(due, self._time_up)
 
     def _time_up(self) -> None:
+        """React to the timer: send and receive, and react to deadlines."""
         self._timer = None
-        self._step(self._move)
+        self._step(self._send_and_receive)
 
     def _flush(self) -> None:
         self._flush_asked = False
         self._step(self._send_output)
 
     def _end(self, reason: str) -> None:
-        """The link has ended."""
+        """End the link: drop the connection, and tell the reader and the programs over this link."""
         self.reason = reason
         if self._timer is not None:
             self._timer.cancel()
@@ -304,6 +321,7 @@ class ReconnectingLink:
         self._step(self._receive)
 
     def _receive(self) -> None:
+        """Receive messages in a few reads, and deliver them."""
         for _ in range(_MAX_READS):
             program = self._program
             data = None if program is None else program.recv(_READ_BYTES)
@@ -312,7 +330,7 @@ class ReconnectingLink:
                     self.loop.await_rest()
                 return
             if not data:
-                if self._closed_there:
+                if self._agent_closed:
                     raise _LinkClosed
                 self._find_out_why(program)
                 return
@@ -321,20 +339,25 @@ class ReconnectingLink:
                 was_met = self._channel.met
                 messages = self._channel.receive(data)
             if self._channel.met and not was_met:
-                took = self._received_at - self._began
-                self._channel.grace = max(self._channel.grace if self._met else 0.0, _LONGER_FACTOR * took)
-                self._met = True
-            if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
+                grace = _LONGER_FACTOR * (self._received_at - self._began)
+                self._channel.grace = max(self._channel.grace if self._answered else 0.0, grace)
+                self._answered = True
+            # This is reported before the messages that come over the connection are shown.
+            if self._channel.met and self._lost_at is not None:
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None
             for message in messages:
                 if isinstance(message, Refused):
-                    self._refused(program, message.why)
+                    self._handle_refusal(program, message.why)
                     return
             self._deliver(messages, len(data))
 
     def _deliver(self, messages: list[Message], size: int) -> None:
-        """Pass messages about programs to their pipes, all others to the reader."""
+        """Pass messages about programs to their pipes, and keep all others for the reader.
+
+        Raises:
+            ProtocolError: The agent sends more than it may.
+        """
         with self.lock:
             others = []
             for message in messages:
@@ -342,11 +365,11 @@ class ReconnectingLink:
                     others.append(message)
                 elif message.command in self._pipes:
                     self._pipes[message.command].handle_message(message)
-            if self._hung_up or not self.stays:
-                self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
-            if self._hung_up:
+            if self._was_shut_down or not self.stays:
+                self._agent_closed = self._agent_closed or any(isinstance(m, AgentClosed) for m in others)
+            if self._was_shut_down:
                 others.clear()
-            self._channel.took(len(messages) - len(others), time.monotonic(), at_once=self._closed_there)
+            self._channel.took(len(messages) - len(others), time.monotonic(), at_once=self._agent_closed)
             self._inbox += others
             self._inbox_size += size if others else 0
             if self._inbox_size > _MAX_WAITING_BYTES:
@@ -354,14 +377,18 @@ class ReconnectingLink:
         if others:
             self._ready()
 
-    def _move(self) -> None:
-        """Send and receive: a program that is just starting may take more without an event that says so."""
+    def _send_and_receive(self) -> None:
+        """Send and receive.
+
+        A program that has just started may accept more bytes without any event that says so.
+        """
         self._send_output()
         if not self._ending:
             self._receive()
 
     def _send_output(self) -> None:
-        program, self._taken = self._program, None
+        """Send what waits, and let the loop watch the connection."""
+        program, self._accepted = self._program, None
         while program is not None:
             with self.lock:
                 data = b"".join(self._channel.output(time.monotonic()))
@@ -371,35 +398,43 @@ class ReconnectingLink:
             with self.lock:
                 self._channel.sent(count)
             if count < len(data):
-                self._taken = count
+                self._accepted = count
                 break
         if program is not None and not self._ending:
-            self.loop.watch(program.fileno(), self._readable, self._flush if self._taken else None)
+            self.loop.watch(program.fileno(), self._readable, self._flush if self._accepted else None)
 
     # ------------------------------------------------------------------ time
 
     def _check_deadlines(self, now: float) -> None:
-        if self._hung_up:
+        """End the link, or give its connection up, if a time limit is over. Connect again when it is time.
+
+        Raises:
+            _LinkClosed: The lease is over, or the link may end.
+        """
+        if self._was_shut_down:
             with self.lock:
-                self._channel.took(len(self._inbox), now, at_once=self._closed_there)
+                self._channel.took(len(self._inbox), now, at_once=self._agent_closed)
                 self._inbox.clear()
-        if self._closed_there and not self._inbox:
-            self._leave_at = self._leave_at or now + _LAST_ACK_SECONDS
+        if self._agent_closed and not self._inbox:
+            self._end_at = self._end_at or now + _LAST_ACK_SECONDS
         if now >= self._received_at + self._lease:
-            tasks = "; its agent stops the tasks there" if self._met and self.tasks else ""
+            tasks = "; its agent stops the tasks there" if self._answered and self.tasks else ""
             raise _LinkClosed(f"no answer for {now - self._received_at:.0f}s: {self._why_not}{tasks}")
-        if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
-            raise _LinkClosed("" if self._closed_there else "closed before its agent exited")
+        if self._end_at is not None and (now >= self._end_at or self._lost_at is not None):
+            raise _LinkClosed("" if self._agent_closed else "closed before its agent exited")
         if self._connecting or self._ending or (self._program is not None and now < self._silent_at()):
             return
-        if self._program is not None and not self._met:
+        if self._program is not None and not self._answered:
             self._why_not = nothing_started(FIRST_ANSWER_SECONDS)
-        self._lose(f"no answer for {now - self._received_at:.0f}s" if self._met else self._why_not)
+        self._note_loss(f"no answer for {now - self._received_at:.0f}s" if self._answered else self._why_not)
         if now >= self._tried_at + _RECONNECT_PAUSE_SECONDS:
             self._connect()
 
     def _silent_at(self) -> float:
-        """When the present connection counts as lost if nothing comes: never, if the lease is infinite."""
+        """Return when the present connection counts as lost if nothing comes.
+
+        Never if the lease is infinite.
+        """
         if math.isinf(self._lease):
             return math.inf
         if self._channel.met:
@@ -414,7 +449,7 @@ class ReconnectingLink:
         self._connecting = True
         if self._attempts > 1:
             self._began = time.monotonic()
-        again, met = self._attempts > 1, self._met
+        again, met = self._attempts > 1, self._answered
 
         def connect() -> RemoteProgram:
             if self.is_over:
@@ -425,21 +460,27 @@ class ReconnectingLink:
             return reach(self.host, self._arguments)
 
         def done(made: Future[RemoteProgram]) -> None:
-            self._step(lambda: self._connected(made))
-            if made.exception() is None and made.result() is not self._program:  # the link has ended
+            self._step(lambda: self._handle_connected(made))
+            # The link has ended meanwhile, so nobody needs the new connection.
+            if made.exception() is None and made.result() is not self._program:
                 self.loop.run_in_thread(made.result().close, lambda closed: closed.result())
 
         self.loop.run_in_thread(connect, done)
 
-    def _connected(self, made: Future[RemoteProgram]) -> None:
-        """Another thread has connected, or has failed to."""
+    def _handle_connected(self, made: Future[RemoteProgram]) -> None:
+        """React to the end of another thread's attempt to connect.
+
+        Raises:
+            TransportError: The first attempt failed, or the host is gone. Later failures only lead to new
+                attempts.
+        """
         self._connecting, self._tried_at = False, time.monotonic()
         try:
             program = made.result()
         except HostGoneError:
             raise
         except TransportError as error:
-            self._why_not = self._bare(error)
+            self._why_not = self._without_name(error)
             if self._attempts == 1:
                 raise
             return
@@ -447,10 +488,10 @@ class ReconnectingLink:
         self._program = program
         with self.lock:
             self._channel.connect(self._attempts, time.monotonic())
-        self._move()
+        self._send_and_receive()
 
     def _find_out_why(self, program: RemoteProgram) -> None:
-        """A connection has ended: let another thread wait for the reason."""
+        """Let another thread find out why a connection has ended, and react to that."""
         self._ending = True
         self.loop.watch(program.fileno())
 
@@ -461,9 +502,9 @@ class ReconnectingLink:
 
         self.loop.run_in_thread(program.start_error, lambda why: self._step(lambda: known(why)))
 
-    def _refused(self, program: RemoteProgram, why: str) -> None:
-        """The agent exits without being asked to: let another thread look for the reason."""
-        if self._closed_there:
+    def _handle_refusal(self, program: RemoteProgram, why: str) -> None:
+        """End the link because the agent exits without being asked to. Another thread finds out why."""
+        if self._agent_closed:
             raise _LinkClosed
         self._ending = True
         self.loop.watch(program.fileno())
@@ -475,25 +516,27 @@ class ReconnectingLink:
             lambda: program.exit_reason(why), lambda found: self._step(lambda: known(found))
         )
 
-    def _broke(self, error: TransportError) -> None:
-        """The connection broke. Before the agent has answered, only one other connection is tried.
+    def _handle_break(self, error: TransportError) -> None:
+        """React to a broken connection: end the link, or drop the connection and try again.
 
-        If the way to the host is down, more of them are tried, until the lease is over.
+        Until the agent has answered once, only one other connection is tried. If the way to the host is down,
+        more are tried, until the lease is over.
         """
-        if self._closed_there:
+        if self._agent_closed:
             raise _LinkClosed from error
         if isinstance(error, HostGoneError):
             self.all_gone = isinstance(error, AllocationEndedError)
             self.preempted = isinstance(error, HostPreemptedError)
-            raise _LinkClosed(self._bare(error)) from error
+            raise _LinkClosed(self._without_name(error)) from error
         once = isinstance(error, ConnectionLostError) and self._attempts == 1
         other = self._connecting or once or isinstance(error, RouteDownError)
-        if not self._met and not other:
-            raise _LinkClosed(self._bare(error)) from error
+        if not self._answered and not other:
+            raise _LinkClosed(self._without_name(error)) from error
         self._drop_program()
-        self._lose(self._bare(error))
+        self._note_loss(self._without_name(error))
 
     def _drop_program(self) -> None:
+        """Give the present connection up. Another thread closes it."""
         if self._program is not None:
             program, self._program = self._program, None
             self.loop.watch(program.fileno())
@@ -502,23 +545,27 @@ class ReconnectingLink:
             with self.lock:
                 self._channel.disconnect()
 
-    def _lose(self, why: str) -> None:
-        """The connection broke, or is silent; a silent one may come back before a new one is made."""
-        if self._lost_at is None and not self._closed_there:
+    def _note_loss(self, why: str) -> None:
+        """Note that the connection is lost, and tell the user once.
+
+        A connection that is only silent may come back before a new one is made.
+        """
+        if self._lost_at is None and not self._agent_closed:
             self._lost_at = time.monotonic()
             left = self._received_at + self._lease - self._lost_at
-            tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
+            tasks = "its tasks go on, trying again" if self._answered and self.tasks else "trying again"
             self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
 
     def _why_ended(self, program: RemoteProgram) -> str:
-        if self._met:
+        """Return why a connection ended, from the last line on the stderr of its program."""
+        if self._answered:
             return last_line(program.stderr(), "it was closed")
         return f"the agent cannot be started: {last_line(program.stderr(), 'it was killed')}"
 
     def _report(self, text: str) -> None:
-        if not (self._hung_up or self._quiet):
+        if not (self._was_shut_down or self._quiet):
             say(f"{self.host}: {text}")
 
-    def _bare(self, error: object) -> str:
-        """An error of this host, without its name."""
+    def _without_name(self, error: object) -> str:
+        """Return the text of an error about this host without the host's name."""
         return str(error).removeprefix(f"{self.host}: ")

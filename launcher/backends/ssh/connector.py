@@ -21,21 +21,21 @@ from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
 from launcher.backends.ssh.options import HostOptions, SshError, reason_of
 from launcher.backends.ssh.sockets import ProxyCommand
 
-#: The key exchange that takes least CPU: a tenth of the next one, at both ends.
+#: The key exchange that needs the least CPU: a tenth of the next one, at both ends.
 _KEY_EXCHANGE = "curve25519-sha256@libssh.org"
-#: The cipher that takes least CPU: it encrypts and signs in one pass.
+#: The cipher that needs the least CPU, because it encrypts and signs in one pass.
 _CIPHER = "aes128-gcm@openssh.com"
-#: The name of paramiko's log, which is not shown.
+#: The name of paramiko's log, which nobody sees.
 _PARAMIKO_LOG = "launcher.ssh"
 logging.getLogger(_PARAMIKO_LOG).setLevel(logging.CRITICAL + 1)
 
 
 class SshConnector:
-    """Makes the connections of a launch; any thread may use it.
+    """Makes the connections of a launch. Any thread may use it.
 
     Args:
-        closed: `close` sets it.
-        accept_new: whether the key of an unknown host is added to known_hosts.
+        closed: The event that `close` sets.
+        accept_new: Whether the key of an unknown host is added to known_hosts.
     """
 
     def __init__(self, closed: threading.Event, *, accept_new: bool) -> None:
@@ -46,7 +46,7 @@ class SshConnector:
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
 
     def close(self) -> None:
-        """End all connections, also attempts to connect, without waiting."""
+        """End all connections, and attempts to connect, without waiting."""
         self._closed.set()
         with self._lock:
             socks = list(self._socks)
@@ -59,12 +59,12 @@ class SshConnector:
         """Connect to a host, check its key and log in.
 
         Args:
-            options: of the host.
-            way: the connection to its gateway, its ProxyCommand, or a connected TCP socket.
-            seconds: the limit for each step.
+            options: The options of the host.
+            way: The connection to its gateway, its ProxyCommand, or a connected TCP socket.
+            seconds: The time limit for each step.
 
         Raises:
-            SshError: the connection cannot be made.
+            SshError: The connection cannot be made.
         """
         proxy, began = None, time.monotonic()
         if isinstance(way, SshConnection):
@@ -91,7 +91,12 @@ class SshConnector:
         return SshConnection(options.name, transport, sock, time.monotonic() - began)
 
     def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
-        """Exchange keys with the server, and check its host key."""
+        """Exchange keys with the server, and check its host key.
+
+        Raises:
+            SshError: The server does not answer as an ssh server, or its host key is wrong. The message says
+                which.
+        """
         transport = Transport(cast("socket.socket", sock), packetizer_class=Packets)
         transport.name = f"ssh {options.name}"
         transport.set_log_channel(_PARAMIKO_LOG)
@@ -130,7 +135,7 @@ class SshConnector:
 
 
 def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
-    """The gateway or ProxyCommand of a host, for messages; empty: there is none."""
+    """Return which gateway or ProxyCommand leads to a host, for messages. Empty if the host needs neither."""
     if options.gateways:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
     if proxy is None:
@@ -140,6 +145,11 @@ def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
 
 
 def _gateway_channel(gateway: SshConnection, options: HostOptions, seconds: float) -> Channel:
+    """Let a gateway connect to a host, and return the channel that leads there.
+
+    Raises:
+        SshError: The gateway cannot or may not connect to the host.
+    """
     place, target = options.place, (options.address, options.port)
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)

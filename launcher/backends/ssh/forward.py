@@ -1,4 +1,4 @@
-"""Forwards a port of this machine to a port of a host, as ``ssh -L`` does.
+"""Forwards a port of this machine to a port of a host, as ``ssh -L`` does, for TensorBoard on a host.
 
 ::
 
@@ -18,29 +18,30 @@ from launcher.backends.ssh.joined import JoinedSockets, close_socket
 from launcher.backends.ssh.options import reason_of
 from launcher.common.errors import ConnectionLostError, TransportError
 
-#: Largest number of connections at a time; further ones are closed at once.
+#: The largest number of connections at a time. Further ones are closed at once.
 MAX_CONNECTIONS = 32
-#: Seconds for the host to open a connection; before the next one is accepted after a failure.
+#: The time for the host to open a connection.
 _OPEN_TIMEOUT_SECONDS = 10.0
+#: The pause before the next connection is accepted after a failure.
 _RETRY_PAUSE_SECONDS = 0.25
 _LOOPBACK = "127.0.0.1"
 
-#: Returns the connection to a host. Raises ConnectionLostError: there is none.
+#: A function that returns the connection to a host, or raises a ConnectionLostError if there is none.
 ConnectionOf = Callable[[str], SshConnection]
 
 
 class Forward:
-    """A port of this machine, forwarded to a host.
+    """A port of this machine that is forwarded to a port of a host.
 
-    A lost connection to the host ends the connections to the port; later ones use the new connection.
+    If the connection to the host is lost, the connections to the port end. Later ones use the new connection.
 
     Args:
-        connection: Returns the present connection.
-        target: The host, and its port.
-        preferred: Ports to try first.
+        connection: Returns the present connection to a host.
+        target: The name of the host, and its port. It may be changed later.
+        preferred: The ports of this machine to try first.
 
     Raises:
-        TransportError: This machine has no port, or no thread left.
+        TransportError: This machine has no free port, or no thread is left.
     """
 
     def __init__(self, connection: ConnectionOf, target: tuple[str, int], preferred: Sequence[int]) -> None:
@@ -59,15 +60,17 @@ class Forward:
 
     def close(self) -> None:
         """End all connections, and close the port."""
-        self._joined.closing.set()  # before the thread sees that it cannot accept connections any more
+        # This comes first, so that the thread does not mistake the closed listener for a failure.
+        self._joined.closing.set()
         close_socket(self._listener)
         self._joined.close()
 
     def _accept(self) -> None:
+        """Accept connections to the port, and serve each in a thread, until `close`."""
         while not self._joined.closing.is_set():
             try:
                 sock, _ = self._listener.accept()
-            except OSError:  # `close` was called, or no descriptor is left
+            except OSError:  # `close` was called, or no descriptor is left.
                 self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
                 continue
             host = self.target[0]
@@ -81,13 +84,13 @@ class Forward:
                 self._joined.end(host, sock, None)
 
     def _serve(self, sock: socket.socket, host: str) -> None:
-        """Serve one connection to the port."""
+        """Serve one connection to the port, until it ends."""
         channel = None
         try:
             channel = self._channel()
             if channel is not None:
                 self._joined.join(sock, channel)
-        except OSError:  # the browser has closed the connection
+        except OSError:  # The browser has closed the connection.
             pass
         except TransportError as error:
             self._refused(error)
@@ -95,11 +98,14 @@ class Forward:
             self._joined.end(host, sock, channel)
 
     def _refused(self, why: TransportError) -> None:
-        """Say that a connection to the port was closed at once."""
+        """Tell the user that a connection to the port was closed at once."""
         self._joined.say_once(f"a connection to port {self.port} of this machine was refused: {why}")
 
     def _channel(self) -> Channel | None:
-        """A connection from the host to its port; ``None``: there is none now."""
+        """Return a new channel that leads to the port of the host, or None if there is none now.
+
+        Nothing may listen on that port yet, so only a server that forbids forwarding is reported.
+        """
         host, port = self.target
         target = (_LOOPBACK, port)
         try:
@@ -107,7 +113,7 @@ class Forward:
             return transport.open_channel(
                 "direct-tcpip", target, (_LOOPBACK, self.port), timeout=_OPEN_TIMEOUT_SECONDS
             )
-        except ChannelException as error:  # nothing listens there yet, or the server forbids it
+        except ChannelException as error:  # Nothing listens on the port yet, or the server forbids it.
             if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
                 self._joined.say_once(

@@ -1,8 +1,8 @@
-"""Checks host keys by ``known_hosts``, and logs in with the user's keys.
+"""Checks host keys by ``known_hosts``, and logs in with the keys of the user, for `connector`.
 
-paramiko's reader of known_hosts is not used: it fails on ``@revoked`` and ``@cert-authority``, rewrites the
-file to add a line, and does not report which line refuses a key. Lines with ``@cert-authority`` are skipped:
-paramiko has no host certificates.
+paramiko's reader of known_hosts is not used. It fails on ``@revoked`` and ``@cert-authority``, rewrites the
+file to add a line, and does not report which line refuses a key. Lines with ``@cert-authority`` are skipped,
+because paramiko does not support host certificates.
 
 A login offers keys in the order of ``ssh``: keys of the ssh-agent that the configuration names, other keys of
 the ssh-agent, key files. There is no login by password.
@@ -34,9 +34,9 @@ from launcher.common.trusted_io import connect_unix, read_most, read_regular
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-#: Largest size of a file of known hosts, in bytes: those of a site have many.
+#: The largest size of a file of known hosts. The file of a site may list many hosts.
 _MAX_KNOWN_HOSTS_BYTES = 1 << 26
-#: Permission bits that a private key file must not have.
+#: The permission bits that a private key file must not have.
 _OTHER_USERS_BITS = 0o077
 
 
@@ -46,14 +46,14 @@ class Entry(Record):
     file: str
     line: int
     revoked: bool
-    #: Names, patterns, or one hashed name.
+    #: Names and patterns, or one hashed name.
     names: tuple[str, ...]
     kind: str
     key: bytes
 
 
 class KnownHosts:
-    """The known_hosts files of a launch, each read once; safe for threads."""
+    """The known_hosts files of a launch, each read once. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,10 @@ class KnownHosts:
         self.added: list[str] = []
 
     def algorithms(self, options: HostOptions, supported: tuple[str, ...]) -> tuple[str, ...]:
-        """The supported host key algorithms in order of preference: first those of the host's known keys."""
+        """Return the supported host key algorithms in order of preference.
+
+        Those of the keys that are known for the host come first, so that the server shows such a key.
+        """
         kinds = [entry.kind for entry in self._about(options) if not entry.revoked]
         known = [
             name for kind in kinds for name in _SIGNATURE_ALGORITHMS.get(kind, (kind,)) if name in supported
@@ -70,10 +73,10 @@ class KnownHosts:
         return tuple(dict.fromkeys([*known, *supported]))
 
     def check(self, options: HostOptions, key: PKey, accept_new: bool) -> None:
-        """Check the key of a host; with ``accept_new`` add the key of an unknown host.
+        """Check the key that a host shows, and add the key of an unknown host if ``accept_new``.
 
         Raises:
-            SshError: the key is revoked or unknown, or the host has another key.
+            SshError: The key is revoked or unknown, or another key of the host is known.
         """
         if _is_known(self._about(options), key, options):
             return
@@ -88,7 +91,11 @@ class KnownHosts:
         )
 
     def _add(self, options: HostOptions, key: PKey) -> None:
-        """Append a line to the known_hosts file, unless another launch has added the key."""
+        """Append a line to the known_hosts file, unless another launch has added the key.
+
+        Raises:
+            SshError: The file cannot be written.
+        """
         path, name = options.known_hosts[0], _known_name(options)
         try:
             os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
@@ -109,23 +116,24 @@ class KnownHosts:
             ) from error
 
     def _about(self, options: HostOptions) -> list[Entry]:
+        """Return the known lines about a host, reading each file when it is first needed."""
         name = _known_name(options)
         entries: list[Entry] = []
         with self._lock:
             for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
                     self._files[path] = []
-                    with suppress(OSError):  # else it has no known hosts
+                    with suppress(OSError):  # A file that cannot be read counts as empty.
                         self._files[path] = list(_parse(path, read_regular(path, _MAX_KNOWN_HOSTS_BYTES)))
                 entries += self._files[path]
         return [entry for entry in entries if _matches(entry, name)]
 
 
 def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool:
-    """Whether a key is among the entries of a host; ``False``: there are no entries.
+    """Return whether a key is among the known keys of a host. False if no key of the host is known.
 
     Raises:
-        SshError: the key is revoked, or the host has another key.
+        SshError: The key is revoked, or only other keys of the host are known.
     """
     blob = key.asbytes()
     for entry in entries:
@@ -148,16 +156,18 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
 
 
 def _known_name(options: HostOptions) -> str:
-    """The name of a host in the files: ``node3``, ``[node3]:2222``, or its HostKeyAlias."""
+    """Return the name of a host in known_hosts: ``node3``, ``[node3]:2222``, or its HostKeyAlias."""
     address = options.address.lower()
     return options.host_key_alias or (address if options.port == SSH_PORT else f"[{address}]:{options.port}")
 
 
 def _shown(key: PKey) -> str:
+    """Return the type and the fingerprint of a key, for messages."""
     return f"{key.get_name()} {key.fingerprint}"
 
 
 def _parse(path: str, text: bytes) -> Iterator[Entry]:
+    """Yield the lines of a known_hosts file that contain a key, valid or revoked."""
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
@@ -165,21 +175,21 @@ def _parse(path: str, text: bytes) -> Iterator[Entry]:
             names, kind, encoded = fields[:3]
             try:
                 key = base64.b64decode(encoded + "==")
-            except ValueError:  # ignored like a comment
+            except ValueError:  # A wrong line is ignored like a comment.
                 continue
             patterns = tuple(names.split(","))
             yield Entry(path, line=number, revoked=bool(marker), names=patterns, kind=kind, key=key)
 
 
 def _matches(entry: Entry, name: str) -> bool:
-    """Whether a line is about a host; a negated pattern excludes the host."""
+    """Return whether a line is about a host. A negated pattern excludes the host."""
 
     def matches(pattern: str) -> bool:
         if not pattern.startswith("|1|"):
             return fnmatch.fnmatchcase(name, pattern.lower().replace("[", "[[]"))
         try:
             return HostKeys.hash_host(name, pattern) == pattern
-        except (ValueError, AssertionError):  # the pattern is not a valid hash
+        except (ValueError, AssertionError):  # The pattern is not a valid hash.
             return False
 
     excluded = any(matches(pattern[1:]) for pattern in entry.names if pattern.startswith("!"))
@@ -190,7 +200,7 @@ def _matches(entry: Entry, name: str) -> bool:
 
 
 class KeyFile(Record):
-    """A key file: the key; or ``None``, the reason, and advice."""
+    """A key file: its key, or else why the key cannot be used, and advice."""
 
     path: str
     key: PKey | None = None
@@ -199,7 +209,7 @@ class KeyFile(Record):
 
 
 def load_key(path: str) -> KeyFile | None:
-    """Read a key file; ``None``: the file does not exist."""
+    """Read a key file. None if the file does not exist."""
     if not os.path.exists(path):
         return None
     try:
@@ -210,7 +220,7 @@ def load_key(path: str) -> KeyFile | None:
             advice = f"make it private with: chmod 600 {with_tilde(path)}"
             return KeyFile(path, problem=problem, advice=advice)
         return KeyFile(path, PKey.from_path(path))
-    except TypeError:  # from the package cryptography: a passphrase is missing
+    except TypeError:  # The package cryptography raises this if a passphrase is missing.
         advice = f"unlock it with: ssh-add {with_tilde(path)}"
         return KeyFile(path, problem="is protected by a passphrase", advice=advice)
     except OSError as error:
@@ -222,11 +232,11 @@ def load_key(path: str) -> KeyFile | None:
 class SshAgent(AgentSSH):
     """The ssh-agent at the other end of a socket, with its keys.
 
-    `paramiko.Agent` connects to the socket in ``SSH_AUTH_SOCK`` only. If that variable were changed for a
+    `paramiko.Agent` connects only to the socket in ``SSH_AUTH_SOCK``. If that variable were changed for a
     moment, programs that other threads start just then would get the wrong one.
 
     Raises:
-        SSHException, OSError: It does not answer.
+        SSHException, OSError: The ssh-agent does not answer.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -239,14 +249,14 @@ class SshAgent(AgentSSH):
 
 
 def connect_agent(path: str, seconds: float) -> SshAgent | None:
-    """Connect to the ssh-agent at a socket.
+    """Connect to the ssh-agent that listens on a socket.
 
     Args:
-        path: of the socket; empty: there is no ssh-agent.
-        seconds: the time limit for the first answer.
+        path: The path of the socket. Empty if there is no ssh-agent.
+        seconds: The time limit for the first answer.
 
     Returns:
-        The connection; ``None``: there is no ssh-agent, or it does not answer.
+        The connection. None if there is no ssh-agent, or it does not answer.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -255,23 +265,23 @@ def connect_agent(path: str, seconds: float) -> SshAgent | None:
     except (SSHException, OSError):
         sock.close()
         return None
-    sock.settimeout(None)  # it may ask its user before it signs
+    sock.settimeout(None)  # The ssh-agent may ask its user before it signs.
     return agent
 
 
 def log_in(
     transport: Transport, options: HostOptions, load: Callable[[str], KeyFile | None], seconds: float
 ) -> None:
-    """Log in: offer the keys one after the other.
+    """Log in to a host: offer the keys one after the other until one is accepted.
 
     Args:
-        transport: connected, its host key checked.
-        options: of the host.
+        transport: The connected transport, whose host key was checked.
+        options: The options of the host.
         load: `load_key`, perhaps with a cache.
-        seconds: the time limit for each answer.
+        seconds: The time limit for each answer.
 
     Raises:
-        SshError: every key was refused, or there was no answer.
+        SshError: Every key was refused, or the server did not answer.
     """
     files = [file for path in options.identity_files if (file := load(path))]
     tried: list[str] = []
@@ -295,7 +305,13 @@ def log_in(
 def _candidates(
     in_agent: Sequence[AgentKey], files: Sequence[KeyFile], only_named: bool
 ) -> Iterator[tuple[str, PKey]]:
-    """The keys to offer, each once, with their names for messages."""
+    """Yield the keys to offer, each once, with their names for messages.
+
+    Args:
+        in_agent: The keys of the ssh-agent.
+        files: The key files.
+        only_named: Whether keys that only the ssh-agent knows are left out, as by IdentitiesOnly.
+    """
     usable = {file.key.asbytes(): (file.path, file.key) for file in files if file.key is not None}
     named = {*usable, *(_public_part(file.path) for file in files)}
     held = {key.asbytes(): key for key in in_agent}
@@ -308,7 +324,7 @@ def _candidates(
 
 
 def _public_part(path: str) -> bytes:
-    """The public key in the ``.pub`` file of a key file; empty if there is none."""
+    """Return the public key in the ``.pub`` file of a key file. Empty if there is none."""
     try:
         return base64.b64decode(read_regular(f"{path}.pub").split()[1])
     except (OSError, ValueError, IndexError):
@@ -318,7 +334,11 @@ def _public_part(path: str) -> bytes:
 def _is_accepted(
     transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
 ) -> bool:
-    """Whether the host accepts a login with this key, the last one in ``tried``."""
+    """Return whether the host accepts a login with this key, which is the last one in ``tried``.
+
+    Raises:
+        SshError: The server does not answer, closed the connection, or wants something other than keys.
+    """
     login = f"a login as {options.user}"
     began = time.monotonic()
     try:
@@ -337,7 +357,7 @@ def _is_accepted(
                 f"({', '.join(tried)}); if that is too many, name the right one with IdentityFile and "
                 "IdentitiesOnly in ~/.ssh/config"
             ) from error
-        if not isinstance(error, AuthenticationException):  # the ssh-agent does not sign
+        if not isinstance(error, AuthenticationException):  # The ssh-agent does not sign.
             tried[-1] += f" ({error})"
         return False
     raise SshError(f"{options.place} {text}, which launch does not support")

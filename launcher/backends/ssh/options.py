@@ -1,7 +1,8 @@
-"""The options for connecting to a host, from ssh_config, the hostfile and the command line.
+"""Finds the options for connecting to a host, from ssh_config, the hostfile and the command line.
 
-``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
-same ``Host`` lines share an answer, because a query takes as long as a login.
+``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include`` applied. All hosts that
+match the same ``Host`` lines share one answer, because a query takes as long as a login. `connections` asks
+this module for each host and gateway.
 """
 
 from __future__ import annotations
@@ -30,29 +31,30 @@ SSH_PORT = 22
 _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-#: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
+#: The time limit of ``ssh -G``, which may run commands of ``Match exec``.
 _QUERY_TIMEOUT_SECONDS = 30.0
-#: Lines of ``ssh -v``: about a file that it reads; those that are no error begin with one of these.
+#: The beginning of a line of ``ssh -v`` that names a file that ssh reads.
 _READS_FILE_PREFIX = "debug1: Reading configuration data "
+#: The beginnings of lines of ``ssh -v`` that report no error.
 _NO_ERROR_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")
-#: Values of an option that is off.
+#: The values of an option that is off.
 _OFF_VALUES = ("no", "false")
-#: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
+#: The values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
 _LENIENT_VALUES = ("accept-new", "no", "off", "false")
-#: Characters of a name that a shell takes literally; others are refused in a ProxyCommand, as by OpenSSH.
+#: A name of which a shell interprets no character. Other names are refused in a ProxyCommand, as by OpenSSH.
 _PLAIN_NAME = re.compile(r"[\w.:%@+,\[\]-]*")
 
 
-#: The options of a host, each with its values in order.
+#: The options of a host by their names in lower case, each with its values in order.
 Values = dict[str, list[str]]
 
 
 class SshError(TransportError):
-    """One host cannot be connected to.
+    """The reason why one host cannot be connected to.
 
     Args:
-        text: without the name of the host; servers may have sent parts of it.
-        may_pass: whether another attempt may succeed.
+        text: The message without the name of the host. Servers may have sent parts of it.
+        may_pass: Whether another attempt may succeed.
     """
 
     def __init__(self, text: str, may_pass: bool = False) -> None:
@@ -63,22 +65,22 @@ class SshError(TransportError):
 class HostOptions(Record):
     """The options for connecting to one host."""
 
-    #: The host, as the user wrote it.
+    #: The name of the host, as the user wrote it.
     name: str
     address: str
     port: int
     user: str
-    #: ``ProxyJump``: the gateways, the first one first.
+    #: The gateways of ``ProxyJump``, in the order in which they are connected to.
     gateways: tuple[str, ...] = ()
-    #: ``ProxyCommand`` with its tokens replaced; empty: none.
+    #: The ``ProxyCommand`` with its tokens replaced. Empty if there is none.
     proxy_command: str = ""
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
-    #: The socket of the ssh-agent; empty: none.
+    #: The path of the ssh-agent's socket. Empty if there is none.
     agent: str = ""
-    #: ``inet``, ``inet6``; any other value: both.
+    #: ``inet`` or ``inet6``. Any other value means both.
     address_family: str = "any"
-    #: Seconds; ``None``: the launch's.
+    #: The time limit in seconds. None means that of the launch.
     connect_timeout: float | None = None
     known_hosts: tuple[str, ...] = ()
     system_known_hosts: tuple[str, ...] = ()
@@ -88,15 +90,15 @@ class HostOptions(Record):
 
     @property
     def place(self) -> str:
-        """Address and port of its server, for messages: ``10.0.0.3:22``, ``[fe80::1]:22``."""
+        """The address and port of the host's server, for messages: ``10.0.0.3:22``, ``[fe80::1]:22``."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 def account() -> pwd.struct_passwd:
-    """Return the account of this process, as ``ssh`` knows it: the environment does not count.
+    """Return the account of this process as ``ssh`` knows it, which ignores the environment.
 
     Raises:
-        SshError: Its user id has no name, as in a container that is started with any user id.
+        SshError: The user id has no name, as in a container that is started with any user id.
     """
     number = os.getuid()
     try:
@@ -111,14 +113,14 @@ def account() -> pwd.struct_passwd:
 
 
 def host_options(host: Host, queries: Queries | None = None) -> HostOptions:
-    """The options of a host; its own values override ssh_config.
+    """Return the options of a host. Values of the hostfile override ssh_config.
 
     Args:
-        host: the host, or a gateway.
-        queries: of this launch; ``None``: ``ssh`` is asked about this host.
+        host: The host, or a gateway.
+        queries: The queries of this launch. None if ``ssh`` should be asked about this host alone.
 
     Raises:
-        SshError: ssh_config cannot be read, or has a wrong value.
+        SshError: ssh_config cannot be read, or contains a wrong value.
     """
     try:
         return _options(host, (queries or Queries()).ask(host))
@@ -127,6 +129,12 @@ def host_options(host: Host, queries: Queries | None = None) -> HostOptions:
 
 
 def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
+    """Return the options of a host, from what ``ssh -G`` printed and the host's own values.
+
+    Raises:
+        SshError: The ProxyCommand would make a shell interpret a name.
+        ValueError: A value is not a number.
+    """
     def value(key: str, default: str = "") -> str:
         found = values.get(key, [default])[0]
         return default if found.lower() == "none" else found
@@ -169,26 +177,27 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
 
 
 def _expanded(text: str, tokens: Mapping[str, str]) -> str:
-    """The text with tokens such as ``%h`` replaced; unknown tokens stay."""
+    """Return the text with tokens such as ``%h`` replaced. Unknown tokens stay."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
 def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
+    """Return the paths of an option that lists files, or of its default."""
     paths = shlex.split(values.get(key, [default])[0])
     return tuple(os.path.expanduser(path) for path in paths if path.lower() != "none")
 
 
 def _gateways(host: Host, address: str, written: str) -> tuple[str, ...]:
-    """The gateways of a ``ProxyJump``; none if the host itself is the last of them."""
+    """Return the gateways of a ``ProxyJump``, but none if the last of them is the host itself."""
     hops = tuple(part.strip() for part in written.split(",") if part.strip())
     return () if not hops or parse_gateway(hops[-1]).name in (host.name, address) else hops
 
 
 def parse_gateway(text: str) -> Host:
-    """A gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
+    """Parse a gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
 
     Raises:
-        SshError: it has another form.
+        SshError: The text has another form.
     """
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"ssh://{text}")
@@ -206,14 +215,15 @@ class Queries:
 
     def __init__(self) -> None:
         self._first = threading.Lock()
-        #: The patterns of all ``Host`` lines, after the first query; ``None``: there is a ``Match``.
+        #: After the first query it contains one item: the patterns of all ``Host`` lines, or None if a
+        #: ``Match`` decides.
         self._patterns: list[list[str] | None] = []
-        #: By what decides about the options: the host that was asked about, and the answer.
+        #: The host that was asked about and the answer, by what decides about the options (see `_key`).
         self._answers: dict[object, tuple[str, Values]] = {}
         self._asking: dict[object, threading.Lock] = {}
 
     def ask(self, host: Host) -> Values:
-        """The options of a host, each with its values in order.
+        """Return the options of a host, each with its values in order.
 
         Raises:
             SshError: ``ssh`` fails.
@@ -233,13 +243,14 @@ class Queries:
         return {**values, "hostname": [host.name]} if _is_shared(name, values) else _from_ssh(host)[0]
 
     def _key(self, host: Host) -> object:
+        """Return what decides about a host's options: user, port, and which patterns the name matches."""
         patterns, name = self._patterns[0], host.name.lower()
         matches = [host.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
         return (host.user, host.port, *matches)
 
 
 def _patterns(files: Iterable[str]) -> list[str] | None:
-    """The patterns of all ``Host`` lines; ``None``: a ``Match`` decides, or a file cannot be read."""
+    """Return the patterns of all ``Host`` lines. None if a ``Match`` decides, or a file cannot be read."""
     found: list[str] = []
     for path in files:
         try:
@@ -256,7 +267,7 @@ def _patterns(files: Iterable[str]) -> list[str] | None:
 
 
 def _is_shared(name: str, values: Values) -> bool:
-    """Whether other hosts that match the same lines have these options, but for the name."""
+    """Return whether hosts that match the same lines have the same options as this one, but for the name."""
     others = (text for key, texts in values.items() if key not in ("host", "hostname") for text in texts)
     unchanged = (
         values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF_VALUES
@@ -265,7 +276,13 @@ def _is_shared(name: str, values: Values) -> bool:
 
 
 def _from_ssh(host: Host) -> tuple[Values, list[str]]:
-    """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
+    """Return the options that ``ssh -G`` prints, and the paths of the files that it has read.
+
+    Both are empty if neither the ``ssh`` command nor the user's ssh_config exists.
+
+    Raises:
+        SshError: ``ssh`` fails, or does not exist although ssh_config does.
+    """
     file, home = os.path.expanduser(USER_FILE), account().pw_dir
     arguments = ["-v"]
     arguments += ["-l", host.user] if host.user else []
@@ -289,7 +306,8 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
-        if is_home_elsewhere(home) and key == "userknownhostsfile":  # the only paths that ssh has expanded
+        # These are the only paths in which ssh has expanded the home.
+        if is_home_elsewhere(home) and key == "userknownhostsfile":
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
     files = [
@@ -299,7 +317,7 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
 
 
 def unexpected(error: Exception) -> str:
-    """A message for any other error, mostly a limit of this machine."""
+    """Return a message for an error that is not about SSH, but mostly about a limit of this machine."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
     if is_no_thread(error):
@@ -308,8 +326,8 @@ def unexpected(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The text of an exception on one line."""
+    """Return the text of an exception on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko's
+    text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko writes this.
     return sanitize_host_text(" ".join(text.split())) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A program of ours on a host: a channel of the connection to it."""
+"""Runs a program of ours on a host, in a channel of the SSH connection to the host."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from launcher.backends.ssh.connection import SshConnection
 from launcher.backends.ssh.options import unexpected
 from launcher.common.errors import ConnectionLostError, TransportError
 
-#: Bytes of a packet, and of paramiko's window.
+#: The size of a packet.
 PACKET_BYTES = 32 * 1024 - 64
+#: The size of paramiko's window.
 _WINDOW_BYTES = 2 * 1024 * 1024
-#: Seconds for the host to take our program.
+#: The time for the host to accept our program.
 _ARRIVAL_SECONDS = 60.0
-#: Seconds for a login shell to start our program. A link looks earlier, and tries again.
+#: The time for a login shell to start our program. A link gives up earlier, and tries again.
 _START_TIMEOUT_SECONDS = 30.0
 
 
 def start_ssh_program(connection: SshConnection, python: str, startup: bytes) -> RemoteProgram:
-    """Run a program of ours on a host, in a channel of its own. Blocks until the host has taken the program.
+    """Run a program of ours on a host, in a channel of its own. This blocks until the host has received it.
 
     Args:
-        connection: To the host.
+        connection: The connection to the host.
         python: The Python that runs the program, for messages.
-        startup: See `bootstrap.startup`.
+        startup: The result of `bootstrap.startup`.
 
     Raises:
-        TransportError: It cannot be started, or this machine has no descriptor left.
+        TransportError: The program cannot be started, or this machine has no descriptor left.
     """
     return RemoteProgram(
         connection.host,
@@ -42,11 +43,11 @@ def start_ssh_program(connection: SshConnection, python: str, startup: bytes) ->
 
 
 class SshChannelPipe:
-    """A channel whose shell runs a program of ours; see `launcher.backends.programs.Pipe`.
+    """A `launcher.backends.programs.Pipe` over a channel whose shell runs a program of ours.
 
     Args:
-        connection: To the host.
-        startup: See `bootstrap.startup`.
+        connection: The connection to the host.
+        startup: The result of `bootstrap.startup`.
 
     Raises:
         TransportError: No channel can be opened.
@@ -68,7 +69,7 @@ class SshChannelPipe:
             self._fd = self._channel.fileno()
             self._channel.settimeout(_ARRIVAL_SECONDS)
             self._channel.exec_command(bootstrap.COMMAND)
-            with suppress(OSError):  # it has ended: `recv` reports why
+            with suppress(OSError):  # The program has ended, and `recv` reports why.
                 self._channel.sendall(startup)
             self._channel.settimeout(0.0)
         except BaseException as error:
@@ -80,18 +81,23 @@ class SshChannelPipe:
             raise
 
     def fileno(self) -> int:
-        """See `Pipe.fileno`. It never becomes writable."""
+        """Return a descriptor that is readable when `recv` has something. It never becomes writable."""
         return self._fd
 
     def recv(self, size: int) -> bytes | None:
-        """See `Pipe.recv`."""
+        """Return bytes of the program's stdout, None if there are none yet, ``b""`` at the end.
+
+        Raises:
+            ConnectionLostError: The connection broke before the end of stdout.
+        """
         channel = self._channel
-        ended = channel.eof_received or channel.closed  # read before the last bytes are
+        # This is read before the last bytes are, which may arrive in between.
+        ended = channel.eof_received or channel.closed
         if channel.recv_stderr_ready():
             self._stderr = (self._stderr + channel.recv_stderr(_WINDOW_BYTES))[-STDERR_LIMIT_BYTES:]
         if channel.recv_ready():
             if not self._connection.transport.clear_to_send.is_set():
-                return None  # keys are renewed: `recv` would wait to send that it took something
+                return None  # Keys are being renewed, so `recv` would wait to acknowledge the bytes.
             with suppress(SSHException, EOFError, OSError):
                 return channel.recv(size)
         elif not ended:
@@ -101,35 +107,33 @@ class SshChannelPipe:
         raise ConnectionLostError(self._connection.why_broken())
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Pipe.send`."""
         return send_now(self._channel, data)
 
     def wait(self, seconds: float) -> int | None:
-        """See `Pipe.wait`. Of a program that was killed, the status is not known."""
+        """Wait for the program to exit, and return its status. None if it was killed, or is still running."""
         if not self._channel.status_event.wait(seconds):
             return None
         status = self._channel.recv_exit_status()
         return status if status >= 0 else None
 
     def stderr(self) -> str:
-        """See `Pipe.stderr`."""
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See `Pipe.close`."""
         close_channel(self._channel)
 
 
 def send_now(channel: Channel, data: bytes | memoryview) -> int:
-    """Send as many bytes as the channel takes now, and return their number. Never blocks.
+    """Send as many bytes as a channel accepts now, and return their number. This never blocks.
 
     Args:
-        channel: with a timeout of 0.
-        data: the bytes.
+        channel: A channel with a timeout of 0.
+        data: The bytes.
     """
     view, transport = memoryview(data), channel.get_transport()
     sent = 0
-    with suppress(SSHException, EOFError, OSError):  # it takes nothing now, or has ended: reading shows which
+    # If the channel accepts nothing now, or has ended, reading from it shows which.
+    with suppress(SSHException, EOFError, OSError):
         # While keys are renewed, paramiko waits in `send`.
         while sent < len(view) and transport.clear_to_send.is_set():
             count = channel.send(bytes(view[sent : sent + PACKET_BYTES]))

@@ -1,4 +1,6 @@
-"""Forwards ports of the hosts to a Unix socket of this machine, as ``ssh -R`` does.
+"""Forwards a port of each host to a Unix socket of this machine, as ``ssh -R`` does.
+
+Through it, tasks on hosts reach the program that uses the Python API.
 
 ::
 
@@ -21,13 +23,13 @@ from launcher.backends.ssh.program import close_channel
 from launcher.common.errors import TransportError
 from launcher.common.trusted_io import connect_unix
 
-#: Largest number of connections through one host; further ones are closed at once.
+#: The largest number of connections through one host. Further ones are closed at once.
 MAX_CONNECTIONS = 64
-#: Seconds for which the port of a lost connection is requested again, and between two requests: the old
-#: server process may still hold the port.
+#: The time for which the port of a lost connection is requested again. The old server process may still hold
+#: it.
 _RENEW_TIMEOUT_SECONDS = 60.0
 _RETRY_PAUSE_SECONDS = 0.25
-#: Seconds for the program here to accept a connection.
+#: The time for the program on this machine to accept a connection.
 _CONNECT_TIMEOUT_SECONDS = 10.0
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +38,7 @@ class Relay:
     """The forwarded ports of all hosts.
 
     Args:
-        path: of the Unix socket here.
+        path: The path of the Unix socket of this machine.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,19 +47,19 @@ class Relay:
         self._joined = JoinedSockets("ssh relay", MAX_CONNECTIONS)
 
     def open(self, connections: Mapping[str, SshConnection]) -> dict[str, int]:
-        """Request a port of every host, in parallel; a message names hosts without one.
+        """Request a port of every host, in parallel. The user is told about hosts that offer none.
 
         Args:
-            connections: by host.
+            connections: The connections to the hosts, by the names of the hosts.
 
         Returns:
-            The ports, by host.
+            The port of each host that offers one, by the name of the host.
         """
         for_each(connections, lambda host: self._request(connections[host]), "opening a port")
         return dict(self._ports)
 
     def renew(self, connection: SshConnection) -> None:
-        """Request the same port again, on a new connection to its host, without waiting.
+        """Request the same port again on a new connection to its host, without waiting.
 
         Raises:
             TransportError: No thread is left.
@@ -66,11 +68,12 @@ class Relay:
             self._joined.begin(self._request, connection)
 
     def _request(self, connection: SshConnection) -> None:
-        """Request a port; if it was open before, try again until the limit."""
+        """Request a port of a host. If it was open on an earlier connection, try again for a minute."""
 
         def arrived(channel: Channel, *_: object) -> None:
             try:
-                self._joined.begin(self._forward, host, channel)  # paramiko's thread must not wait
+                # paramiko's thread must not wait.
+                self._joined.begin(self._forward, host, channel)
             except TransportError as error:
                 self._refused(host, error)
                 close_channel(channel)
@@ -94,7 +97,7 @@ class Relay:
             self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
 
     def _forward(self, host: str, channel: Channel) -> None:
-        """Serve one connection to the port."""
+        """Serve one connection to the port of a host, until it ends."""
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if not self._joined.add(host, here):
@@ -102,7 +105,7 @@ class Relay:
                 self._joined.say_once(f"{host}: {text}")
             elif self._is_connected(here, host):
                 self._joined.join(here, channel)
-        except OSError:  # the program here has closed the connection
+        except OSError:  # The program on this machine has closed the connection.
             pass
         except TransportError as error:
             self._refused(host, error)
@@ -110,6 +113,10 @@ class Relay:
             self._joined.end(host, here, channel)
 
     def _is_connected(self, here: socket.socket, host: str) -> bool:
+        """Connect to the program on this machine, and return whether that succeeded.
+
+        If not, tell the user.
+        """
         try:
             connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
@@ -119,9 +126,9 @@ class Relay:
         return not self._joined.closing.is_set()
 
     def _refused(self, host: str, why: TransportError) -> None:
-        """Say that a connection to the port of a host was closed at once."""
+        """Tell the user that a connection to the port of a host was closed at once."""
         self._joined.say_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
 
     def close(self) -> None:
-        """End all connections; the ports go with the connections to the hosts."""
+        """End all connections. The ports go with the connections to the hosts."""
         self._joined.close()

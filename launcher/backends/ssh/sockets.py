@@ -1,6 +1,6 @@
 """The way to a host's SSH server: a TCP connection, or a ``ProxyCommand``.
 
-This module does not import paramiko: the first connections are made while paramiko is imported.
+This module must not import paramiko, because the first connections are made while paramiko is imported.
 """
 
 from __future__ import annotations
@@ -17,31 +17,38 @@ from launcher.common.errors import TransportError
 from launcher.common.text import last_line
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-#: TCP keepalive: seconds of silence before the first probe, between two probes, number of lost probes.
+#: The options by which the kernel notices a dead connection.
 _KEEPALIVE = {
+    # Seconds of silence before the first probe.
     socket.TCP_KEEPIDLE: 15,
+    # Seconds between two probes.
     socket.TCP_KEEPINTVL: 5,
+    # The number of lost probes.
     socket.TCP_KEEPCNT: 4,
-    # Milliseconds that sent data may stay unacknowledged.
+    # Milliseconds for which sent data may stay unacknowledged.
     socket.TCP_USER_TIMEOUT: 30_000,
 }
-#: Seconds for a ProxyCommand to end after a signal.
+#: The time for a ProxyCommand to end after a signal.
 _PROXY_END_SECONDS = 1.0
 
 
 def tcp_socket(options: HostOptions, seconds: float) -> socket.socket:
-    """A connection to the first address of a host that accepts one.
+    """Connect to the first address of a host that accepts a connection.
+
+    Args:
+        options: The options of the host.
+        seconds: The time limit for all addresses together.
 
     Raises:
-        SshError: none does.
+        SshError: The host has no address, or none of them accepts a connection.
     """
     deadline = time.monotonic() + seconds
     kind, place = _FAMILIES.get(options.address_family, socket.AF_UNSPEC), options.place
-    # Python prepares the tables of international names, 10 ms, for any name that is not bytes.
+    # For a name that is not bytes, Python would load its tables of international names, which takes 10 ms.
     name = options.address.encode() if options.address.isascii() else options.address
     try:
         found = socket.getaddrinfo(name, options.port, kind, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
+    except (OSError, UnicodeError) as error:  # A name that is too long raises a UnicodeError.
         passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
         reason = "no name server answers" if passing else "no such name"
         advice = "check the spelling, or give HostName in ~/.ssh/config"
@@ -75,7 +82,7 @@ class ProxyCommand(SubprocessPipe):
     """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
     Raises:
-        SshError: it cannot be started.
+        SshError: The command cannot be started.
     """
 
     def __init__(self, command: str) -> None:
@@ -84,11 +91,11 @@ class ProxyCommand(SubprocessPipe):
         except TransportError as error:
             raise SshError(str(error)) from error
         self._lock = threading.Lock()
-        #: The last line of its stderr; set by `close`.
+        #: The last line of its stderr, which `close` sets.
         self.last_line = ""
 
     def close(self) -> None:
-        """End the command and the processes of its group; whoever uses the socket closes that."""
+        """End the command and the processes of its group. Whoever uses the socket closes the socket."""
         with self._lock:
             if not self._stderr.closed:
                 for number in (signal.SIGTERM, signal.SIGKILL):

@@ -1,4 +1,10 @@
-"""``TFCluster``: a cluster whose nodes run a function of the program, and may be fed by it."""
+"""``TFCluster``: a cluster whose nodes run a function of the program, and can be fed rows by it.
+
+User programs call this module. It checks the arguments of their calls and puts together a launch, whose tasks
+`launcher.api.tasks` starts and whose rows `launcher.feed` sends. Names and defaults are those of
+TensorFlowOnSpark, so its programs run with few changes. A cluster must never outlive the program that started
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +35,32 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _CALLER = "TFCluster.run"
-#: The default of `shutdown`, that of TensorFlowOnSpark: three days.
+#: How long `TFCluster.shutdown` waits by default, as in TensorFlowOnSpark.
 _THREE_DAYS_SECONDS = 259200.0
-#: Queues of TensorFlowOnSpark that rows do not come by.
+#: Names in ``queues`` that mean something to TensorFlowOnSpark, and are no feeds of rows here.
 _FOREIGN_QUEUES = ("output", "error", "control")
-#: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
-#: chief, which with parameter servers may be servers themselves and never return.
+#: How long an evaluator may work on its last evaluation, and workers may run on, when the job is done.
 _DRAIN = "10m"
+#: Beside parameter servers workers may be servers themselves, which never return.
 _WORKER_DRAIN_WITH_PS = "5s"
 
-#: The clusters of this process that were not shut down yet; a fork of it has none.
+#: The clusters of this process that were not shut down yet. A fork must not stop those of its parent.
 _open: set[TFCluster] = set()
 os.register_at_fork(after_in_child=_open.clear)
 
 
 class _ClusterTasks(FunctionJob):
-    """The tasks of a cluster, with the feeds of those that train.
+    """The tasks of a cluster, and the feeds of those that train.
+
+    It tells the `Feeder` what happens to the tasks, so that rows of a lost task reach another one.
 
     Args:
-        roles, options, job, work: see `FunctionJob`.
-        feeds: the names of the feeds; empty: the cluster is not fed.
-        exactly_once: see `TFCluster.run`.
+        roles: The roles of the job, see `FunctionJob`.
+        options: Where and how the tasks run.
+        job: The path of a job file, or None.
+        work: What each task is to run, see `FunctionJob`.
+        feeds: The names of the feeds. An empty sequence if the program feeds no rows.
+        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
     """
 
     def __init__(
@@ -90,13 +101,21 @@ class _ClusterTasks(FunctionJob):
 
 
 class TFCluster:
-    """A running cluster; made by `TFCluster.run`.
+    """A running cluster, which `TFCluster.run` returns.
 
-    As a context manager it is shut down at the end of the block, or ended if the block raises. It belongs to
-    the process that made it: in a fork of that process it does nothing.
+    Use it as a context manager, so that it is always stopped. It is shut down at the end of the block, and
+    stopped if the block raises:
+
+    ::
+
+        with TFCluster.run(train, args, num_executors=4, input_mode=InputMode.FEED) as cluster:
+            cluster.train(rows, num_epochs=3)
+
+    A cluster belongs to the process that started it. In a fork of that process its methods do nothing or
+    raise `JobFailed`.
 
     Args:
-        nodes: made by `TFCluster.run`.
+        nodes: The tasks of the cluster. Only `TFCluster.run` makes them.
     """
 
     InputMode = InputMode
@@ -133,40 +152,51 @@ class TFCluster:
         exactly_once: bool = False,
         **options: Unpack[RunOptions],
     ) -> TFCluster:
-        """Start a cluster, and return when all its nodes have the function.
+        """Start a cluster, and return when all its nodes have received the function.
+
+        ::
+
+            def train(args, ctx):
+                print(ctx.job_name, ctx.task_index, args["rate"])
+
+            cluster = TFCluster.run(train, {"rate": 0.1}, num_executors=3, num_ps=1)
+            cluster.shutdown()
 
         Args:
-            map_fun: ``map_fun(args, ctx)``, run in every node; may be a closure, or come from a notebook.
-                ``ctx`` is a `TFNodeContext`.
-            tf_args: its first argument; a list becomes ``sys.argv`` there, too.
-            num_executors: number of all nodes: ps, chief and evaluator included.
-            num_ps: number of parameter servers among them.
-            tensorboard: run TensorBoard beside the nodes, on ``log_dir``.
-            input_mode: ``InputMode.FEED`` (or ``SPARK``): the program feeds the nodes;
-                ``InputMode.TENSORFLOW``: the function reads its data itself.
-            log_dir: for TensorBoard.
-            driver_ps_nodes: only ``False``: ``hosts`` says where parameter servers run.
-            master_node: ``"chief"``: one of the nodes is a chief.
-            reservation_timeout: seconds for all nodes to connect.
-            queues: names of the feeds. (TensorFlowOnSpark's ``output`` and ``error`` are ignored.)
-            eval_node: one of the nodes is an evaluator. When the others are done it has ten minutes for its
-                last evaluation.
-            release_port: ignored: a server can use the node's port at any time.
-            job: a job file (docs/jobfile.md) for all other settings; the numbers of nodes are those given
-                here. Arguments given here replace its settings.
-            exactly_once: rows of a node that is lost are not fed again: feeding fails instead.
-            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` or ``venv`` (of
-                this minor version), ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``,
-                ``restart``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: as those
-                of `launcher.run`. Defaults of the project (``launch.toml``) are not read.
+            map_fun: The function that each node calls as ``map_fun(args, ctx)``, where ``ctx`` is a
+                `TFNodeContext`. It may be a closure or come from a notebook.
+            tf_args: The first argument of the function. A list also becomes ``sys.argv`` of the nodes.
+            num_executors: The number of all nodes, with parameter servers, chief and evaluator.
+            num_ps: The number of parameter servers among the nodes.
+            tensorboard: Whether TensorBoard runs beside the nodes. It shows ``log_dir``.
+            input_mode: Where rows come from. With ``InputMode.FEED`` (or ``SPARK``) the program feeds the
+                nodes, with ``InputMode.TENSORFLOW`` the function reads its data itself.
+            log_dir: The folder of event files that TensorBoard shows.
+            driver_ps_nodes: Must be ``False``. The places of parameter servers follow from ``hosts``.
+            master_node: ``"chief"`` makes one of the nodes the chief, ``"master"`` does so with that name. By
+                default there is none.
+            reservation_timeout: How many seconds all nodes may take to connect to the program.
+            queues: The names of the feeds. The names ``output``, ``error`` and ``control`` of
+                TensorFlowOnSpark are ignored.
+            eval_node: Whether one of the nodes is an evaluator. When the other nodes are done, it may spend
+                ten minutes on its last evaluation.
+            release_port: Ignored, because a server can always use the port of its node.
+            job: A job file (docs/jobfile.md) with all other settings. The numbers of nodes are always those
+                of this call, and other arguments of this call replace settings of the file.
+            exactly_once: Whether no row may be fed twice. Feeding then fails when a node is lost.
+            options: Where and how the nodes run: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``,
+                ``python`` or ``venv`` (with the same minor version of Python as the program), ``on_failure``,
+                ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``,
+                ``collect``, ``run_dir``, ``quiet`` and ``options``, as in `launcher.run`. Defaults of the
+                project (``launch.toml``) are not read.
 
         Returns:
             The running cluster.
 
         Raises:
-            InputError: an argument is wrong, or can't be sent to the nodes; nothing was started.
-            TaskFailed: a node failed before all were there.
-            JobFailed: the nodes do not start, or not in time.
+            InputError: An argument is wrong, or cannot be sent to the nodes. Nothing was started.
+            TaskFailed: A node failed before all nodes had connected.
+            JobFailed: The nodes do not start, or did not connect in time.
         """
         found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
@@ -215,24 +245,31 @@ class TFCluster:
         equal: str | None = None,
         batch_size: int | None = None,
     ) -> None:
-        """Feed rows to the nodes that train; returns when all are consumed.
+        """Feed rows to the nodes that train, and return when all rows are consumed.
+
+        ::
+
+            cluster.train([(1.0, 2.0), (3.0, 6.0)], num_epochs=10)
 
         Args:
-            data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
-            num_epochs: how often all rows are fed, 1 or more.
-            feed_timeout: seconds in which a node with rows before it must take some.
-            qname: the feed, one of ``queues``.
-            equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
-                ``batch_size`` rows.
-            batch_size: rows in each batch; only with ``equal``.
+            data: The rows, or partitions of rows: lists, arrays, files, generators and others
+                (docs/python-api.md). The first dimension of an array counts the rows.
+            num_epochs: How many times all rows are fed, at least 1.
+            feed_timeout: How many seconds a node that has rows to read may take none of them.
+            qname: The name of the feed, one of ``queues`` in `TFCluster.run`.
+            equal: Lets every node receive the same number of batches, each of ``batch_size`` rows. If the
+                rows at the end do not suffice for all nodes, ``"drop"`` leaves them out, ``"pad"`` repeats
+                the last row, and ``"repeat"`` feeds the first rows again. By default the nodes take rows as
+                fast as they can.
+            batch_size: The number of rows in each batch. It is required with ``equal``.
 
         Raises:
-            TaskFailed: a node has failed.
-            FeedTimeout: a node takes no rows.
-            FeedError: rows can't be sent to the nodes.
-            InputError: the data can't be fed, the number of epochs is wrong, or the cluster was not started
-                with ``input_mode=InputMode.FEED``.
-            JobFailed: the job has failed, or the cluster has been shut down.
+            TaskFailed: A node has failed.
+            FeedTimeout: A node takes no rows.
+            FeedError: Rows cannot be sent to the nodes.
+            InputError: The data cannot be fed, another argument is wrong, or the cluster was not started with
+                ``input_mode=InputMode.FEED``.
+            JobFailed: The job has failed, or the cluster has been shut down.
         """
         found = Arguments("TFCluster.train")
         epochs = found.read("num_epochs", num_epochs, arguments.whole())
@@ -256,24 +293,31 @@ class TFCluster:
 
     @named_arguments("TFCluster.inference")
     def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
-        """Feed rows, and get a result for each, in their order.
+        """Feed rows, and return one result for each row, in the order of the rows.
+
+        ::
+
+            for result in cluster.inference([(1.0,), (2.0,)]):
+                print(result)
 
         Args:
-            data: partitions of rows, as for `train`.
-            feed_timeout: seconds in which a node with rows before it must take some.
-            qname: the feed, one of ``queues``.
+            data: The rows, or partitions of rows, as for `train`.
+            feed_timeout: How many seconds a node that has rows to read may take none of them, or return no
+                result.
+            qname: The name of the feed, one of ``queues`` in `TFCluster.run`.
 
         Returns:
-            The results, one for each row, as they come. To stop early close the iterator: the remaining ones
-            are discarded.
+            An iterator over the results, which reads rows as results are taken. Close the iterator to stop
+            early. The remaining results are then discarded.
 
         Raises:
-            TaskFailed: a node has failed. This and the following are raised while results are taken, too.
-            FeedTimeout: a node takes no rows.
-            FeedError: rows can't be sent to the nodes, or results from them.
-            InputError: the data can't be fed, or the cluster was not started with
+            TaskFailed: A node has failed. This error and the following ones are also raised while results are
+                taken.
+            FeedTimeout: A node takes no rows.
+            FeedError: Rows cannot be sent to the nodes, or results cannot be sent back.
+            InputError: The data cannot be fed, or the cluster was not started with
                 ``input_mode=InputMode.FEED``.
-            JobFailed: the job has failed, or the cluster has been shut down.
+            JobFailed: The job has failed, or the cluster has been shut down.
         """
         found = Arguments("TFCluster.inference")
         feed_timeout, qname = _read_feed(found, feed_timeout, qname)
@@ -285,15 +329,15 @@ class TFCluster:
 
     @property
     def run_dir(self) -> str:
-        """The folder of the run: ``logs/``, ``report.json``, ``output/`` with collected files."""
+        """The path of the run's folder, with ``logs/``, ``report.json`` and collected files in ``output``."""
         return self._nodes.run_dir
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
-        """A dict for each node, as TensorFlowOnSpark has it, in the order of their numbers.
+        """A dict for each node, in the order of their numbers, with the keys that TensorFlowOnSpark uses.
 
-        The keys: ``executor_id`` (from 0), ``host``, ``job_name``, ``task_index``, ``port``, ``addr``
-        (``host:port``).
+        The keys are ``executor_id`` (an int from 0), ``host``, ``job_name``, ``task_index`` (an int from 0),
+        ``port`` (an int) and ``addr`` (``host:port``).
         """
         planned = {task["task"]: task for task in self._plan().get("tasks", ())}
         return [
@@ -310,31 +354,36 @@ class TFCluster:
         ]
 
     def tensorboard_url(self) -> str | None:
-        """The URL of TensorBoard on this machine.
+        """Return the URL of TensorBoard on this machine.
 
         Returns:
-            ``http://localhost:6006/``; ``None``: the cluster was started without ``tensorboard=True``.
+            The URL, such as ``http://localhost:6006/``, or None if the cluster was started without
+            ``tensorboard=True``.
         """
         return self._plan().get("tensorboard")
 
     def _plan(self) -> Mapping[str, Any]:
         return (json_of(RunPaths(self.run_dir).plan) if self.run_dir else None) or {}
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ stopping
 
     @named_arguments("TFCluster.shutdown")
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS_SECONDS) -> None:
-        """End the feeds, and wait until the function has returned in all nodes.
+        """Close the feeds, and wait until the function has returned in all nodes.
+
+        A second call returns at once.
 
         Args:
-            ssc: ignored: there is no stream.
-            grace_secs: ignored: what a function does after its last row is waited for anyway.
-            timeout: seconds, after which the nodes are ended; -1: no limit.
+            ssc: Ignored, because there is no SparkContext.
+            grace_secs: Ignored, because the call waits for what a function does after its last row in any
+                case.
+            timeout: The number of seconds after which the nodes are stopped. A negative number stands for no
+                limit.
 
         Raises:
-            InputError: ``timeout`` is not a number; the cluster goes on.
-            TaskFailed: a node has failed; the first one.
-            JobFailed: the job has failed in another way, or took too long.
+            InputError: ``timeout`` is not a number. The cluster continues to run.
+            TaskFailed: A node has failed. This is the first failure.
+            JobFailed: The job has failed in another way, or has taken too long.
         """
         found = Arguments("TFCluster.shutdown")
         timeout = found.optional("timeout", timeout, arguments.number(), _THREE_DAYS_SECONDS)
@@ -364,6 +413,11 @@ class TFCluster:
             self._close()
 
     def _close(self, at_once: bool = False) -> None:
+        """Stop the cluster, unless it was shut down.
+
+        Args:
+            at_once: Whether its tasks are killed, without their grace.
+        """
         if self not in _open:
             return
         _open.remove(self)
@@ -373,6 +427,12 @@ class TFCluster:
             self._nodes.feeder.close()
 
     def _usable_feeder(self, caller: str) -> Feeder:
+        """Return the feeder of a cluster that runs and is fed.
+
+        Raises:
+            LaunchError: The job has failed, or the cluster was shut down.
+            InputError: The cluster was started without feeds. The fault names the caller.
+        """
         self._nodes.check()
         if self not in _open:
             text = "the cluster has been shut down, or belongs to the process that has forked this one"
@@ -384,10 +444,11 @@ class TFCluster:
 
 
 def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
-    """Add the fault that the first argument of a call is no function.
+    """Add a fault if the first argument of `TFCluster.run` or `TFParallel.run` is not a function.
 
     Raises:
-        InputError: the second one is: each argument is one place off, so faults of the others would mislead.
+        InputError: The second argument is the function. Each argument is then one place off, so that faults
+            of the others would mislead.
     """
     if not callable(map_fun):
         found.add(*function_fault(map_fun))
@@ -402,7 +463,11 @@ def _input_mode(value: Any) -> InputMode:
 
 
 def _read_feed(found: Arguments, feed_timeout: Any, qname: Any) -> tuple[float, str]:
-    """Read what calls that feed rows have in common."""
+    """Read the arguments that `TFCluster.train` and `TFCluster.inference` share, and add their faults.
+
+    Returns:
+        The time limit in seconds, and the name of the feed.
+    """
     limit = found.read("feed_timeout", feed_timeout, arguments.number(0))
     return limit, found.read("qname", qname, arguments.text)
 
@@ -410,11 +475,20 @@ def _read_feed(found: Arguments, feed_timeout: Any, qname: Any) -> tuple[float, 
 def _roles(
     num_executors: Any, num_ps: Any, master_node: Any, eval_node: bool, drains: bool, found: Arguments
 ) -> dict[str, dict[str, Any]]:
-    """By name, what a job file would say of each role, in the order of the numbers of their nodes.
+    """Return the roles of a cluster as a job file would describe them.
 
     Args:
-        drains: workers have time to finish after the chief; else the job file says how much.
-        found: gets the faults.
+        num_executors: The number of all nodes, as the user has passed it.
+        num_ps: The number of parameter servers.
+        master_node: The name of the role of the chief, if there is to be one.
+        eval_node: Whether there is an evaluator.
+        drains: Whether workers may run on for some time after the chief has exited. With a job file, the file
+            says for how long.
+        found: Collects the faults of these arguments.
+
+    Returns:
+        The keys of each role by its name, in the order in which nodes are numbered. Empty if a number is not
+        valid.
     """
     num_executors = found.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
     num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
@@ -439,7 +513,7 @@ def _roles(
 
 @atexit.register
 def _end_forgotten() -> None:
-    """End the clusters of a program that ends without having shut them down."""
+    """Kill the nodes of clusters that were not shut down when the program exits."""
     for cluster in list(_open):
         say("the program exits without TFCluster.shutdown(): its nodes are stopped")
         cluster._close(at_once=True)

@@ -1,4 +1,9 @@
-"""Drives one launch in the background: its start, its events, its end, its report."""
+"""``Driver``: one launch in a subprocess, which the Python API drives in the background.
+
+`launcher.api` and the pytest plug-in start a `Driver`, receive its events and read its report. Options,
+commands and events travel over pipes, so the terminal stays free. The subprocess must never outlive the
+process that started it, and a fork of that process must not keep it alive.
+"""
 
 from __future__ import annotations
 
@@ -22,35 +27,38 @@ from launcher.itself import launch_command
 from launcher.output.logs import last_lines
 from launcher.threads import start_function
 
-#: Lines of a failed task in an exception.
+#: How many of its last lines the exception about a failed task contains.
 MAX_LAST_LINES = 20
-#: Seconds that output may take to arrive after the end of the launcher.
+#: How long the last output may take to arrive after the launcher has exited.
 _MAX_LATE_SECONDS = 2.0
-#: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere. A second SIGTERM
-#: does not do so within a job of Slurm.
+#: The signals that stop the launcher at once, sent one after another until it has exited. The second Ctrl-C
+#: makes it kill all tasks. Within a job of Slurm a second SIGTERM would not.
 _KILL_SIGNALS = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
-#: Seconds between two of these signals.
+#: The pause between two of these signals.
 _SIGNAL_PAUSE_SECONDS = 0.4
 
+#: The launches of this process that are under way. A fork of the process closes its copies of their pipes.
 _drivers: set[Driver] = set()
 
 
 @dataclass(eq=False)
 class Driver:
-    """A `launch` in a subprocess, from `start` on. It stops its job and ends when this process ends.
+    """A `launch` in a subprocess.
 
-    It has a session of its own: a Ctrl-C at the terminal of this process does not reach it. A fork of this
-    process does not own it: there, all methods do nothing.
+    The subprocess stops its job and exits when this process exits, however it exits. It has a session of its
+    own, so a Ctrl-C at the terminal of this process does not reach it. A fork of this process does not own
+    it, and all methods do nothing there.
 
     Args:
-        argv: options of `launch`.
-        environ: the environment of `launch`.
-        roles: see `launcher.config.jobfile.parse_job`.
-        quiet: do not show the output of `launch`.
-        output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
-        on_event: is called with each event, in a thread.
-        on_end: is called when the launcher has ended and its report is complete, in the same thread.
-        program: the program and its arguments, which follow the options; empty if the roles have a program.
+        argv: The options of `launch`.
+        environ: The environment of `launch`.
+        roles: The roles of the job, see `launcher.config.jobfile.parse_job`.
+        quiet: Whether the output of `launch` is dropped.
+        output: A file descriptor that receives the output of `launch`. By default it is shown on
+            ``sys.stdout`` and ``sys.stderr``.
+        on_event: Called with each event, in a thread.
+        on_end: Called in the same thread when the launcher has exited and its report is complete.
+        program: The program and its arguments, which follow the options. Empty if the roles contain it.
     """
 
     argv: Sequence[str]
@@ -61,29 +69,32 @@ class Driver:
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
     on_end: Callable[[], None] = lambda: None
     program: Sequence[str] = ()
-    #: The name of the run and its folder; empty: not known yet.
+    #: The name of the run, or an empty text if the launcher has not reported it yet.
     job: str = field(default="", init=False)
+    #: The path of the run's folder, or an empty text if the launcher has not reported it yet.
     run_dir: str = field(default="", init=False)
-    #: How the job ended; ``None``: it runs, or the launcher was killed, or nothing was started.
+    #: How the job ended. None while it runs, if nothing was started, and if the launcher was killed.
     report: Report | None = field(default=None, init=False)
-    #: 128 + n if signal n ended the launcher; ``None``: it runs.
+    #: The exit code of the launcher, 128 + n if signal n killed it. None while the launcher runs.
     exit_code: int | None = field(default=None, init=False)
-    #: This process has stopped the job: its end by a signal is not reported as a failure.
+    #: Whether this process has stopped the job, so that its end by a signal is no failure.
     asked: bool = field(default=False, init=False)
-    #: Set when the launcher has ended and its report is complete; also in a fork.
+    #: Set when the launcher has exited and its report is complete, and always in a fork.
     over: threading.Event = field(default_factory=threading.Event, init=False)
-    #: Why the launcher has failed, where that is not in the report.
+    #: Why the launcher has failed, if the report does not say so.
     _error: LaunchError | None = field(default=None, init=False)
-    #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
+    #: This process's ends of two pipes. The first carries commands. The launcher stops when the second is
+    #: closed.
     _ours: list[int] = field(default_factory=list, init=False)
-    #: The threads that show its output.
+    #: The threads that show the output of the launcher.
     _pumps: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
-        """Start `launch`.
+        """Start `launch`, and the threads that read its events and show its output.
 
         Raises:
-            LaunchError: it can't be started.
+            LaunchError: The subprocess cannot be started.
+            TransportError: The system has no thread left. The subprocess has been killed.
         """
         roles = json.dumps(self.roles).encode() if self.roles else b""
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
@@ -97,7 +108,8 @@ class Driver:
             if roles:
                 passed.append(_in_memory(roles, theirs))
                 options += ["--roles-fd", str(passed[-1])]
-            # The last option: `launch` has not read it if a word before it is the program.
+            # This is the last option. If a word before it is mistaken for the program, `launch` finds it
+            # among the arguments of the program, and reports the mistake.
             last = ["--commands-fd", str(commands)]
             self._ours = [commands_in, lifeline_in]
             _drivers.add(self)
@@ -113,7 +125,7 @@ class Driver:
                 )
             except (OSError, ValueError) as error:
                 _drivers.discard(self)
-                raise LaunchError(f"the job can't be started: {error}") from error
+                raise LaunchError(f"the job cannot be started: {error}") from error
             ours.pop_all()
         try:
             for name in ("stdout", "stderr"):
@@ -128,20 +140,26 @@ class Driver:
             raise
 
     def command(self, fields: Mapping[str, Any]) -> None:
-        """Send a command, see `launcher.launch.orchestrator`; nothing happens if the launcher has ended."""
+        """Send a command to the launcher, which does nothing if the launcher has exited.
+
+        Args:
+            fields: The command, as `launcher.launch.orchestrator` reads it.
+        """
         with suppress(OSError, IndexError):
             os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ stopping
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for its end. Ctrl-C stops the job in order, a second one at once, and is raised then.
+        """Wait until the launcher has exited.
+
+        A Ctrl-C stops the job in order, and a second one at once. `KeyboardInterrupt` is raised after that.
 
         Args:
-            seconds: ``None``: no limit.
+            seconds: The time limit, or None if there is none.
 
         Returns:
-            Whether it has ended.
+            Whether the launcher has exited.
         """
         try:
             return self.over.wait(seconds)
@@ -154,17 +172,17 @@ class Driver:
             raise
 
     def signal(self, number: int) -> None:
-        """Signal the launcher, if it runs; a suspended one goes on."""
+        """Send the launcher a signal if it runs, and wake it if it is suspended."""
         if not self.over.is_set():
             self.asked = True
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End it at once, without the grace of its tasks. Returns when it has ended.
+        """Stop the launcher at once, without the grace of its tasks, and return when it has exited.
 
         Raises:
-            LaunchError: the launcher survives SIGKILL.
+            LaunchError: The launcher survives SIGKILL.
         """
         for number in _KILL_SIGNALS:
             self.signal(number)
@@ -173,7 +191,11 @@ class Driver:
         raise LaunchError(f"the launcher (pid {self.process.pid}) survived SIGKILL")
 
     def error(self) -> LaunchError | None:
-        """Why it failed, once it has ended, or why it has no report; ``None``: it succeeded."""
+        """Return why the job failed, or why there is no report of it.
+
+        Returns:
+            The error that describes the failure. None if the job succeeded, or the launcher still runs.
+        """
         report = self.report
         if self.exit_code is None or (self.exit_code == 0 and report is not None):
             return None
@@ -198,14 +220,14 @@ class Driver:
             report=report,
         )
 
-    # ------------------------------------------------------------------ in its threads
+    # ------------------------------------------------------------------ threads
 
     def _run(self, events: int) -> None:
-        """Read events until the launcher closes their pipe, then wait for its end."""
+        """Read the launcher's events until it closes their pipe, then wait for its exit and tell `on_end`."""
         try:
             with open(events, encoding="utf-8") as lines:
                 for line in lines:
-                    if line.endswith("\n"):  # else the launcher was killed
+                    if line.endswith("\n"):  # a launcher that is killed may leave half a line
                         self._handle_event(json.loads(line))
         finally:
             code = self.process.wait()
@@ -226,18 +248,23 @@ class Driver:
         elif event["event"] == "Failed":
             error = pickle.loads(bytes.fromhex(event["error"]))
             if not isinstance(error, InputError):
-                # Parts of it may come from a host.
+                # Parts of the text may come from a host, which must not send control characters to the
+                # terminal.
                 text = "\n".join(map(escape_controls, str(error).split("\n")))
                 error = JobFailed(text, self.run_dir, error.exit_code)
             self._error = error
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
-        """Show what `launch` prints."""
+        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until the pipe is
+        closed.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with pipe:
             while data := os.read(pipe.fileno(), 1 << 16):
-                with suppress(AttributeError, OSError, ValueError):  # closed, or None: the logs have it
+                # The program may have closed the stream or set it to None. The logs contain the output
+                # anyway.
+                with suppress(AttributeError, OSError, ValueError):
                     getattr(sys, name).write(decoder.decode(data))
                     getattr(sys, name).flush()
 
@@ -248,7 +275,15 @@ class Driver:
 
 
 def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
-    """Make a pipe, each end of which is closed at the end of a context."""
+    """Make a pipe whose ends are closed at the end of two contexts.
+
+    Args:
+        of_reader: The context after which the reading end is closed.
+        of_writer: The context after which the writing end is closed.
+
+    Returns:
+        The descriptors of the reading and of the writing end.
+    """
     reader, writer = os.pipe()
     of_reader.callback(os.close, reader)
     of_writer.callback(os.close, writer)
@@ -256,7 +291,7 @@ def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
 
 
 def _in_memory(content: bytes, until: ExitStack) -> int:
-    """Return a descriptor from which this content can be read. It is closed at the end of a context."""
+    """Return a descriptor from which some content can be read, and close it at the end of a context."""
     descriptor = os.memfd_create("launch")
     until.callback(os.close, descriptor)
     with open(descriptor, "wb", closefd=False) as file:
@@ -266,7 +301,10 @@ def _in_memory(content: bytes, until: ExitStack) -> int:
 
 
 def _release_in_fork() -> None:
-    """In a fork: close what keeps jobs running. Only the process that started a job keeps it running."""
+    """Close a fork's copies of the pipes that keep launches running, and mark the launches as over there.
+
+    Only the process that started a job keeps it running.
+    """
     for driver in list(_drivers):
         driver._release()
         driver.over = threading.Event()

@@ -1,4 +1,8 @@
-"""``TFParallel``: many instances of one function, each alone in a process of its own, some at a time."""
+"""``TFParallel``: independent instances of a function, each in a process of its own, some at a time.
+
+User programs call `TFParallel.run`. Tasks of one launch serve as slots: each asks for an instance, runs it in
+a forked process, and reports its result. An instance must never see what another one has left in memory.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _CALLER = "TFParallel.run"
-#: More instances than any program needs. An iterator with more is taken for one that has no end.
+#: More instances than any program needs. An iterator with more items is taken for an endless one.
 _MAX_INSTANCES = 1_000_000
-#: Seconds for a slot to exit after it was told to.
+#: How long a slot may take to exit after it was told to.
 _SLOT_EXIT_SECONDS = 5.0
 _SLOT_POLL_SECONDS = 0.02
 
 
 class TFParallel:
-    """Runs independent instances of a function; see `run`."""
+    """Runs independent instances of a function. Its only method is `run`."""
 
     @staticmethod
     @named_arguments(_CALLER, RunOptions.__annotations__, context_fault)
@@ -50,35 +54,39 @@ class TFParallel:
         return_exceptions: bool = False,
         **options: Unpack[RunOptions],
     ) -> list[Any]:
-        """Run ``map_fun(args, ctx)`` for each of some arguments, and return the results in their order.
+        """Run instances of a function, each in a process of its own, and return their results.
+
+        Each instance calls ``map_fun(args, ctx)`` with an item of ``tf_args``:
 
         ::
 
             losses = TFParallel.run(train, [{"rate": rate} for rate in (0.1, 0.01, 0.001)], at_once=2)
 
         Args:
-            map_fun: may be a closure, or come from a notebook. ``ctx.worker_num`` is the instance's number,
-                from 0.
-            tf_args: the arguments, one for each instance. With ``num_executors``: the one argument of all of
-                them.
-            num_executors: number of instances, as TensorFlowOnSpark has it.
-            use_barrier: ignored: instances do not wait for each other.
-            at_once: number of instances that run at the same time; default: one for each slot of the hosts,
-                or each core of this machine.
-            return_exceptions: the result of an instance that fails is its exception; default: the first
-                failure stops all instances and is raised.
-            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``venv``, ``grace``,
-                ``timeout``, ``stall``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``,
-                ``options``: as those of `TFCluster.run`. ``restarts``: how often instances that failed are
-                run again, in all.
+            map_fun: The function. It may be a closure or come from a notebook. ``ctx`` is a `TFNodeContext`,
+                whose ``worker_num`` is the number of the instance, from 0.
+            tf_args: The arguments, one item for each instance. With ``num_executors``, the one argument of
+                all instances.
+            num_executors: The number of instances, as TensorFlowOnSpark expects it. By default there is one
+                for each item of ``tf_args``.
+            use_barrier: Ignored, because instances do not wait for each other.
+            at_once: The number of instances that run at the same time. By default it is the number of slots
+                of the hosts, or the number of cores of this machine.
+            return_exceptions: Whether the result of an instance that fails is its exception. By default the
+                first failure stops all instances and is raised.
+            options: Where and how the instances run: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``,
+                ``python``, ``venv``, ``grace``, ``timeout``, ``stall``, ``preload``, ``sync``, ``collect``,
+                ``run_dir``, ``quiet`` and ``options``, as in `TFCluster.run`. ``restarts`` is how many times
+                in all an instance that failed is run again.
 
         Returns:
-            The results of the instances, in the order of their arguments.
+            The results of the instances, in the order of their arguments. An empty list if there are no
+            arguments.
 
         Raises:
-            InputError: an argument is wrong, or can't be sent to the instances; nothing was started.
-            TaskFailed: an instance has failed.
-            JobFailed: the job has failed, or a result can't be read here.
+            InputError: An argument is wrong, or cannot be sent to the instances. Nothing was started.
+            TaskFailed: An instance has failed.
+            JobFailed: The job has failed, or a result cannot be read in this program.
         """
         found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
@@ -103,7 +111,11 @@ class TFParallel:
 
 
 def _items(value: Any) -> list[Any]:
-    """Read the arguments of all instances."""
+    """Read the arguments of all instances from any iterable.
+
+    Raises:
+        ValueError: The value is not iterable, or does not end. The message says what was expected.
+    """
     expected = f"expected a list of at most {_MAX_INSTANCES:,} arguments, or num_executors="
     try:
         items = list(islice(value, _MAX_INSTANCES + 1))
@@ -115,22 +127,27 @@ def _items(value: Any) -> list[Any]:
 
 
 class _Reported(Record):
-    """What a slot reports: its own attempt, the instance that has ended, and the attempt of that."""
+    """What a slot reports when it is free: which instance has ended, if any."""
 
+    #: The number of the start of the slot itself, from 1.
     slot_attempt: int
+    #: The number of the instance that has ended, or None if the slot has run none yet.
     number: int | None
+    #: The number of the attempt of that instance.
     attempt: int
 
 
 class _Instances(FunctionJob):
     """The instances of one `TFParallel.run`, and the slots that run them.
 
+    Threads of the slots' connections call `answer`. A lock guards what they share.
+
     Args:
-        function: pickled.
-        arguments: pickled, of each instance.
-        options: where the slots are.
-        slots: how many.
-        goes_on: failures are results.
+        function: The pickled function.
+        arguments: The pickled argument of each instance.
+        options: Where and how the slots run.
+        slots: The number of slots.
+        goes_on: Whether a failure is a result, so that the other instances continue.
     """
 
     def __init__(
@@ -146,18 +163,18 @@ class _Instances(FunctionJob):
         self._lock = threading.Lock()
         self._futures: list[Future[Any]] = [Future() for _ in arguments]
         self._waiting = deque(range(len(arguments)))
-        #: How often each instance was given to a slot.
+        #: How many times each instance was sent to a slot.
         self._attempts = [0] * len(arguments)
-        #: The last report of each slot, and the instance that it was given then.
+        #: The last report of each slot, and the number of the instance that the slot received in return.
         self._given: dict[str, tuple[_Reported, int | None]] = {}
         #: The slot of the instance whose failure ends the job, and its exit code.
         self._failed: tuple[TaskHandle, int] | None = None
 
     def results(self) -> list[Any]:
-        """Run all of them; what they returned.
+        """Run all instances, and return what they returned, in their order.
 
         Raises:
-            LaunchError: an instance has failed, or the job.
+            LaunchError: An instance has failed, or the job.
         """
         self.start()
         try:
@@ -169,7 +186,9 @@ class _Instances(FunctionJob):
         return [future.result() for future in self._futures]
 
     def _ends_itself(self) -> bool:
-        """Return whether a slot has failed with its instance, so that `launch` stops the job and says why."""
+        """Return whether a slot has exited with its failed instance, so that `launch` stops the job and says
+        why.
+        """
         if self._failed is None:
             return False
         waiting = Waiting()
@@ -186,14 +205,19 @@ class _Instances(FunctionJob):
                     future.set_exception(error)
 
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
-        """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
+        """Take the report of a free slot, and return the next instance for it.
+
+        Returns:
+            The number of the instance, its attempt and its arguments. If the number is None, the slot exits
+            with the ``code`` of the message.
+        """
         reported = _Reported(attempt, message["number"], message["attempt"])
         result = None if reported.number is None else self._result(task, reported.number, message)
         with self._lock:
             last, given = self._given.get(task.name, (_Reported(0, None, 0), None))
-            if attempt < last.slot_attempt:  # the report of a slot that has died
+            if attempt < last.slot_attempt:  # a late report of a process that has died
                 return {"number": None, "attempt": 0, "code": 0}
-            if reported != last:  # else the same message has come again
+            if reported != last:  # a slot sends its report again when its connection has broken
                 if attempt > last.slot_attempt and given is not None:  # the slot died with this instance
                     self._waiting.appendleft(given)
                 if reported.number is not None:
@@ -208,7 +232,14 @@ class _Instances(FunctionJob):
             return {"number": given, "attempt": self._attempts[given], "arguments": self._arguments[given]}
 
     def _take_result(self, task: TaskHandle, number: int, result: Any, message: Message) -> None:
-        """An instance has ended: run it again if it has failed, else keep its result."""
+        """Keep the result of an instance that has ended, or let the instance run again if it has failed.
+
+        Args:
+            task: The slot.
+            number: The number of the instance.
+            result: The result, or the error that `_result` has returned.
+            message: The report of the slot.
+        """
         if self._futures[number].done():
             return
         hopeless = message["attempt"] == 1 and cannot_import(message.get("traceback", "").encode())
@@ -221,7 +252,8 @@ class _Instances(FunctionJob):
         elif isinstance(result, LaunchError) and not self._failures_are_results:
             self._waiting.clear()
             code = message["code"]
-            if code and not self._limit:  # with a limit `launch` would start the slot again
+            # With a limit of restarts `launch` would start the slot again, so the slot must not fail.
+            if code and not self._limit:
                 self._failed = task, code if code > 0 else 128 - code
             elif code:
                 failure = str(result).partition("\n")[0]
@@ -232,7 +264,13 @@ class _Instances(FunctionJob):
             self._futures[number].set_result(result)
 
     def _result(self, task: TaskHandle, number: int, message: Message) -> Any:
-        """The result of an instance, or its failure."""
+        """Return the result of an instance, or the error that describes its failure.
+
+        Args:
+            task: The slot that has run the instance.
+            number: The number of the instance.
+            message: The report of the slot.
+        """
         returncode: int = message["code"]
         if returncode:
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
@@ -242,6 +280,6 @@ class _Instances(FunctionJob):
             return with_outcome(error, name, message)
         try:
             return pickle.loads(message["result"]) if "result" in message else None
-        except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
-            text = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - classes of the user can raise anything
+            text = f"the result of instance {number} cannot be read here: {type(error).__name__}: {error}"
             return JobFailed(text, self.run_dir)

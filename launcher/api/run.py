@@ -1,4 +1,10 @@
-"""``launcher.run``: a program on a cluster, from its start to its report; and the options of all launches."""
+"""``launcher.run``: runs a program on a cluster, from its start to its report.
+
+User programs call `run`. The rest of the API and the pytest plug-in use the other functions: they read the
+keyword arguments that all launches share (`RunOptions`) and turn them into the command line of ``launch``.
+Values are converted here, and their meaning is checked only by ``launch``, so that both report the same
+faults.
+"""
 
 from __future__ import annotations
 
@@ -31,31 +37,37 @@ class RunOptions(TypedDict, total=False):
     ``None``, or an argument that is not given, stands for the default of ``launch``.
 
     Attributes:
-        hosts: a hostfile, or ``host:slots,...``; default: this machine.
-        docker: an image: each task runs in a container of its own.
-        env: names and values for the tasks; they are not on any command line.
-        flags: append ``--ps_hosts= --worker_hosts= --job_name= --task_index=`` to the program's arguments.
-        gpus: GPUs per task (ps tasks get none).
-        workdir: the folder in which the tasks run; default: the current one.
-        python: the Python of ``.py`` programs and functions; default: this one here, ``python3`` on other
-            machines.
-        venv: the Python environment of the tasks: a name of ``launch prepare``, or a folder; instead of
-            ``python``.
-        on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
-        grace: seconds from SIGTERM to SIGABRT, which SIGKILL follows, for a task that is stopped; default:
-            10.
-        timeout: seconds for the whole job; default: no limit.
-        stall: seconds; a task that prints nothing for so long has failed; default: no limit.
-        restarts: how often failed tasks start again, in all; default: 0.
-        restart: what starts again: ``"auto"`` (default; as the strategy needs it), ``"task"`` or ``"job"``.
-        preload: modules that each host imports once, as ``"tensorflow,keras"``; tasks are forked from there.
-        sync: a folder, or a list of them, that is copied to every host before the job starts: ``DIR``,
-            ``DIR:REMOTE``.
-        collect: a path, or a list of them, that is copied here from the tasks when the job ends: ``PATH``,
-            ``TASK=PATH:DIR``.
-        run_dir: the folder for logs and report, new or empty; default: among the runs of ``launch ps``.
-        quiet: print nothing; failures are exceptions anyway.
-        options: more options of ``launch``, as on its command line.
+        hosts: The path of a hostfile, or a list such as ``"node1:2,node2:2"`` with the number of slots of
+            each host. By default the job runs on this machine.
+        docker: The name of an image. Each task then runs in a container of its own.
+        env: The names and values of variables for the tasks. They are not on any command line.
+        flags: Whether ``--ps_hosts= --worker_hosts= --job_name= --task_index=`` are appended to the arguments
+            of the program.
+        gpus: The number of GPUs of each task. Tasks of the role ps receive none.
+        workdir: The folder in which the tasks run. By default it is the current folder.
+        python: The Python of ``.py`` programs and functions. By default it is that of this program here, and
+            ``python3`` on other machines.
+        venv: The Python environment of the tasks, instead of ``python``: a name that ``launch prepare``
+            knows, or a folder.
+        on_failure: What happens when a task fails. ``"stop"``, the default, stops the job. ``"continue"``
+            lets the other tasks run on.
+        grace: The seconds between SIGTERM and SIGABRT for a task that is stopped. SIGKILL follows. By default
+            they are 10.
+        timeout: The seconds that the whole job may take. By default there is no limit.
+        stall: The seconds after which a task that prints nothing has failed. By default there is no limit.
+        restarts: How many times in all failed tasks start again. By default they do not.
+        restart: What starts again: ``"task"``, ``"job"``, or ``"auto"``, the default, which follows the
+            strategy of the job.
+        preload: The modules that each host imports once, such as ``"tensorflow,keras"``. Tasks are forked
+            from the process that has imported them.
+        sync: The folder, or a list of folders, that is copied to every host before the job starts, as ``DIR``
+            or ``DIR:REMOTE``.
+        collect: The path, or a list of paths, that is copied from the tasks to this machine when the job
+            ends, as ``PATH`` or ``TASK=PATH:DIR``.
+        run_dir: The folder for logs and report, which is new or empty. By default it is made among the runs
+            that ``launch ps`` lists.
+        quiet: Whether nothing is printed. Failures raise exceptions in any case.
+        options: Further options of ``launch``, as on its command line.
     """
 
     hosts: AnyPath | None
@@ -81,7 +93,11 @@ class RunOptions(TypedDict, total=False):
 
 
 def seconds(value: Any) -> float:
-    """Read seconds: a number, or a text with a unit as ``launch`` accepts it, such as ``"5m"``."""
+    """Return a time in seconds from a number, or from a text with a unit such as ``"5m"``.
+
+    Raises:
+        ValueError: It is neither. The message says what was expected.
+    """
     if isinstance(value, str):
         return values.duration(value)
     found: float = arguments.number(0, values.MAX_DAYS * 86400)(value)
@@ -93,7 +109,10 @@ def _variable(name: Any) -> str:
 
 
 def _reader(row: Setting[Any]) -> arguments.Reader:
-    """Return what reads the argument of a row: its type. `launch` itself reports values that do not fit."""
+    """Return the function that converts the argument of a setting to the type of the setting.
+
+    `launch` itself reports values that the setting does not allow.
+    """
     if row.is_switch:
         return arguments.flag
     if row.choices:
@@ -107,7 +126,7 @@ def _reader(row: Setting[Any]) -> arguments.Reader:
     return arguments.text if row.path is None else arguments.path
 
 
-#: How each of `RunOptions` is read.
+#: The function that converts each argument of `RunOptions`, by the name of the argument.
 _READERS: Mapping[str, arguments.Reader] = {
     **{row.name: _reader(row) for row in (*table.ROWS, DOCKER) if row.name in RunOptions.__annotations__},
     "env": arguments.mapping(_variable, arguments.text, "expected a dict of names and values"),
@@ -116,10 +135,15 @@ _READERS: Mapping[str, arguments.Reader] = {
 
 
 def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the fault of a call for TensorFlowOnSpark, where the function is not the first argument.
+    """Return the fault of a call in TensorFlowOnSpark's own form, with a SparkContext before the function.
+
+    Args:
+        given: The positional arguments of the call.
+        named: The keyword arguments of the call.
 
     Returns:
-        None if the function is the first argument, or there is none.
+        The problem and what was expected, or None if the function is the first argument, or there is no
+        function.
     """
     functions = [*given[1:2], named.get("map_fun")]
     if given and not callable(given[0]) and any(map(callable, functions)):
@@ -128,7 +152,7 @@ def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, 
 
 
 def function_fault(given: object) -> tuple[str, str]:
-    """Return the problem that this is no function, and what was expected."""
+    """Return the problem that the first argument is not a function, and what was expected instead."""
     expected = "expected the function first, without a SparkContext before it"
     return f"map_fun is a {type(given).__name__}", expected
 
@@ -145,42 +169,47 @@ def run(  # noqa: PLR0913 - public
     check: bool = True,
     **options: Unpack[RunOptions],
 ) -> Report:
-    """Run a program on a cluster, as the command ``launch`` does, and wait for its end.
+    """Run a program on a cluster, as the command ``launch`` does, and wait until the job ends.
 
     ::
 
         report = launcher.run(["train.py", "--epochs", "3"], ps=1, workers=2, flags=True)
+        print(report.exit_code)
 
     Like the command it reads the defaults of the project, ``launch.toml`` or ``[tool.launch]`` of
-    ``pyproject.toml`` (docs/jobfile.md), for all that the call leaves out.
+    ``pyproject.toml`` (docs/jobfile.md), for everything that the call leaves out.
 
-    It may be called in any thread. A Ctrl-C stops the job in order, a second one at once; then
-    `KeyboardInterrupt` is raised. The job ends with this process, however this process ends.
+    It may be called in any thread. A Ctrl-C stops the job in order, and a second one at once. Then
+    `KeyboardInterrupt` is raised. The job is stopped when this process exits, however it exits.
 
     Args:
-        program: a ``.py`` file, an executable, or a job file (``.yaml``); or a list, with its arguments
-            (``["train.py", "--epochs", "3"]``, ``["-m", "package.train"]``). Relative to ``workdir``.
-        ps: number of parameter servers; default: none. With a job file: instead of its number.
-        workers: number of workers; default: one, if no other role is given. With a job file: instead of its
-            number.
-        chief: whether there is a chief.
-        evaluator: whether there is an evaluator.
-        roles: further roles by name: how many tasks, or a dict of the keys that a job file has for a role
-            (docs/jobfile.md). With it the numbers of tasks in the defaults of the project are not used.
-        check: raise an exception if the exit code is not 0.
-        options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``venv``,
-            ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``,
-            ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: see `RunOptions`.
+        program: A ``.py`` file, an executable, or a job file (``.yaml``), relative to ``workdir``. With
+            arguments it is a list, such as ``["train.py", "--epochs", "3"]`` or ``["-m", "package.train"]``.
+        ps: The number of parameter servers. By default there are none. With a job file it replaces the number
+            there.
+        workers: The number of workers. By default there is one, if the call names no other role. With a job
+            file it replaces the number there.
+        chief: Whether there is a chief.
+        evaluator: Whether there is an evaluator.
+        roles: Further roles by name. A value is a number of tasks, or a dict of the keys that a role has in a
+            job file (docs/jobfile.md). With this argument the numbers of tasks in the defaults of the project
+            are not used.
+        check: Whether an exception is raised if the exit code is not 0.
+        options: Where and how the job runs: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``,
+            ``python``, ``venv``, ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``,
+            ``restart``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet`` and ``options``.
+            `RunOptions` describes each.
 
     Returns:
-        How the job and each of its tasks ended; ``exit_code`` is that of the command.
+        How the job and each of its tasks ended. ``exit_code`` is that of the command.
 
     Raises:
-        InputError: an argument is wrong, nothing was started; with all faults.
-        TaskFailed: with ``check``: a task failed; has its ``task``, ``last_lines`` and the ``report``.
-        JobFailed: with ``check``: the job failed in another way (its time was up, a host was lost); has the
-            ``report``. Without ``check``: there is no report, as the job did not begin, or the launcher was
-            killed.
+        InputError: Arguments are wrong, and nothing was started. The message lists all faults.
+        TaskFailed: A task failed, and ``check`` is true. The error contains the name of the task (``task``),
+            its last lines (``last_lines``) and the ``report``.
+        JobFailed: The job failed in another way, for example because its time was up or a host was lost, and
+            ``check`` is true. The error contains the ``report``. It is raised without ``check``, too, if
+            there is no report, because the job did not start or the launcher was killed.
     """
     tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
     driver = program_driver(_CALLER, program, tasks, options)
@@ -204,18 +233,19 @@ def program_driver(
     environ: Mapping[str, str] | None = None,
     defaults: bool = True,
 ) -> Driver:
-    """The launch of a program, not started yet.
+    """Return the launch of a program, which is not started yet.
 
     Args:
-        caller: the function whose arguments these are, for messages.
-        program: see `run`.
-        tasks: ``ps``, ``workers``, ``chief``, ``evaluator`` and ``roles`` of `run`, by these names.
-        options: see `run`.
-        environ: more variables for the launcher.
-        defaults: read the defaults of the project, as the command does.
+        caller: The name of the function that the user has called, for messages.
+        program: The program and its arguments, see `run`.
+        tasks: The arguments ``ps``, ``workers``, ``chief``, ``evaluator`` and ``roles`` of `run`, by these
+            names.
+        options: The other keyword arguments, see `RunOptions`.
+        environ: Further variables for the launcher.
+        defaults: Whether the defaults of the project are read, as the command does.
 
     Raises:
-        InputError: an argument is wrong.
+        InputError: Arguments are wrong. The message lists all faults.
     """
     found = Arguments(caller)
     command = found.read("program", program, arguments.one_or_several(arguments.path))
@@ -246,7 +276,7 @@ def program_driver(
     elif of_roles:
         overlay = {name: {"command": command, **role} for name, role in overlay.items()}
         words = []
-    else:  # the words of the command, so that its defaults are those of the command
+    else:  # on the command line, so that the defaults of the command hold
         argv += [*["--chief"] * chief, *["--evaluator"] * evaluator]
         argv += [] if ps is None else ["--ps", str(ps)]
         argv += [] if workers is None else ["--workers", str(workers)]
@@ -256,7 +286,11 @@ def program_driver(
 
 
 def _role(value: Any) -> Mapping[str, Any]:
-    """Read a role as a job file has it. A number of tasks is short for it."""
+    """Read a role in the form of a job file, or a number of tasks, which is short for it.
+
+    Raises:
+        ValueError: It is neither. The message says what was expected.
+    """
     if isinstance(value, Mapping):
         found: Mapping[str, Any] = arguments.plain(value)
         return found
@@ -267,14 +301,14 @@ def _role(value: Any) -> Mapping[str, Any]:
 
 
 def read_options(found: Arguments, options: Mapping[str, Any]) -> RunOptions:
-    """Convert the keyword arguments of a call; `launch` itself reports faults in their meaning.
+    """Convert the keyword arguments of a call to the types that `launch` expects.
 
     Args:
-        found: gets their faults.
-        options: those of `RunOptions`, as they were given.
+        found: Collects the faults of these arguments.
+        options: The arguments of `RunOptions` as the user has passed them.
 
     Returns:
-        Those that are given, without None. Values with a fault are missing.
+        The arguments that are given and not None. Those with a fault are missing.
     """
     names = list(RunOptions.__annotations__)
     found.add_unknown(options, names)
@@ -283,15 +317,17 @@ def read_options(found: Arguments, options: Mapping[str, Any]) -> RunOptions:
 
 
 def option_environ(options: RunOptions) -> dict[str, str]:
-    """The environment of the launcher."""
+    """Return the environment of the launcher: that of this process, and the variables of ``env``."""
     return {**os.environ, **(options.get("env") or {})}
 
 
 def option_arguments(options: RunOptions) -> list[str]:
-    """Return the options of ``launch``, which finds the values of ``env`` in its environment.
+    """Return the options of the command ``launch`` for these arguments.
+
+    Values of ``env`` are passed in the environment of ``launch``, where other users cannot see them.
 
     Args:
-        options: What `read_options` returned.
+        options: The arguments that `read_options` has returned.
     """
     argv = [os.fspath(text) for text in options.get("options") or ()]
     for name in options.get("env") or {}:

@@ -1,7 +1,11 @@
-"""One launch with a function of the program in each of its tasks: started, watched, ended.
+"""``FunctionJob``: one launch with a function of the user's program in each of its tasks.
+
+`launcher.api.cluster` and `launcher.api.parallel` derive from it. It pickles the function, starts the launch,
+accepts the connections of the tasks and sends them their work. Nothing from a task is unpickled before the
+task has proved that it has the key of the job.
 
 Functions of the program itself (``__main__``, a notebook's cell), closures and lambdas travel as code, by
-cloudpickle. Functions of modules travel as names; modules of the program's own, which are not installed where
+cloudpickle. Functions of modules travel as names. Modules of the program's own, which are not installed where
 the tasks run, travel as code, too.
 """
 
@@ -57,18 +61,20 @@ from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
 from launcher.threads import start_function
 
-#: Seconds between two looks at which tasks have connected.
+#: How often the job looks which tasks have connected.
 _POLL_SECONDS = 0.02
-#: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
+#: The time from SIGTERM to SIGKILL by default.
 _GRACE_SECONDS = 10.0
+#: How long the launcher may take to fetch the files of tasks on other machines.
 _FETCH_SECONDS = 300.0
 _KEY_BYTES = 32
-#: Seconds after the start of containers here until they may connect over the network.
+#: How long containers of this machine may take to connect by the socket. After that they may use the network.
 _NETWORK_AFTER_SECONDS = 5.0
 _FOLDER_PREFIX = "tf-launcher-api-"
-#: Seconds in which a socket may have been made, and not be listened on yet.
+#: A socket younger than this may belong to a program that has not called ``listen`` yet.
 _NEW_SOCKET_SECONDS = 60.0
-#: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
+#: The modules that are sent to tasks. cloudpickle is one of them, because a pickle can be read only with the
+#: version of cloudpickle that made it, or a later one.
 _TASK_MODULES = (
     "launcher.__init__",
     "launcher.common.arguments",
@@ -91,41 +97,45 @@ _FUNCTION_ADVICE = (
 
 @dataclass(eq=False)
 class TaskHandle:
-    """The state of one task."""
+    """What the program knows about one task."""
 
-    #: ``worker/0``.
+    #: The name of the task, such as ``worker/0``.
     name: str
     host: str = ""
     attempt: int = 1
-    #: Its main process, as its host numbers it; ``None``: it was not started (yet).
+    #: The process ID of its main process on its host, or None if it was not started yet.
     pid: int | None = None
-    #: It is to start again.
+    #: Whether it is to start again.
     restarting: bool = False
-    #: It has connected.
+    #: Whether it has connected to the program.
     arrived: bool = False
-    #: How its process ended; empty: it has not.
+    #: How its process ended, such as "exited with code 3". Empty while the process runs.
     ending: str = ""
-    #: The exception of its function, by the attempt; only the last one.
+    #: The message about the exception of its function, by the number of the attempt. Only the last one is
+    #: kept.
     outcomes: dict[int, Message] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Message:
-        """The exception of its function in this attempt; empty: it has raised none."""
+        """The message about the exception of its function in this attempt. Empty if there was none."""
         return self.outcomes.get(self.attempt, {})
 
 
 class FunctionJob:
-    """The tasks of one launch. The methods for subclasses are called in threads.
+    """One launch whose tasks run a function of the user's program.
+
+    Subclasses override the methods that tell them what happens to tasks. These are called in threads.
 
     Args:
-        roles: by name, the keys of a role in a job file, with its ``count``; those without ``command`` run
-            the function.
-        options: where and how they run; read by `launcher.api.run.read_options`.
-        job: the path of a job file; None if there is none.
-        work: of each task (`launcher.api.remote.worker`); more is added here.
+        roles: The keys of each role in a job file, with its ``count``, by the name of the role. Roles without
+            ``command`` run the function.
+        options: Where and how the tasks run, as `launcher.api.run.read_options` has returned it.
+        job: The path of a job file, or None.
+        work: What each task is to run, see `launcher.api.remote.worker`. The numbers of the tasks and the
+            path of modules are added here.
 
     Raises:
-        InputError: an argument is wrong.
+        InputError: An argument or the job file is wrong. The message lists all faults.
     """
 
     def __init__(
@@ -137,7 +147,7 @@ class FunctionJob:
     ) -> None:
         self._options, self._job = options, job
         self.is_quiet = bool(options.get("quiet"))
-        #: Why the job has failed; ``None``: it runs, or has succeeded.
+        #: Why the job has failed. None while it runs, and if it has succeeded.
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.START_CODE], **role} for name, role in roles.items()}
         file = FileContent() if job is None else read_job_file(job, self._roles, sections())
@@ -148,7 +158,7 @@ class FunctionJob:
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts = options.get("hosts")
         found = read_hosts(settings[HOSTS] if hosts is None else os.fspath(hosts))
-        #: Tasks may run on other machines.
+        #: Whether tasks may run on other machines.
         self._elsewhere = not all(
             is_loopback(host.name) and host.user is None and host.port is None for host in found
         )
@@ -159,16 +169,16 @@ class FunctionJob:
         numbers = {name: number for number, name in enumerate(names)}
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
         self._work = {**work, "numbers": numbers, "path": path}
-        #: Runs out when containers here should have connected. Those that have not can't reach the socket in
-        #: its folder.
+        #: Fires when containers of this machine should have connected. Those that have not cannot reach the
+        #: socket in its folder.
         self._late = threading.Timer(_NETWORK_AFTER_SECONDS, self._open_network_for_late)
         self._late.daemon = True
 
     def start(self) -> None:
-        """Start the launch; `close` must be called then.
+        """Start the launch, and accept the connections of its tasks. Call `close` afterwards in any case.
 
         Raises:
-            LaunchError: it can't be started.
+            LaunchError: The launch cannot be started.
         """
         modules = packed(_TASK_MODULES)
         self._modules = b"%0*d%s" % (start.SIZE_DIGITS, len(modules), modules)
@@ -185,7 +195,7 @@ class FunctionJob:
             argv = option_arguments(self._options)
             for name in variables:
                 argv += ["-x", name]
-            # The exception has the last lines, and a call has all its settings.
+            # The exception contains the last lines of a failed task, and a call names all its settings.
             argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
             engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
             if self._elsewhere:
@@ -204,29 +214,46 @@ class FunctionJob:
         except BaseException as error:
             self._resources.close()
             if isinstance(error, OSError):
-                raise LaunchError(f"the job can't be started: {error}") from error
+                raise LaunchError(f"the job cannot be started: {error}") from error
             raise
 
     # ------------------------------------------------------------------ for subclasses
 
     def job_ended(self) -> None:
-        """The job has ended; `error` is set if it has failed."""
+        """React to the end of the job. `error` is set if the job has failed."""
 
     def task_ended(self, task: TaskHandle, ending: str) -> None:
-        """A task has ended; ``ending`` completes "worker/0 ...". Called again at the end of the job."""
+        """React to the end of a task. At the end of the job this is called for each task once more.
+
+        Args:
+            task: The task.
+            ending: How the task ended. It completes the sentence "worker/0 ...".
+        """
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
-        """Tasks are to start again, after these attempts."""
+        """React to tasks that are to start again.
+
+        Args:
+            attempts: The numbers of the attempts that have ended or will end, by the names of the tasks.
+        """
 
     def task_started(self, task: TaskHandle) -> None:
-        """A task has started, for the first time or again."""
+        """React to the start of a task, for the first time or again."""
 
     def feed(self, peer: FeedPeer) -> None:
-        """A task has connected for a feed."""
+        """Take over a connection on which a task opens a feed. By default the connection is closed."""
         peer.sock.close()
 
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
-        """The answer to a message of this attempt of a task; the same message may come twice."""
+        """Return the answer to a message of a task. The same message may come twice.
+
+        By default the message is kept as the outcome of the task's function, and the answer is empty.
+
+        Args:
+            task: The task.
+            attempt: The number of the attempt that has sent the message.
+            message: The message, see `launcher.api.remote.worker`.
+        """
         task.outcomes = {attempt: message}
         return {}
 
@@ -234,23 +261,23 @@ class FunctionJob:
 
     @property
     def run_dir(self) -> str:
-        """The folder of the run; empty: not known yet."""
+        """The path of the run's folder, or an empty text if the launcher has not reported it yet."""
         return self.driver.run_dir
 
     def last_lines(self, task: str) -> list[str]:
-        """The last lines that a task has printed."""
+        """Return the last lines that a task has printed, for messages."""
         return last_lines(self.run_dir, task, MAX_LAST_LINES) if self.run_dir else []
 
     def say_unless_quiet(self, text: str) -> None:
-        """Tell the user something that a quiet job keeps to itself."""
+        """Tell the user about progress, unless the job is to be quiet."""
         if not self.is_quiet:
             say(text)
 
     def check(self) -> None:
-        """Raise the failure of the job, if it has failed.
+        """Raise the error of the job if it has failed.
 
         Raises:
-            LaunchError: that.
+            LaunchError: The job has failed, for this reason.
         """
         if self.error is not None:
             raise self.error
@@ -258,10 +285,15 @@ class FunctionJob:
     # ------------------------------------------------------------------ waiting
 
     def wait_for_all(self, seconds: float) -> None:
-        """Wait until all tasks have connected; where one failure does not end the job, or have ended.
+        """Wait until all tasks have connected.
+
+        Where the failure of a task does not stop the job, tasks that have ended count as well.
+
+        Args:
+            seconds: The time limit.
 
         Raises:
-            LaunchError: the job has failed, or it takes longer.
+            LaunchError: The job has failed, or some tasks did not connect in time.
         """
         waiting = Waiting()
         while missing := [
@@ -280,11 +312,11 @@ class FunctionJob:
         self.check()
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
-        """End the job and all its tasks; they have their grace, and their files are fetched.
+        """Stop the job, and return when it has ended. Tasks have their grace, and their files are fetched.
 
         Args:
-            at_once: tasks are killed, and their files on other machines are not fetched.
-            ends_itself: a task has failed, so that `launch` ends the job.
+            at_once: Whether tasks are killed, and their files on other machines are not fetched.
+            ends_itself: Whether `launch` stops the job by itself, because a task has failed.
         """
         over, grace = self.driver.over, self._options.get("grace")
         try:
@@ -310,9 +342,15 @@ class FunctionJob:
             peer.sock.close()
 
     def _talk(self, peer: FeedPeer) -> None:
-        """Serve a connection: send modules and work on a task's first one, an answer on a later one."""
+        """Serve a connection of a task.
+
+        The first connection of a task's process receives modules and work. Each later one carries a message,
+        which is answered.
+        """
         handle = self.handles[peer.task]
-        with peer.sock as sock, suppress(OSError, EOFError):  # the task has ended, or connects again
+        # A connection breaks when the task exits, or when its network does. In the latter case the task
+        # connects again.
+        with peer.sock as sock, suppress(OSError, EOFError):
             first = not peer.hello.get("again")
             if first:
                 sock.sendall(self._modules)
@@ -321,17 +359,22 @@ class FunctionJob:
                 channel.send(answer)
                 if first:
                     handle.arrived = True
-                channel.poll(None)  # the task closes it, when it has read all
+                channel.poll(None)  # until the task has read everything and closes the connection
 
     # ------------------------------------------------------------------ events, in a thread
 
     def _open_network(self, who: str) -> None:
-        """Let tasks connect that have no other way, and say so."""
+        """Let tasks connect over the network that have no other way, and tell the user so.
+
+        Args:
+            who: The tasks that need it, for the message.
+        """
         if self._listener.listen_on_network():
             what = f"port {self._listener.port} of all network interfaces, for {who}"
             self.say_unless_quiet(f"the program listens on {what}: rows are not encrypted")
 
     def _open_network_for_late(self) -> None:
+        """Let containers that have started, but could not reach the socket, connect over the network."""
         late = [task.name for task in self.handles.values() if task.pid is not None and not task.arrived]
         if late:
             self._open_network(f"{join_names(late)}, which did not connect by the socket in {self._folder}")
@@ -345,7 +388,15 @@ class FunctionJob:
             self._moved(self.handles[event["task"]], event)
 
     def _moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
-        """A task has moved. Its failure is the job's, and is reported when that has ended, or it goes on."""
+        """Note a change of a task, and tell the subclass if the task has started or ended.
+
+        If the failure of a task stops the job, the subclass hears of it only at the end of the job, which has
+        the better reason.
+
+        Args:
+            handle: The task.
+            event: The event ``TaskMoved`` about the task.
+        """
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
         started, ended = handle.pid != event["pid"], "" if handle.ending else _ending(event)
@@ -366,7 +417,7 @@ class FunctionJob:
             self.task_ended(handle, handle.ending)
 
     def _end(self) -> None:
-        """The launcher has ended."""
+        """Note why the launcher has failed, if so, and tell the subclass that job and tasks have ended."""
         if not self.driver.asked:
             error = self.driver.error()
             if isinstance(error, TaskFailed) and error.task in self.handles:
@@ -378,7 +429,14 @@ class FunctionJob:
 
 
 def _ending(moved: Mapping[str, Any]) -> str:
-    """How the process of a task has ended, by `TaskMoved`; empty: it has not."""
+    """Return how the process of a task has ended.
+
+    Args:
+        moved: The last event ``TaskMoved`` about the task.
+
+    Returns:
+        A text that completes "worker/0 ...". It is empty if the process has not ended.
+    """
     state, detail = TaskState(moved["state"]), moved["detail"]
     if state is TaskState.LOST:
         return f"is lost with its host: {detail.partition(': ')[2]}"
@@ -388,24 +446,35 @@ def _ending(moved: Mapping[str, Any]) -> str:
 
 
 def ending_text(code: int | None, signal: int | None) -> str:
-    """How a process ended: ``exited with code 3``."""
+    """Return how a process ended, such as ``exited with code 3`` or ``was killed by SIGKILL``.
+
+    Args:
+        code: The exit code. None if a signal ended the process.
+        signal: The number of the signal, or None.
+    """
     return f"exited with code {code}" if signal is None else f"was killed by {signal_name(signal)}"
 
 
 def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
-    """Add the exception of a task's function to the failure of the task: its traceback, and it as the cause.
+    """Add the exception that a task's function has raised to the error about the task.
+
+    The error gets the traceback of the exception, and the exception itself as its cause.
 
     Args:
-        error: the failure.
-        name: of the task, or of an instance in it, for the text.
-        outcome: of the function; without ``raised`` the failure is unchanged.
+        error: The error about the task, which is changed.
+        name: The name of the task, or of the instance that it has run, for the message.
+        outcome: The message of the task about its function. Without ``raised`` the error stays as it is.
+
+    Returns:
+        The same error.
     """
     if "raised" not in outcome:
         return error
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
     error.traceback = outcome["traceback"]
     error.args = (f"{name}{where} raised {outcome['raised']}\n{error.traceback}",)
-    with suppress(Exception):  # there is none, or a class of the user's fails; the text is known
+    # There may be no exception, or its class may fail to unpickle. The message contains its text in any case.
+    with suppress(Exception):
         error.__cause__ = pickle.loads(outcome["exception"])
     return error
 
@@ -417,25 +486,28 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
     """Pickle a function and its arguments.
 
     Args:
-        caller: ``TFCluster.run``, for the message.
-        values: by name, ``map_fun``.
+        caller: The name of the public function that the user has called, for the message.
+        values: The values by the names of their parameters, such as ``map_fun``.
+
+    Returns:
+        A pickle of each value, in the same order.
 
     Raises:
-        InputError: one of them can't be pickled.
+        InputError: One of the values cannot be pickled.
     """
     pickles = []
     with code.by_value():
         for name, value in values.items():
             try:
                 pickles.append(code.dumps(value, sources=True))
-            except Exception as error:  # whatever a class of the user's raises there
-                text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
+            except Exception as error:  # classes of the user can raise anything
+                text = f"{name} cannot be sent to another process: {type(error).__name__}: {error}"
                 raise InputError([Fault(caller, text, _FUNCTION_ADVICE)]) from error
     return pickles
 
 
 def start_text() -> str:
-    """The text that a task runs first, see `launcher.api.remote.start`."""
+    """Return the source text that a task runs first, see `launcher.api.remote.start`."""
     ours = ("from launcher.", "from __future__")
     sources = [inspect.getsource(module) for module in (trusted_io, connect, start)]
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
@@ -444,7 +516,11 @@ def start_text() -> str:
 
 
 def _private_folder() -> str:
-    """A folder for a socket, whose path has to be short. Those of programs that were killed are removed."""
+    """Make a folder for the socket, and return its path.
+
+    The path of a socket can be only about 100 bytes long, so the folder is in ``/tmp`` if the folder for
+    temporary files has a long path. Folders of programs that were killed are removed.
+    """
     parent = tempfile.gettempdir()
     if len(os.fsencode(f"{parent}/{_FOLDER_PREFIX}")) + 8 > MAX_FOLDER_BYTES:  # mkdtemp adds eight characters
         parent = "/tmp"
@@ -453,9 +529,9 @@ def _private_folder() -> str:
             try:
                 new = time.time() - os.stat(path).st_mtime < _NEW_SOCKET_SECONDS
                 trusted_io.connect_unix(sock, path, 0.0)
-            except ConnectionRefusedError:  # no process listens any more, or not yet
+            except ConnectionRefusedError:  # no process listens yet, or one no longer does
                 if not new:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
-            except OSError:  # it has just been removed
+            except OSError:  # another program has just removed it
                 continue
     return tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent)

@@ -119,9 +119,9 @@ def test_a_module_beside_the_program_is_found(tmp_path: Path, monkeypatch: pytes
 
 def test_objects_that_can_not_be_pickled_are_refused_before_the_start():
     lock = threading.Lock()
-    with pytest.raises(InputError, match="map_fun can't be sent to another process.*lock"):
+    with pytest.raises(InputError, match="map_fun cannot be sent to another process.*lock"):
         TFCluster.run(lambda args, ctx: lock, None, 1)
-    with pytest.raises(InputError, match="tf_args can't be sent to another process.*lock"):
+    with pytest.raises(InputError, match="tf_args cannot be sent to another process.*lock"):
         TFCluster.run(lambda args, ctx: None, lock, 1)
 
 

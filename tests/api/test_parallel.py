@@ -114,7 +114,7 @@ def test_a_result_that_can_not_be_read_here(tmp_path: Path):
 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "only_there.py").write_text("class Thing: pass\n")
-    with pytest.raises(JobFailed, match="the result of instance 0 can't be read here.*only_there"):
+    with pytest.raises(JobFailed, match="the result of instance 0 cannot be read here.*only_there"):
         TFParallel.run(fun, [str(tmp_path / "there")], quiet=True)
 
 
@@ -159,7 +159,7 @@ def test_no_arguments_and_wrong_arguments():
     with pytest.raises(InputError, match="num_executors=-1") as wrong:
         TFParallel.run(lambda args, ctx: None, None, num_executors=-1)
     assert "tf_args" not in str(wrong.value)
-    with pytest.raises(InputError, match="the arguments of instance 1 can't be sent to another process"):
+    with pytest.raises(InputError, match="the arguments of instance 1 cannot be sent to another process"):
         TFParallel.run(lambda args, ctx: None, [1, threading.Lock()])
     with pytest.raises(InputError, match="no such hostfile"):
         TFParallel.run(lambda args, ctx: None, [1], hosts="no/such/file.yaml")

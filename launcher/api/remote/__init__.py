@@ -1,1 +1,4 @@
-"""The tasks' side of the Python API: what travels to them. Python 3.8, standard library and cloudpickle."""
+"""The part of the Python API that travels to tasks.
+
+`launcher.api.tasks` sends it there. It uses only Python 3.8, the standard library and cloudpickle.
+"""

@@ -1,6 +1,6 @@
-"""For functions in the nodes of a cluster: ``ctx``, `TFNode`, `compat`; the names are TensorFlowOnSpark's.
+"""What a function finds in a node: ``ctx``, `TFNode` and `compat`, named as in TensorFlowOnSpark.
 
-TensorFlow is imported only by what needs it.
+Functions of users call it in tasks. TensorFlow is imported only by what needs it, never with this module.
 """
 
 from __future__ import annotations
@@ -20,37 +20,47 @@ from launcher.feed.remote.data_feed import DataFeed, dataset
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
-#: Roles whose tasks train: they count in ``num_workers``, and rows are fed to them.
+#: The roles whose tasks train. They count in ``num_workers``, and rows are fed to them.
 TRAINING_ROLES = ("master", "chief", "worker")
-#: Paths of another file system, which stay as they are.
+#: The start of a path on another file system, which stays as it is.
 _URL_SCHEMES = re.compile(r"(adl|file|gs|hdfs|oss|s3|s3a|s3n|swift|viewfs|wasb|abfs|abfss|https?)://")
 
 
 class InputMode(enum.IntEnum):
-    """Where the rows come from."""
+    """Where the rows of a cluster come from, for ``input_mode`` of `TFCluster.run`."""
 
-    TENSORFLOW = 0  #: the function reads them itself
-    SPARK = 1  #: the program feeds them: `TFCluster.train` and `TFCluster.inference`
-    FEED = 1  #: another name of `SPARK`
+    TENSORFLOW = 0  #: The function reads the rows itself.
+    SPARK = 1  #: The program feeds the rows by `TFCluster.train` and `TFCluster.inference`.
+    FEED = 1  #: Another name of `SPARK`.
 
 
 @dataclass(eq=False, repr=False)
 class TFNodeContext:
-    """``ctx``, the second argument of a function: its place in the cluster. (TensorFlowOnSpark's class.)
+    """The place of a node in its cluster: ``ctx``, the second argument of a function.
+
+    ::
+
+        def train(args, ctx):
+            feed = ctx.get_data_feed()
+            while not feed.should_stop():
+                batch = feed.next_batch(100)
 
     Attributes:
-        worker_num: the number of this node among all, from 0: ps first, then chief, evaluator, workers.
-        executor_id: the same.
-        job_name: its role.
-        task_index: its number in the role, from 0.
-        num_workers: how many nodes train: chief and workers.
-        cluster_spec: addresses by role, ``{"worker": ["host:port", ...], ...}``.
-        working_dir: the folder in which the process of the function runs.
-        output_dir: a folder of its own, which is collected into the run's folder when the job is over.
-        defaultFS: ``file://``, for `TFNode.hdfs_path`.
-        mgr: for ``TFNode.DataFeed(ctx.mgr)``; ``None``: the cluster is not fed.
-        attempt: 1; one more each time that this node is started again (``restarts=``).
-        tmp_socket: ``None``; the port is held for as long as the task runs, and a server can use it anyway.
+        worker_num: The number of this node among all nodes, from 0. Parameter servers come first, then chief,
+            evaluator and workers.
+        executor_id: The same number.
+        job_name: The role of the node, such as ``worker``.
+        task_index: The number of the node in its role, from 0.
+        num_workers: The number of nodes that train: chief and workers.
+        cluster_spec: The addresses of all nodes by role, ``{"worker": ["host:port", ...], ...}``.
+        working_dir: The folder in which the process of the function runs.
+        output_dir: A folder of the node's own, which is collected into the run's folder when the job has
+            ended.
+        defaultFS: The file system of paths without a scheme for `TFNode.hdfs_path`, ``file://``.
+        mgr: The argument of ``TFNode.DataFeed(ctx.mgr)``. None if the cluster is not fed.
+        attempt: The number of the start of this node: 1, and one more after each restart (``restarts=``).
+        tmp_socket: None, because the port is held for as long as the task runs, and a server can use it
+            anyway.
     """
 
     executor_id: int = 0
@@ -75,20 +85,22 @@ class TFNodeContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether it writes checkpoints and models: the chief; the first worker, if there is no chief."""
+        """Whether this node writes checkpoints and models.
+
+        It is the chief, or the first worker if there is no chief.
+        """
         if self.job_name == "worker" and not {"chief", "master"} & set(self.cluster_spec):
             return self.task_index == 0
         return self.job_name in ("chief", "master")
 
     def absolute_path(self, path: str | os.PathLike[str]) -> str:
-        """A path for `open`.
+        """Return an absolute path for `open` and the like.
 
         Args:
-            path: a relative one is below the working folder, ``~`` is the home; one with a scheme
-                (``hdfs://``) is unchanged.
+            path: The path. A relative path is below the working folder, and ``~`` is the home folder.
 
         Returns:
-            An absolute path, or the unchanged path if it has a scheme.
+            The absolute path. A path with a scheme (``hdfs://``) is returned unchanged.
         """
         path = os.fspath(path)
         if _URL_SCHEMES.match(path):
@@ -99,14 +111,15 @@ class TFNodeContext:
         """Start the TensorFlow server of this node, on its own port of the cluster.
 
         Args:
-            num_gpus: ignored: the GPUs of a task are assigned before it starts (``gpus=``).
-            rdma: only ``False``: TensorFlow 2 has no other protocol than gRPC.
+            num_gpus: Ignored, because the GPUs of a task are assigned before it starts (``gpus=``).
+            rdma: Must be ``False``, because TensorFlow 2 has no other protocol than gRPC.
 
         Returns:
-            The ``tf.train.ClusterSpec``, and the server, to whose ``target`` sessions connect.
+            The ``tf.train.ClusterSpec`` of the cluster, and the server. Sessions connect to the ``target`` of
+            the server.
 
         Raises:
-            ValueError: RDMA is asked for, or the node is not in a cluster.
+            ValueError: ``rdma`` is true, or the node is not in a cluster.
         """
         if rdma:
             raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
@@ -120,16 +133,16 @@ class TFNodeContext:
     def export_saved_model(
         self, model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None
     ) -> None:
-        """Write a model for serving.
+        """Write a model for serving, in TensorFlow's SavedModel format.
 
         Args:
-            model: of Keras (2 or 3), or a ``tf.Module``.
-            export_dir: the folder; a relative one is below the working folder.
-            tag_set: ignored: the format has one tag, ``serve``.
-            signatures: see ``tf.saved_model.save``.
+            model: A model of Keras (2 or 3), or a ``tf.Module``.
+            export_dir: The folder for the model. A relative path is below the working folder.
+            tag_set: Ignored, because the format has only one tag, ``serve``.
+            signatures: The signatures of the model, see ``tf.saved_model.save``.
 
         Raises:
-            ValueError: the model is a session of TensorFlow 1.
+            ValueError: The model is a session of TensorFlow 1.
         """
         TFNode.export_saved_model(model, self.absolute_path(export_dir), tag_set, signatures)
 
@@ -141,22 +154,22 @@ class TFNodeContext:
         qname_out: str = "output",
         input_mapping: Any = None,
     ) -> DataFeed:
-        """The rows that the driver feeds.
+        """Return the feed from which the function reads the rows that the program feeds.
 
         Args:
-            train_mode: ``False``: a result is given back for each row.
-            qname_in: the name of the feed, one of ``queues`` of `TFCluster.run`.
-            qname_out: ignored: results go back on the feed that their rows came from.
-            input_mapping: ``{column: name}``: batches are dicts of columns then, ``{name: values}``. Rows
-                with names (dicts, named tuples, structured arrays) are read by these names; those of other
-                rows are in the order of the mapping, which must be sorted.
+            train_mode: ``False`` if the function returns a result for each row.
+            qname_in: The name of the feed, one of ``queues`` in `TFCluster.run`.
+            qname_out: Ignored, because results travel back on the feed of their rows.
+            input_mapping: A dict ``{column: name}``. Each batch is then a dict of columns, ``{name:
+                values}``. Rows with names (dicts, named tuples, structured arrays) are read by these names.
+                Columns of other rows are in the order of the mapping, which must be sorted.
 
         Returns:
             The feed. All feeds of one name in a node share their rows.
 
         Raises:
-            InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
-                is not a dict of names, each once.
+            InputError: The cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
+                is not a dict with each name once.
         """
         if self.mgr is None:
             expected = "start the cluster with input_mode=InputMode.FEED"
@@ -170,18 +183,23 @@ class TFNodeContext:
 
     @named_arguments("get_dataset")
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
-        """The rows that the driver feeds, as a ``tf.data.Dataset`` of batches.
+        """Return the rows that the program feeds, as a ``tf.data.Dataset`` of batches.
+
+        ::
+
+            row = (tf.TensorSpec([784], tf.float32), tf.TensorSpec([], tf.int64))
+            model.fit(ctx.get_dataset(row, batch_size=64))
 
         Args:
-            output_signature: the `tf.TensorSpec` of one row; a tuple or dict of them for such rows.
-            batch_size: rows in a batch; the last one may be shorter.
-            qname: the feed.
+            output_signature: The ``tf.TensorSpec`` of one row, or a tuple or dict of them.
+            batch_size: The number of rows in a batch. The last batch may be shorter.
+            qname: The name of the feed, one of ``queues`` in `TFCluster.run`.
 
         Returns:
-            The dataset; each of its tensors has the shape of a row after the dimension of the batch.
+            The dataset. Each of its tensors has the shape ``[batch, *shape of a row]``.
 
         Raises:
-            InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or the signature is
+            InputError: The cluster was not started with ``input_mode=InputMode.FEED``, or the signature is
                 something else.
         """
         found = Arguments("get_dataset")
@@ -190,10 +208,15 @@ class TFNodeContext:
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
 
     def release_port(self) -> None:
-        """Does nothing: a server can use the node's port while it is held."""
+        """Do nothing, because a server can use the node's port while the launcher holds it."""
 
 
 def _input_mapping(value: Any) -> Mapping[Any, str]:
+    """Return the columns of the rows, and the name of each in a batch.
+
+    Raises:
+        ValueError: This is not a dict with each name once and columns of one kind.
+    """
     expected = "expected a dict: the columns of the rows, and their names in a batch, each once"
     found: Mapping[Any, str] = arguments.mapping(_column, arguments.text, expected)(value)
     if not found or len(set(found.values())) < len(found) or len(set(map(type, found))) > 1:
@@ -202,25 +225,26 @@ def _input_mapping(value: Any) -> Mapping[Any, str]:
 
 
 def _column(value: Any) -> Any:
-    """Read the name of a column, or its number."""
+    """Return the name of a column, or its number."""
     return arguments.text(value) if isinstance(value, str) else arguments.whole()(value)
 
 
 class TFNode:
-    """The functions of TensorFlowOnSpark's module of this name."""
+    """Stands in for the module ``TFNode`` of TensorFlowOnSpark."""
 
-    #: ``TFNode.start_cluster_server(ctx, ...)`` and ``TFNode.release_port(ctx)`` are those of the context.
+    #: Starts the TensorFlow server of a node, as `TFNodeContext.start_cluster_server` does.
     start_cluster_server = staticmethod(TFNodeContext.start_cluster_server)
+    #: Does nothing, see `TFNodeContext.release_port`.
     release_port = staticmethod(TFNodeContext.release_port)
 
     @staticmethod
     def hdfs_path(ctx: Any, path: str | os.PathLike[str]) -> str:
-        """A path with a scheme: ``file:///...``, or one of ``ctx.defaultFS``.
+        """Return a path with a scheme, such as ``file:///data/x``.
 
         Args:
-            ctx: that of the node.
-            path: one with a scheme is unchanged; a relative one is below the working folder (on HDFS below
-                the user's home).
+            ctx: The context of the node. Its ``defaultFS`` is the scheme of paths that have none.
+            path: The path. A path with a scheme is returned unchanged. A relative path is below the working
+                folder, or on HDFS below the user's home folder.
 
         Returns:
             The path with its scheme.
@@ -238,18 +262,18 @@ class TFNode:
         """Write a model for serving, in TensorFlow's SavedModel format.
 
         Args:
-            model: of Keras (2 or 3), or a ``tf.Module``.
-            export_dir: the folder.
-            tag_set: ignored: the format has one tag, ``serve``.
-            signatures: see ``tf.saved_model.save``.
+            model: A model of Keras (2 or 3), or a ``tf.Module``.
+            export_dir: The folder for the model.
+            tag_set: Ignored, because the format has only one tag, ``serve``.
+            signatures: The signatures of the model, see ``tf.saved_model.save``.
 
         Raises:
-            ValueError: the model is a session of TensorFlow 1.
+            ValueError: The model is a session of TensorFlow 1.
         """
         tf = _tensorflow()
         if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
             raise ValueError(
-                "a session can't be exported; expected a model (or use tf.compat.v1.saved_model)"
+                "a session cannot be exported; expected a model (or use tf.compat.v1.saved_model)"
             )
         if hasattr(model, "export") and signatures is None:  # Keras 3: its save() writes no SavedModel
             model.export(export_dir)
@@ -258,37 +282,39 @@ class TFNode:
 
     @staticmethod
     def DataFeed(mgr: Any, *args: Any, **kwargs: Any) -> DataFeed:  # noqa: N802 - TensorFlowOnSpark's name
-        """The rows that the driver feeds.
+        """Return the feed from which the function reads the rows that the program feeds.
 
         Args:
-            mgr: ``ctx.mgr``.
-            args: those of `TFNodeContext.get_data_feed`.
-            kwargs: the same, by name.
+            mgr: The attribute ``mgr`` of the node's context.
+            args: The arguments of `TFNodeContext.get_data_feed`.
+            kwargs: The same arguments by name.
 
         Returns:
             The feed.
 
         Raises:
-            InputError: see there.
+            InputError: The cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
+                is not a dict with each name once.
         """
         return TFNodeContext(mgr=mgr).get_data_feed(*args, **kwargs)
 
 
 class compat:  # noqa: N801 - stands for a module of this name
-    """The functions of TensorFlowOnSpark's module of this name."""
+    """Stands in for the module ``compat`` of TensorFlowOnSpark."""
 
     @staticmethod
     def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
-        """Write a model for serving. All workers must call it; only the chief's model is kept.
+        """Write a model for serving. All workers must call this, and only the chief's model is kept.
+
+        In synchronous training all workers take part when a model is written.
 
         Args:
-            model: of Keras (2 or 3), or a ``tf.Module``.
-            export_dir: the folder.
-            is_chief: ``ctx.is_chief``. (In synchronous training all workers take part when a model is
-                written.)
+            model: A model of Keras (2 or 3), or a ``tf.Module``.
+            export_dir: The folder for the model.
+            is_chief: Whether this node keeps the model: ``ctx.is_chief``.
 
         Raises:
-            ValueError: the model is a session of TensorFlow 1.
+            ValueError: The model is a session of TensorFlow 1.
         """
         if is_chief:
             TFNode.export_saved_model(model, export_dir)
@@ -298,26 +324,26 @@ class compat:  # noqa: N801 - stands for a module of this name
 
     @staticmethod
     def disable_auto_shard(options: Any) -> None:
-        """Set options of a dataset to skip no rows: each worker is fed rows of its own already.
+        """Set the options of a dataset to skip no rows, because each worker is fed rows of its own already.
 
         Args:
-            options: a ``tf.data.Options``.
+            options: A ``tf.data.Options``, which is changed.
         """
         tf = _tensorflow()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 
     @staticmethod
     def is_gpu_available() -> bool:
-        """Whether TensorFlow finds a GPU.
+        """Return whether TensorFlow finds a GPU that the task may use.
 
         Returns:
-            ``True``: there is one that the task may use.
+            True if there is at least one.
         """
         return bool(_tensorflow().config.list_physical_devices("GPU"))
 
 
 def _tensorflow() -> Any:
-    """Return the TensorFlow of the task. Tasks without it can use a node, too."""
+    """Import the TensorFlow of the task. A function without TensorFlow can use a context, too."""
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
     return tf

@@ -1,9 +1,9 @@
-"""The first code of a task: connects to the driver, receives our modules, runs `TASK_MODULE`.
+"""The first code of a task: it connects to the program, receives the modules, and runs `TASK_MODULE`.
 
-A task is started as ``python -c`` `START_CODE`, which runs a text in its environment: the sources of
+A task is started as ``python -c`` `START_CODE`, which runs a text from its environment: the sources of
 `launcher.feed.remote.connect` and of this module. So nothing need be installed where it runs, and the command
-line is short and holds no secret. Standard library only, any Python since 3.8: a Python that is not of the
-driver's minor version ends with a message.
+line is short and contains no secret. The code must run on any Python since 3.8 with the standard library
+alone, because a Python of another minor version than the program's is to exit with a message.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ import sys
 
 from launcher.feed.remote.connect import DriverRoutes, read_exactly
 
-#: The program of each task. Before any import it takes the working folder off the path.
+#: The program of each task. It first removes the working folder from the path, whose modules might shadow
+#: those of Python.
 START_CODE = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); import os; "
     "exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
 )
 #: The module that runs the work of the task.
 TASK_MODULE = "launcher.api.remote.worker"
-#: Digits of the size before the modules.
+#: The number of decimal digits in the size that comes before the modules.
 SIZE_DIGITS = 10
 
 
 def main(python: tuple[int, int], importer: type) -> None:
-    """Connect, import modules from what the driver sends, run `TASK_MODULE`.
+    """Connect to the program, import the modules that it sends, and run `TASK_MODULE`.
 
-    The key of the job is taken out of the environment.
+    The key of the job is removed from the environment, so that programs of the user cannot read it there.
 
     Args:
-        python: the driver's version: functions travel as byte code.
-        importer: the class of `launcher.backends.bootstrap.IMPORTER`.
+        python: The program's major and minor version. It must be that of the task, because functions travel
+            as byte code.
+        importer: The class of `launcher.backends.bootstrap.IMPORTER`.
+
+    Raises:
+        SystemExit: The versions differ, or the program cannot be reached. Also when the task has done its
+            work.
     """
     environ = os.environ
     task, ours = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]

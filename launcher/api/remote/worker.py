@@ -1,19 +1,20 @@
-"""Runs functions of the driver's program in a task: one, or, as a slot, one instance after another.
+"""Runs functions of the user's program in a task: one function, or as a slot one instance after another.
 
-Task and driver exchange messages on connections that both have authenticated. Each is a dict; what is the
-user's (functions, arguments, results, exceptions) is in it as pickled bytes.
+`launcher.api.remote.start` calls `main`. A slot must import nothing of the user's: an instance is a fork of
+it that takes a millisecond, and finds everything as a fresh process would.
 
-- The first message of the driver, on the task's first connection, is the work: ``slot``, ``numbers``,
-  ``path``, the ``function`` and, unless the task is a slot, its ``arguments``.
-- A task whose function has raised sends the outcome: exit ``code``, ``raised``, ``traceback`` and, if it can
-  be pickled, the ``exception``. The answer is empty.
-- A slot that is free sends the ``number`` and ``attempt`` of the instance that it ran (``None``: of none
-  yet), its exit ``code`` (-n: signal n), and its ``result`` or its outcome. The answer has the ``number`` and
-  ``attempt`` of the next instance and its ``arguments``. If the answer is ``None``, the slot exits with
-  this ``code``.
+Task and program exchange messages on connections that both have authenticated. Each message is a dict. What
+belongs to the user (functions, arguments, results, exceptions) is in it as pickled bytes.
 
-A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
-everything as a fresh process would.
+- The first message of the program, on the first connection of the task, is the work: ``slot``, ``fed``,
+``numbers``, ``path``, the ``function`` and, unless the task is a slot, its ``arguments``. A slot finds the
+number of ``instances`` instead.
+- A task whose function has raised sends the outcome: the exit ``code``, the texts ``raised`` and
+``traceback`` and, if it can be pickled, the ``exception``. The answer is empty.
+- A slot that is free sends the ``number`` and ``attempt`` of the instance that it has run (a number of None
+for none yet), the exit ``code`` of that instance (-n if signal n killed it), and its ``result`` or its
+outcome. The answer contains the ``number``, ``attempt`` and ``arguments`` of the next instance. If the number
+is None, the slot exits with the ``code`` of the answer.
 """
 
 from __future__ import annotations
@@ -38,26 +39,28 @@ from launcher.feed.remote import data_feed
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
 
-#: Seconds in which a broken connection to the driver has to be made again, and attempts to send a message.
+#: How long a task tries to connect to the program again after a break.
 _RECONNECT_SECONDS = 60.0
+#: How many times a message is sent before the task gives up.
 _MAX_ATTEMPTS = 10
-#: Seconds that a process may take to end when its function has returned, or has raised.
+#: How long a process may live on when its function has returned.
 _RETURNED_SECONDS = 30.0
+#: How long a process may live on when its function has raised.
 _RAISED_SECONDS = 3.0
-#: Variables of a task of a cluster; an instance is in no cluster, and has none of them.
+#: Variables of a task in a cluster. They are removed for an instance, which belongs to no cluster.
 _CLUSTER_VARIABLES = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
 _RESULT_ADVICE = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
-#: A message between task and driver, see above.
+#: A message between task and program, as described at the head of this module.
 Message = Mapping[str, Any]
 
 
 def request(connector: DriverRoutes, message: Message) -> Message:
-    """Send the driver a message on a connection of its own, and wait for the answer.
+    """Send the program a message on a connection of its own, and return the answer.
 
-    After a break the message is sent again: the driver may get it twice.
+    If the connection breaks, the message is sent again, so the program may receive it twice.
 
     Raises:
-        OSError: the driver can't be reached any more.
+        OSError: The program cannot be reached any longer.
     """
     for _ in range(_MAX_ATTEMPTS):
         sock = connector.connect("member", _RECONNECT_SECONDS, again=True)
@@ -69,10 +72,14 @@ def request(connector: DriverRoutes, message: Message) -> Message:
 
 
 def main(sock: socket.socket, connector: DriverRoutes) -> None:
-    """Run the work that the driver sends on this connection, then end the process.
+    """Run the work that the program sends on this connection, then exit.
+
+    Args:
+        sock: The connection of `launcher.api.remote.start`.
+        connector: The routes to the program, for further messages.
 
     Raises:
-        SystemExit: always.
+        SystemExit: Always, with the exit code of the task.
     """
     task = connector.hello["task"]
     try:
@@ -91,7 +98,7 @@ def main(sock: socket.socket, connector: DriverRoutes) -> None:
         try:
             request(connector, outcome)
         except OSError as error:
-            print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
+            print(f"the outcome of the function cannot be sent to the driver: {error}", file=sys.stderr)
     elif not outcome["code"] and task.startswith("ps/"):
         while True:  # a parameter server stays until it is stopped, even without anything to do
             signal.pause()
@@ -99,7 +106,7 @@ def main(sock: socket.socket, connector: DriverRoutes) -> None:
 
 
 def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
-    """The ``ctx`` of this task."""
+    """Return the ``ctx`` of this task, the second argument of its function."""
     task, numbers = connector.hello["task"], work["numbers"]
     role, _, index = task.rpartition("/")
     roles = {name.rpartition("/")[0] for name in numbers}
@@ -116,10 +123,12 @@ def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
 
 
 def _leave(code: int) -> None:
-    """End the process, even where a thread of the user's would keep it for ever.
+    """Exit, even if a thread of the user would keep the process alive for ever.
+
+    A daemon thread kills the process after some seconds if it has not exited by then.
 
     Raises:
-        SystemExit: always.
+        SystemExit: Always, with this code.
     """
     seconds = _RAISED_SECONDS if code else _RETURNED_SECONDS
 
@@ -135,21 +144,23 @@ def _leave(code: int) -> None:
 
 
 def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, results: bool) -> Message:
-    """Run a function.
+    """Call the user's function, and return the message about how it ended.
 
     Args:
-        function, arguments: pickled; the arguments are its first one.
-        ctx: its second argument.
-        results: whether its result is sent to the driver.
+        function: The pickled function.
+        arguments: The pickled first argument of the function.
+        ctx: The second argument.
+        results: Whether the message contains the pickled result.
 
     Returns:
-        Its outcome; ``code`` is the exit code for this process.
+        The message. Its ``code`` is the exit code for this process. With an exception it contains ``raised``,
+        ``traceback`` and ``exception``.
     """
     done: dict[str, Any] = {"code": 0}
     try:
         call, first = pickle.loads(function), pickle.loads(arguments)
         if isinstance(first, list):
-            sys.argv = first  # as programs for TensorFlowOnSpark expect it
+            sys.argv = first  # programs for TensorFlowOnSpark expect this
         result = call(first, ctx)
         if results:
             done["result"] = _pickled(result)
@@ -159,9 +170,9 @@ def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, results: bool) -
             if not isinstance(end.code, int):
                 print(end.code, file=sys.stderr, flush=True)
             return {"code": code & 0xFF}
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is: the driver reports it
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the program reports any of them
         return _failed(error)
-    data_feed.end_all()  # it takes no more rows of the feeds that it has opened
+    data_feed.end_all()  # the function reads no more rows
     return done
 
 
@@ -175,30 +186,31 @@ def _pickled(result: object) -> bytes:
     try:
         return _dumps(result)
     except Exception as error:
-        text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
+        text = f"the result of the function cannot be sent to the driver: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {_RESULT_ADVICE}") from error
 
 
 def _failed(error: BaseException) -> Message:
-    """Print the exception that a function has raised, and make a message of it."""
-    frames = error.__traceback__ and error.__traceback__.tb_next  # without `_run`
+    """Print the exception that the user's function has raised, and return the message about it."""
+    frames = error.__traceback__ and error.__traceback__.tb_next  # the user need not see `_run`
     shown = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
     raised = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
         exception = _dumps(error)
-        pickle.loads(exception)  # some exceptions can be pickled, and not made again
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there: the driver has its text
+        pickle.loads(exception)  # some exceptions can be pickled, but not unpickled
+    except Exception:  # noqa: BLE001 - classes of the user can raise anything, and the text is known
         exception = None
     return {"code": 1, "raised": raised, "traceback": shown, "exception": exception}
 
 
 def _serve(connector: DriverRoutes, work: Message) -> int:
-    """Run instances until the driver sends no other.
+    """Run instances until the program sends no other one.
 
     Returns:
-        The exit code of the slot: that of its last instance, if the failure of this one ends the job.
+        The exit code of the slot. It is that of the last instance if the failure of this instance stops the
+        job.
     """
     for name in _CLUSTER_VARIABLES:
         os.environ.pop(name, None)
@@ -209,7 +221,15 @@ def _serve(connector: DriverRoutes, work: Message) -> int:
 
 
 def _instance(work: Message, order: Message) -> Message:
-    """Run one instance in a fork; the message about its end."""
+    """Run one instance in a fork of this process, and wait for its end.
+
+    Args:
+        work: The work of the slot.
+        order: The program's message with the number, attempt and arguments of the instance.
+
+    Returns:
+        The message about the end of the instance.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     number, attempt, outcome = order["number"], order["attempt"], {}
@@ -230,6 +250,6 @@ def _instance(work: Message, order: Message) -> Message:
             _leave(done["code"])
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         file.seek(0)
-        with suppress(EOFError, pickle.UnpicklingError):  # it has ended without
+        with suppress(EOFError, pickle.UnpicklingError):  # an instance that is killed writes no outcome
             outcome = pickle.load(file)
     return {**outcome, "number": number, "attempt": attempt, "code": code}

@@ -6,13 +6,13 @@
         job = cluster.start(["train.py"], ps=1, workers=2, flags=True)
         job.task("worker/0").until_prints("step 100")
 
-See docs/testing.md. Names are imported when they are used: pytest loads the plug-in in every project of an
-environment.
+Tests of user programs use it (docs/testing.md). pytest loads the plug-in in every project of an environment,
+so this module must import nothing until one of its names is used.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it for True
+TYPE_CHECKING = False  # type checkers read it as True
 
 if TYPE_CHECKING:
     from launcher.testing.cluster import Cluster
@@ -22,7 +22,11 @@ __all__ = ["CannotStart", "Cluster", "ClusterError", "Job", "Task", "WaitFailed"
 
 
 def __getattr__(name: str) -> object:
-    """Return the public name."""
+    """Import a public name when it is first used.
+
+    Raises:
+        AttributeError: The name is not public.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from launcher.testing import cluster, job  # noqa: PLC0415 - the plugin imports this package in every pytest

@@ -1,6 +1,7 @@
-"""The fixture ``cluster``: starts clusters for a test, and leaves nothing of them.
+"""``Cluster``: starts clusters for a test, and leaves nothing of them behind.
 
-The plug-in makes one for each test that asks for it.
+The plug-in makes one for each test that uses the fixture ``cluster``. Every process and container that a test
+has started must be gone when `Cluster.close` returns.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ from launcher.testing.job import ClusterError, Job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Seconds that a job may take by default, even after its ``timeout`` and ``grace``; and the default grace.
+#: How long `Job.wait` waits by default, in addition to the ``timeout`` and ``grace`` of the job.
 _DEFAULT_BOUND_SECONDS = 60.0
+#: The ``grace`` of a job whose test names none.
 _DEFAULT_GRACE_SECONDS = 10.0
-#: Seconds in which agents end the tasks of a launcher that was killed.
+#: How long agents may take to stop the tasks of a launcher that was killed.
 _AGENTS_END_SECONDS = 10.0
 
 
 class Cluster:
-    """Starts clusters; each is a ``launch`` in a process of its own.
+    """The value of the fixture ``cluster``, which starts clusters for a test.
+
+    Each cluster is a ``launch`` in a process of its own. A test gets this object from pytest, and does not
+    make one.
 
     Args:
-        folder: For the files of the launches.
-        backend: Where tasks run by default: ``local``, or ``docker:IMAGE``.
+        folder: The folder for the files of the launches.
+        backend: Where tasks run by default: ``local`` or ``docker:IMAGE``.
 
     Raises:
         ClusterError: There is no such backend.
@@ -48,7 +53,7 @@ class Cluster:
     def __init__(self, folder: Path, backend: str = "local") -> None:
         self._folder = folder
         self._image = _image(backend)
-        #: Those that were started.
+        #: The jobs that the test has started, in order.
         self.jobs: list[Job] = []
         #: Whether the test function has passed.
         self.passed = False
@@ -70,29 +75,35 @@ class Cluster:
     ) -> Job:
         """Start a cluster, and return when its tasks run.
 
+        ::
+
+            job = cluster.start(["train.py", "--steps", "500"], ps=1, workers=2, flags=True)
+
         Args:
-            program: ``["train.py", "--steps", "500"]``, ``["-m", "package.train"]``, any command with its
-                arguments, or ``["job.yaml"]``. Paths are relative to the current folder.
-            ps: Number of parameter servers.
-            workers: Number of workers; default: one, if no other role is given.
+            program: The program and its arguments: ``["train.py", "--steps", "500"]``, ``["-m",
+                "package.train"]``, any other command, or a job file (``["job.yaml"]``). Paths are relative to
+                the current folder.
+            ps: The number of parameter servers. By default there are none.
+            workers: The number of workers. By default there is one, if the call names no other role.
             chief: Whether there is a chief.
             evaluator: Whether there is an evaluator.
-            roles: Further roles by name: how many, or the keys that a job file has for a role
-                (docs/jobfile.md).
-            backend: ``local`` or ``docker:IMAGE``; default: pytest's ``--cluster-backend``.
-            left_running: The test may end while the job runs; it is ended then.
-            within: Seconds for its start.
-            options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``venv``, ``on_failure``,
-                ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``,
-                ``collect``, ``options``: as those of `launcher.run`. Defaults of the project
-                (``launch.toml``) are not read: a test has all its settings.
+            roles: Further roles by name. A value is a number of tasks, or a dict of the keys that a role has
+                in a job file (docs/jobfile.md).
+            backend: Where the tasks run: ``local`` or ``docker:IMAGE``. By default pytest's
+                ``--cluster-backend`` says so.
+            left_running: Whether the test may end while the job runs. The job is stopped then.
+            within: How many seconds the start of all tasks may take.
+            options: How the job runs: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``venv``,
+                ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``,
+                ``sync``, ``collect`` and ``options``, as in `launcher.run`. Defaults of the project
+                (``launch.toml``) are not read, so that a test names all its settings.
 
         Returns:
-            The job, all of whose tasks run, or have run.
+            The job. All its tasks run, or have run.
 
         Raises:
-            CannotStart: It ended before one of its tasks was started; has ``exit_code`` and ``output``.
-            WaitFailed: Its tasks do not run in time.
+            CannotStart: The launch exited before one of its tasks was started.
+            WaitFailed: The tasks do not run in time.
             ClusterError: There is no such backend.
             InputError: An argument is wrong.
         """
@@ -120,11 +131,11 @@ class Cluster:
         return job
 
     def close(self) -> list[str]:
-        """End all jobs.
+        """Stop all jobs, and remove what is left of them.
 
         Returns:
             A line for each job and process that the test should not have left, and for each container that
-            cannot be removed.
+            cannot be removed. Empty if there are none.
 
         Raises:
             TransportError: The Docker engine of a launch that was killed does not respond.
@@ -146,12 +157,12 @@ class Cluster:
         return left
 
     def tails(self) -> list[tuple[str, str]]:
-        """For the report of a failed test: a title and the ends of the logs, for each job."""
+        """Return a title and the last lines of each job, for the report of a failed test."""
         return [(f"cluster: job {job.name or 'that did not start'}", job.tails()) for job in self.jobs]
 
 
 def _image(backend: str) -> str | None:
-    """Return the image of a backend, or None if this machine.
+    """Return the Docker image of a backend, or None for the backend ``local``.
 
     Raises:
         ClusterError: There is no such backend.

@@ -1,6 +1,7 @@
-"""One launch that a test has started, and its tasks: looked at, waited for, killed and suspended.
+"""``Job`` and ``Task``: one launch that a test has started, to be watched, waited for, killed and suspended.
 
-Tests get a `Job` from the fixture ``cluster``. All waits have a limit.
+Tests receive a `Job` from ``cluster.start``. No wait may be without a limit, because a test that hangs says
+nothing.
 """
 
 from __future__ import annotations
@@ -29,34 +30,38 @@ from launcher.runs.run import json_of
 
 _T = TypeVar("_T")
 
-#: Seconds between two looks at what a test waits for.
+#: How often a condition that a test waits for is checked.
 _POLL_SECONDS = 0.01
-#: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
+#: How long all processes of a task may take to be suspended or resumed.
 _SUSPEND_TIMEOUT_SECONDS = 20.0
+#: How long an agent may take to answer.
 _ANSWER_TIMEOUT_SECONDS = 10.0
-#: Seconds between two Ctrl-C that mean "at once": more than `launcher.stop_requests` wants, if one is late.
+#: The pause before a second Ctrl-C. `launcher.stop_requests` ignores one that comes too soon, and the first
+#: may be late.
 _STOP_PAUSE_SECONDS = 0.5
-#: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
+#: How many last lines of a task the message of a failed wait contains.
 _MAX_LAST_LINES = 10
+#: How many tasks show their last lines in the report of a failed test.
 _MAX_TASKS_WITH_LINES = 32
-#: A task's line in the output of the launcher: ``node1 worker/0 | ``.
+#: The start of a task's line in the output of the launcher, such as ``node1 worker/0 | ``.
 _TASK_LINE = re.compile(r"(\S+ )?\S+/\d+ +\| ")
 
 
 class WaitFailed(AssertionError):
-    """An awaited condition did not hold in time, or cannot hold any more."""
+    """A condition that a test waits for did not hold in time, or can no longer hold."""
 
 
 class ClusterError(LaunchError):
-    """A test asks for something impossible; the message says why."""
+    """A test asks for something impossible. The message says why."""
 
 
 class CannotStart(ClusterError):
-    """The launch ended before one of its tasks was started.
+    """The launch exited before one of its tasks was started.
 
     Args:
-        exit_code: That of ``launch``: 2 for bad input, 126 or 127 for a program that cannot be run...
-        output: All that it printed.
+        exit_code: The exit code of ``launch``, such as 2 for bad input, and 126 or 127 for a program that
+            cannot be run.
+        output: Everything that the launch has printed.
     """
 
     def __init__(self, exit_code: int, output: str) -> None:
@@ -66,27 +71,34 @@ class CannotStart(ClusterError):
 
 
 class _Waits(ABC):
-    """A job, or one of its tasks, with waits for a condition."""
+    """The waits that a job and a task have in common."""
 
     @abstractmethod
     def _ended(self) -> str:
-        """That it has ended, so that no condition of it can come to hold, or an empty text if it has not."""
+        """Return the text that it has ended, so that no condition can come to hold. Empty if it runs."""
 
     @abstractmethod
     def _message(self, text: str) -> str:
-        """Return a text about it, with its name and its last lines."""
+        """Return a text with the name and the last lines of the job or task, for an error."""
 
     def _wait_for(self, look: Callable[[], _T | None], seconds: float, condition: str) -> _T:
-        """Call ``look`` again and again until it returns something other than ``None``.
+        """Call a function repeatedly until it returns something other than None, and return that.
+
+        Args:
+            look: The function. It is called once more after the end, because its value may have come just
+                before.
+            seconds: The time limit.
+            condition: What is awaited, for the message.
 
         Raises:
-            WaitFailed: The time is up, or it has ended.
+            WaitFailed: The time is up, or the job or task has ended.
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + seconds
         while True:
             late = f"not within {seconds:g}s" if time.monotonic() > deadline else ""
-            reason = self._ended() or late  # before the last look: what came until then counts
+            # This is read before the last look, so that the look finds everything that came until then.
+            reason = self._ended() or late
             found = look()
             if found is not None:
                 return found
@@ -96,14 +108,20 @@ class _Waits(ABC):
 
 
 class Job(_Waits):
-    """A cluster that runs, or has run; made by `launcher.testing.Cluster.start`.
+    """A cluster that runs, or has run. ``cluster.start`` returns it.
+
+    ::
+
+        job = cluster.start(["train.py"], workers=2)
+        job.task("worker/0").kill()
+        assert job.wait().exit_code == 137
 
     Args:
-        driver: Its launch.
-        folder: Has the file ``output`` and the run's folder ``run``.
-        environ: Of the launch, if the tasks run in containers; ``None``: they do not.
-        bound: Seconds of `wait` by default.
-        left_running: The test may leave it running.
+        driver: The launch of the job.
+        folder: The folder with the file ``output`` and the run's folder ``run``.
+        environ: The environment of the launch if its tasks run in containers, otherwise None.
+        bound: How many seconds `wait` waits by default.
+        left_running: Whether the test may leave the job running.
     """
 
     def __init__(
@@ -117,38 +135,38 @@ class Job(_Waits):
         self.driver = driver
         driver.on_event = self._handle_event
         self._events: list[Mapping[str, Any]] = []
-        #: The last event about the state of each task.
+        #: The last event about the state of each task, by the name of the task.
         self._moved: dict[str, Mapping[str, Any]] = {}
         self._output = folder / "output"
         self._bound = bound
-        #: The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``.
+        #: The path of the run's folder, with ``plan.json``, ``events.jsonl``, ``report.json`` and ``logs/``.
         self.run_dir = folder / "run"
         self.paths = RunPaths(str(self.run_dir))
         #: The content of ``plan.json`` (docs/report.md).
         self.plan: Mapping[str, Any] = {}
-        #: The ClusterSpec: ``host:port`` of each task, by role.
+        #: The ClusterSpec: for each role a list with the address ``host:port`` of each task.
         self.addresses: Mapping[str, Sequence[str]] = {}
         self.environ = environ
         self.left_running = left_running
-        #: Its tasks in the order of the plan.
+        #: All tasks of the job, in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
-        #: The attempt of each task when `Task.kill` or `Task.signal` was last called.
+        #: The number of the attempt of each task when `Task.kill` or `Task.signal` was last called.
         self.attempts: dict[str, int] = {}
-        #: When `stop` was last called (monotonic).
+        #: When `stop` was last called, by `time.monotonic`.
         self._stopped_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {'running' if self.running else f'exited with {self.exit_code}'}>"
 
     def begin(self, seconds: float) -> None:
-        """Wait until all its tasks are started, or will not be.
+        """Wait until each task has started, or is known not to start. ``cluster.start`` calls this.
 
         Args:
-            seconds: The longest time to wait.
+            seconds: The time limit.
 
         Raises:
-            CannotStart: It ended before one of its tasks was started.
-            WaitFailed: It takes longer.
+            CannotStart: The launch exited before one of its tasks was started.
+            WaitFailed: The tasks have not started in time.
         """
         __tracebackhide__ = True
         self._wait_for(self._has_begun, seconds, "the start of all tasks")
@@ -157,29 +175,33 @@ class Job(_Waits):
             raise CannotStart(self.exit_code, self.output + error)
 
     def _has_begun(self) -> bool | None:
+        """Return True if all tasks have started or the job has ended, otherwise None.
+
+        The plan is read as soon as the launcher has written it.
+        """
         over = not self.running
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
         started = [task.pid is not None or task.attempt > 1 for task in self.tasks]
         all_known = all(map(or_, started, (task.state.is_over for task in self.tasks)))
-        return over or (any(started) and all_known) or None  # without any it ends
+        return over or (any(started) and all_known) or None  # if no task can start, the job ends soon
 
     # ------------------------------------------------------------------ description
 
     @property
     def name(self) -> str:
-        """The run's name, as ``launch ps`` lists it."""
+        """The name of the run, as ``launch ps`` lists it."""
         return self.driver.job
 
     def task(self, name: str) -> Task:
         """Return one task of the job.
 
         Args:
-            name: The name of the task, ``worker/0``.
+            name: The name of the task, such as ``worker/0``.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such task. The message lists the tasks.
         """
         for task in self.tasks:
             if task.name == name:
@@ -190,46 +212,51 @@ class Job(_Waits):
 
     @property
     def events(self) -> list[Mapping[str, Any]]:
-        """The events so far: the lines of ``events.jsonl`` (docs/report.md)."""
+        """The events so far: a dict for each line of ``events.jsonl`` (docs/report.md)."""
         return list(self._events)
 
     @property
     def output(self) -> str:
-        """The output of ``launch`` so far, stdout and stderr."""
+        """The text that ``launch`` has printed so far, on stdout and stderr."""
         return self._output.read_text("utf-8", "replace")
 
     @property
     def launcher_pid(self) -> int:
-        """The process of ``launch``."""
+        """The process ID of ``launch``."""
         return self.driver.process.pid
 
     @property
     def running(self) -> bool:
-        """Whether ``launch`` runs."""
+        """Whether ``launch`` still runs."""
         return not self.driver.over.is_set()
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of ``launch`` (128 + n: signal n ended it), or None if it runs."""
+        """The exit code of ``launch``, 128 + n if signal n killed it. None while it runs."""
         return None if self.running else self.driver.exit_code
 
     def report(self) -> Report | None:
-        """Return the report of the job, or None if it runs, or its launcher was killed."""
+        """Return how the job and each of its tasks ended.
+
+        Returns:
+            The report. None while the job runs, and if its launcher was killed.
+        """
         return None if self.running else self.driver.report
 
     # ------------------------------------------------------------------ waiting and ending
 
     def wait(self, timeout: float | None = None) -> Report:
-        """Wait for its end.
+        """Wait until the job has ended.
 
         Args:
-            timeout: Seconds; default: a minute, or more where its ``timeout`` and ``grace`` allow more.
+            timeout: The time limit in seconds. By default it is a minute, and more by the job's ``timeout``
+                and ``grace``.
 
         Returns:
-            How it and each of its tasks ended.
+            How the job and each of its tasks ended.
 
         Raises:
-            WaitFailed: It has not ended in time, or without a report (its launcher was killed).
+            WaitFailed: The job has not ended in time, or its launcher was killed, so that there is no report.
         """
         __tracebackhide__ = True
         return self._wait_for(self.report, self._bound if timeout is None else timeout, "its end")
@@ -237,22 +264,29 @@ class Job(_Waits):
     def until(self, condition: Callable[[], _T], what: str = "a condition", timeout: float = 30.0) -> _T:
         """Wait until a condition of the test holds.
 
+        ::
+
+            job.until(lambda: len(checkpoints()) >= 2, "two checkpoints")
+
         Args:
-            condition: Is called again and again, until it returns something true.
-            what: Names it in the message.
-            timeout: Seconds.
+            condition: A function without arguments. It is called repeatedly until it returns something true.
+            what: The name of the condition, for the message of a failure.
+            timeout: The time limit in seconds.
 
         Returns:
-            The value that the condition returned.
+            The value that the condition has returned.
 
         Raises:
-            WaitFailed: It does not hold in time, or when the job ends.
+            WaitFailed: The condition does not hold in time, or when the job ends.
         """
         __tracebackhide__ = True
         return self._wait_for(lambda: condition() or None, timeout, what)
 
     def stop(self) -> None:
-        """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
+        """Send the launch a Ctrl-C, which stops the job in order. A second call stops it at once.
+
+        The method returns before the job has ended. Use `wait` for that.
+        """
         time.sleep(max(0.0, self._stopped_at + _STOP_PAUSE_SECONDS - time.monotonic()))
         self._stopped_at = time.monotonic()
         self.driver.signal(signal.SIGINT)
@@ -272,7 +306,7 @@ class Job(_Waits):
         """Return the last lines of the launcher and of all tasks, for the report of a failed test.
 
         Args:
-            lines: How many of each.
+            lines: How many lines of each are shown at most.
         """
         own = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
         parts = {"launch": shown_lines("\n".join(own), lines)}
@@ -289,19 +323,21 @@ class Job(_Waits):
 
 
 class Task(_Waits):
-    """A task of a `Job`; got from `Job.task` and `Job.tasks`.
+    """A task of a `Job`. `Job.task` and `Job.tasks` return it.
+
+    State and exit status are those of the last attempt of the task.
 
     Args:
-        job: Its job.
-        planned: Its entry in the plan.
+        job: The job of the task.
+        planned: The entry of the task in ``plan.json``.
 
     Attributes:
-        name: ``worker/0``.
-        role: ``worker``.
-        index: its number in the role, from 0.
-        host: the name of its host.
-        address: where the other tasks connect, ``host:port``.
-        port: the port of that.
+        name: The name of the task, such as ``worker/0``.
+        role: The role of the task, such as ``worker``.
+        index: The number of the task in its role, from 0.
+        host: The name of its host.
+        address: The address where other tasks connect, ``host:port``.
+        port: The port of the address, an int.
     """
 
     def __init__(self, job: Job, planned: Mapping[str, Any]) -> None:
@@ -317,32 +353,36 @@ class Task(_Waits):
     def __repr__(self) -> str:
         return f"<Task {self.name}: {self.described()}>"
 
-    # ------------------------------------------------------------------ state: that of its last attempt
+    # ------------------------------------------------------------------ state of the last attempt
 
     @property
     def attempt(self) -> int:
-        """The number of its last start, from 1."""
+        """The number of the last start of the task, from 1."""
         return int(self._moved["attempt"]) if self._moved else 1
 
     @property
     def pid(self) -> int | None:
-        """Its main process, as its host numbers it, or None if it was not started (yet)."""
+        """The process ID of the main process on its host. None if the task was not started yet."""
         return self._moved.get("pid")
 
     @property
     def state(self) -> TaskState:
-        """Its state."""
+        """The state of the task, `TaskState.PENDING` before its first event."""
         return TaskState(self._moved["state"]) if self._moved else TaskState.PENDING
 
     @property
     def exit_status(self) -> ExitStatus | None:
-        """The end of its main process, or None if it runs. A status of ``None``s: its host was lost."""
-        over = not self._job.running or self.state.is_over  # before its status, which is complete then
+        """How the main process ended. None while it runs.
+
+        If the host was lost, the status is not known, and all its fields are None.
+        """
+        # This is read before the status, which is complete by then.
+        over = not self._job.running or self.state.is_over
         status = ExitStatus(**self._moved["status"]) if self._moved else ExitStatus()
         return status if status.known or over else None
 
     def described(self) -> str:
-        """Its state as text: ``running``; ``failed, killed by SIGKILL``."""
+        """Return the state of the task as a text, such as ``running`` or ``failed, killed by SIGKILL``."""
         status = self.exit_status
         if status is None or not status.known:
             return self.state.value
@@ -352,39 +392,43 @@ class Task(_Waits):
 
     @property
     def raw(self) -> bytes:
-        """Its output so far, stdout and stderr, that of all attempts."""
+        """The bytes that all attempts of the task have printed so far, on stdout and stderr."""
         return content(self._job.paths.log(self.name))
 
     @property
     def log(self) -> str:
-        """The same as text."""
+        """The text that all attempts of the task have printed so far, on stdout and stderr."""
         return self.raw.decode("utf-8", "replace")
 
     @property
     def lines(self) -> list[str]:
-        """The same, line by line."""
+        """The lines that all attempts of the task have printed so far."""
         return self.log.splitlines()
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last lines that it has printed, without control characters.
+        """Return the last lines that the task has printed, without control characters.
 
         Args:
-            count: How many.
+            count: How many lines are returned at most.
         """
         return last_lines(self._job.paths.root, self.name, count)
 
     def until_prints(self, text: str | re.Pattern[str], timeout: float = 30.0) -> str:
-        """Wait until its last attempt has printed a line, from its start on.
+        """Wait until the last attempt of the task has printed a certain line, and return the line.
+
+        Lines that it printed before the call count.
+
+        ::
+
+            job.task("worker/0").until_prints(re.compile("step [0-9]+00$"))
 
         Args:
-            text: A text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
-            timeout: Seconds.
-
-        Returns:
-            The line.
+            text: A text or a compiled pattern that some line contains. The text ``step 1`` is also in ``step
+                10``.
+            timeout: The time limit in seconds.
 
         Raises:
-            WaitFailed: It has not in time, or has ended without.
+            WaitFailed: The task has not printed such a line in time, or has ended without it.
         """
         __tracebackhide__ = True
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
@@ -396,48 +440,49 @@ class Task(_Waits):
         return self._wait_for(look, timeout, f"a line with {shown!r}")
 
     def _lines_of_attempt(self) -> list[str]:
-        last = self.attempt  # the log may already have more
+        last = self.attempt  # the log may already contain a later attempt
         own = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
         return own.decode("utf-8", "replace").splitlines()
 
     # ------------------------------------------------------------------ waiting, signals
 
     def wait(self, timeout: float = 60.0) -> ExitStatus:
-        """Wait until it is over: all its processes have ended, its output is complete.
+        """Wait until the task is over: all its processes have exited, and its output is complete.
 
         Args:
-            timeout: Seconds.
+            timeout: The time limit in seconds.
 
         Returns:
             How its main process ended.
 
         Raises:
-            WaitFailed: It is not over in time.
+            WaitFailed: The task is not over in time.
         """
         __tracebackhide__ = True
         return self._wait_for(lambda: self.exit_status if self._is_over() else None, timeout, "its end")
 
     def kill(self) -> None:
-        """SIGKILL to all its processes, as when a machine runs out of memory.
+        """Send SIGKILL to all processes of the task, as a kernel without memory does.
 
-        Its host goes on, also a container: the launcher knows of it at once, as of any task that fails.
+        The host of the task stays up, also if it is a container. The launcher notices the failure at once, as
+        that of any task.
 
         Raises:
-            ClusterError: It has ended.
-            WaitFailed: Its agent does not answer within 10 s.
+            ClusterError: The task has ended.
+            WaitFailed: The agent of the task does not answer within 10 s.
         """
         self._note_attempts()
         self._signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
-        """Send a signal to its main process.
+        """Send a signal to the main process of the task.
 
         Args:
-            number: Of the signal, as in `signal`.
+            number: The number of the signal, such as ``signal.SIGUSR1``.
 
         Raises:
-            ClusterError: It has ended.
-            WaitFailed: Its agent does not answer within 10 s.
+            ClusterError: The task has ended.
+            WaitFailed: The agent of the task does not answer within 10 s.
         """
         self._note_attempts()
         self._signal(number, to_all=False)
@@ -446,18 +491,18 @@ class Task(_Waits):
         self._job.attempts = {task.name: task.attempt for task in self._job.tasks}
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
-        """Wait until it runs again: an attempt that started after the last `kill` or `signal` in its job.
+        """Wait until the task runs again, after the last `kill` or `signal` of any task of the job.
 
-        It need not be the task that was killed: others may start again with it.
+        Use it for other tasks than the killed one as well, because all may start again together.
 
         Args:
-            timeout: Seconds.
+            timeout: The time limit in seconds.
 
         Returns:
-            The number of the attempt.
+            The number of the new attempt.
 
         Raises:
-            WaitFailed: It does not run again in time, or the job has ended.
+            WaitFailed: The task does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
         before, own = self._job.attempts.get(self.name, 1), (self.name, "running")
@@ -470,37 +515,38 @@ class Task(_Waits):
         return self._job.until(look, f"a new attempt of {self.name}", timeout)
 
     def stop(self) -> None:
-        """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
+        """Suspend all processes of the task (SIGSTOP) until `resume`, as if its machine hung.
 
         Raises:
-            ClusterError: It has ended.
-            WaitFailed: Its agent does not answer within 10 s, or some of its processes do not stop within
-                20 s.
+            ClusterError: The task has ended.
+            WaitFailed: The agent of the task does not answer within 10 s, or some of its processes do not
+                stop within 20 s.
         """
         __tracebackhide__ = True
-        # Again and again: a process that forks may have a child that was not there before. The parent of a
-        # vfork waits in state D until its child runs its own program; its SIGSTOP is pending.
+        # The signal is sent until no process runs: one that forks may have a child that was not there before.
+        # The parent of a vfork waits in state D until its child runs its own program, and its SIGSTOP is
+        # pending.
         self._signal_until(signal.SIGSTOP, lambda state: state in "TtDZX", "be suspended")
 
     def resume(self) -> None:
-        """Let it go on after `stop` (SIGCONT). Returns when it does.
+        """Let the processes of the task run on after `stop` (SIGCONT), and return when they do.
 
         Raises:
-            ClusterError: It has ended.
-            WaitFailed: Its agent does not answer within 10 s, or some of its processes do not go on within
-                20 s.
+            ClusterError: The task has ended.
+            WaitFailed: The agent of the task does not answer within 10 s, or some of its processes do not run
+                on within 20 s.
         """
         __tracebackhide__ = True
         self._signal_until(signal.SIGCONT, lambda state: state not in "Tt", "go on")
 
     def cut_network(self) -> None:
-        """Disconnect its container from the job's network: nothing comes in or goes out.
+        """Disconnect the container of the task from the network of the job, until `mend_network`.
 
-        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent
-        until `mend_network`. Other tasks in the same container are cut off, too.
+        The connections of the task become silent. The launcher does not notice that: it still shows what the
+        task prints, and can stop the task. Other tasks in the same container are cut off, too.
 
         Raises:
-            ClusterError: It does not run in a container, or has ended.
+            ClusterError: The task does not run in a container, or has ended.
         """
         container, network = self._container(), network_name(self._job.name)
         described = self._docker("inspect", "--type", "container", container)
@@ -513,10 +559,10 @@ class Task(_Waits):
             raise ClusterError(f"the container {container} is not on a network of the job's own")
 
     def mend_network(self) -> None:
-        """Connect it again after `cut_network`, with the same address, so that its connections go on.
+        """Connect the container again after `cut_network`. It keeps its address, so that connections work on.
 
         Raises:
-            ClusterError: It does not run in a container, or has ended.
+            ClusterError: The task does not run in a container, or has ended.
         """
         self._container()
         if self._cut:
@@ -524,18 +570,35 @@ class Task(_Waits):
             self._cut = []
 
     def _container(self) -> str:
+        """Return the name of the task's container.
+
+        Raises:
+            ClusterError: The task does not run in a container.
+        """
         if self._job.environ is None:
             text = "does not run in a container: only the network of those can be cut"
             raise ClusterError(f"{self.name} {text} (start(..., backend='docker:IMAGE'))")
         return container_name(self._job.name, self.host)
 
     def _docker(self, *arguments: str) -> str:
+        """Run ``docker`` with these arguments, and return what it prints.
+
+        Raises:
+            ClusterError: The command has failed.
+        """
         result = Engine(environ=self._job.environ).docker(*arguments)
         if result.code:
-            raise ClusterError(f"{self.name}: its network can't be changed: {explain(result.fault)}")
+            raise ClusterError(f"{self.name}: its network cannot be changed: {explain(result.fault)}")
         return result.out
 
     def _signal_until(self, number: int, is_done: Callable[[str], bool], condition: str) -> None:
+        """Send a signal to all processes of the task repeatedly, until the state of each is the wanted one.
+
+        Args:
+            number: The number of the signal.
+            is_done: Returns whether a process in this state (a letter of ``/proc/PID/stat``) is done.
+            condition: What the processes are to do, for the message.
+        """
         __tracebackhide__ = True
 
         def look() -> bool | None:
@@ -544,14 +607,28 @@ class Task(_Waits):
         self._wait_for(look, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")
 
     def _signal(self, number: int, to_all: bool) -> str:
-        """Let its agent send a signal; the state of each of its processes after that."""
+        """Let the agent of the task send a signal, and wait for its answer.
+
+        Args:
+            number: The number of the signal.
+            to_all: Whether all processes of the task get it, or only the main one.
+
+        Returns:
+            The state of each process afterwards, a letter of ``/proc/PID/stat``. Empty if the task has ended
+            meanwhile.
+
+        Raises:
+            ClusterError: The task has ended.
+            WaitFailed: The agent does not answer.
+        """
         __tracebackhide__ = True
-        if self.state is TaskState.STARTING:  # its first line may be read before launch says that it runs
+        # A test may have read the first line of the task before launch says that the task runs.
+        if self.state is TaskState.STARTING:
             self._wait_for(
                 lambda: self.state is not TaskState.STARTING or None, _ANSWER_TIMEOUT_SECONDS, "its start"
             )
         if self.exit_status is not None or self.pid is None:
-            raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
+            raise ClusterError(f"{self.name} cannot be signalled: it is {self.described()}")
         known = len(self._signals_sent())
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
 
@@ -563,7 +640,7 @@ class Task(_Waits):
         return self._wait_for(look, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
-        """Return whether it has ended, and does not start again; with restarts a failed task may do so."""
+        """Return whether the task has ended and does not start again, as a failed task may with restarts."""
         return not self._job.running or (self.state.is_over and not self._moved["restarting"])
 
     def _ended(self) -> str:
@@ -577,7 +654,7 @@ class Task(_Waits):
 
     @property
     def _moved(self) -> Mapping[str, Any]:
-        """The last event about its state, or an empty text if there is none."""
+        """The last event about the state of the task, or an empty mapping if there is none."""
         return self._job._moved.get(self.name, {})
 
     def _signals_sent(self) -> list[Mapping[str, Any]]:

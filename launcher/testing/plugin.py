@@ -1,7 +1,7 @@
-"""The pytest plug-in: the fixture ``cluster``, and what goes with it (docs/testing.md).
+"""The entry point of the pytest plug-in: the fixture ``cluster`` and its options (docs/testing.md).
 
-pytest imports this in every project of an environment that has the package, so it imports nothing but pytest,
-and does nothing for a test without the fixture.
+pytest imports this in every project of an environment that contains the package, so it must import nothing
+but pytest, and do nothing for a test without the fixture.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from launcher.testing.cluster import Cluster
 
 
+#: Where a test keeps the `Cluster` that its fixture has made.
 _USED = pytest.StashKey["Cluster"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--cluster-backend``, and the same in the configuration file."""
+    """Add the option ``--cluster-backend``, and ``cluster_backend`` of the configuration file."""
     text = "where the tasks of clusters run: local, or docker:IMAGE"
     parser.getgroup("tf-launcher").addoption("--cluster-backend", metavar="BACKEND", help=text)
     parser.addini("cluster_backend", text, default="local")
@@ -27,26 +28,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start clusters of `launch`, observe, kill and suspend their tasks. They are stopped when the test ends.
+    """Start clusters of `launch` in a test, observe them, and kill or suspend their tasks.
 
-    ``job = cluster.start(["train.py"], ps=1, workers=2)``; see `launcher.testing.Cluster`.
+    All of them are stopped when the test ends. A test that has passed fails if it leaves a job running.
+
+    ::
+
+        def test_counts(cluster):
+            job = cluster.start(["count.py"], ps=1, workers=2, flags=True)
+            assert job.wait().exit_code == 0
+
+    Returns:
+        The `launcher.testing.Cluster` of the test.
     """
     from launcher.testing.cluster import Cluster  # noqa: PLC0415 - only for tests that use it
 
-    config = request.config  # the option, else the configuration file
+    config = request.config
     backend = config.getoption("--cluster-backend", default=None) or config.getini("cluster_backend")
     made = request.node.stash[_USED] = Cluster(tmp_path_factory.mktemp("cluster"), str(backend))
     yield made
     left = made.close()
     for job in made.jobs:
-        request.node.user_properties.append(("run_dir", str(job.run_dir)))  # a property in JUnit's XML
+        request.node.user_properties.append(("run_dir", str(job.run_dir)))  # for reports such as JUnit's XML
     if left and made.passed:
         pytest.fail("\n".join(left), pytrace=False)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Show the ends of the logs where a test has failed that used the fixture."""
+    """Note whether the test has passed, and show the last lines of its jobs if it has failed."""
     outcome: Any = yield
     used = item.stash.get(_USED, None)
     if used is None:

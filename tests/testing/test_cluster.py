@@ -159,7 +159,7 @@ def test_a_task_is_killed(cluster: Cluster):
     assert (status.code, status.signal) == (None, signal.SIGKILL)
     assert job.task("ps/0").state is TaskState.FAILED
     assert job.task("worker/0").state is job.task("worker/1").state is TaskState.RUNNING
-    with pytest.raises(ClusterError, match="ps/0 can't be signalled: it is failed, killed by SIGKILL"):
+    with pytest.raises(ClusterError, match="ps/0 cannot be signalled: it is failed, killed by SIGKILL"):
         job.task("ps/0").kill()
     job.stop()
     ended = job.wait()

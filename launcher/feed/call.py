@@ -1,7 +1,8 @@
-"""`Call`: the rows of one call of `train` or `inference`: what waits, is finished, comes next.
+"""``Call``: the rows of one call of ``train`` or ``inference`` that wait, are under way, or are finished.
 
-A `Partition` is what one task gets, in chunks; a `Chunker` decides how many rows a chunk has. `FeedState`
-calls these. They are pure, but for the code of the user that a partition runs to make its chunks.
+`FeedState` calls it. A `Partition` is what one task receives, in chunks, and a `Chunker` decides how many
+rows a chunk contains. These classes use no thread, socket or clock. Only `Partition.make` runs code of the
+user, so it must be called without a lock.
 """
 
 from __future__ import annotations
@@ -17,45 +18,55 @@ from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Block, Buffer, encode, encode_code, part, size
 from launcher.feed.sources import Piece, piece_of
 
-# A chunk has about so many bytes, and at most so many rows.
+#: The usual size of a chunk.
 CHUNK_BYTES = 1 << 20
+#: How many rows a chunk contains at most.
 MAX_ROWS = 16384
-#: A larger chunk is split once more: its rows are much larger than those before.
+#: A chunk of more bytes is split, because its rows are much larger than those before.
 FAR_TOO_BIG_BYTES = 64 << 20
-# A chunk has at most so many times more rows than the one before: the first rows may be small ones.
+# How many times more rows than the chunk before it a chunk may contain. The first rows may be small ones.
 _MAX_GROWTH = 8
-# A chunk of code weighs so much, because it will make many rows.
+# How much a chunk of code counts in addition to its own bytes, because it will make many rows.
 _CODE_WEIGHT_BYTES = 2 << 20
-# Each result that waits takes so much memory beside its bytes in the frame.
+# The memory that a waiting result needs in addition to its bytes in the frame.
 _RESULT_OVERHEAD_BYTES = 64
 
 
 class Chunk(Record):
-    """Some rows, or the code that returns them, ready to be sent."""
+    """Some rows, or the code that returns them, ready to be sent to a task."""
 
-    #: How many rows it has; None if it is code.
+    #: The number of rows, or None if the chunk is code.
     rows: int | None
+    #: The number of bytes that the chunk counts for the limits of what a task may have unread.
     weight: int
     buffers: Sequence[Buffer]
 
 
 class Chunker:
-    """Cuts partitions into chunks of about a mebibyte. It learns from each chunk how many rows that is."""
+    """Cuts partitions into chunks of about a mebibyte.
+
+    It learns from each chunk how many rows that is.
+    """
 
     def __init__(self) -> None:
         self.rows = 1  # the first row may have any size
 
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
-        """Yield the rows of a partition, encoded.
+        """Yield the rows of a piece as encoded chunks.
 
         Raises:
             FeedError: The rows cannot be sent.
-            Exception: Whatever the code of the user raises.
+            Exception: Whatever code of the user raises.
         """
         for block in piece.blocks(lambda: self.rows):
             yield from self._encoded(block)
 
     def _encoded(self, block: Block) -> Iterator[Chunk]:
+        """Yield a block of rows as one chunk, or as several if it is far too large.
+
+        Raises:
+            FeedError: A row cannot be sent.
+        """
         rows = size(block)
         if not rows:
             return
@@ -74,16 +85,16 @@ class Chunker:
 
 
 class Partition:
-    """Some rows that are fed: their chunks, and how far the present task is with them.
+    """The rows of a piece, in chunks, and how many of them the present task has taken.
 
-    One thread at a time calls `make`, without a lock.
+    `make` may run code of the user, so it is called by one thread at a time, without a lock.
 
     Args:
         number: The place of the partition in the order of the rows, from 0.
-        piece: Returns the rows. If it can do so only once, the chunks are kept.
+        piece: Returns the rows. If it can do so only once, the chunks are kept for a second time.
         chunker: The chunker of the call.
-        is_inference: Whether there is a result for each row.
-        task: The task that gets the partition. By default any task may get it.
+        task: The name of the task that is to receive the partition. Empty if any task may.
+        is_inference: Whether the task returns a result for each row.
     """
 
     def __init__(
@@ -92,33 +103,43 @@ class Partition:
         self.number = number
         self.is_inference = is_inference
         self.task = task
-        #: The results that were not taken yet, in order, and the number of their bytes.
+        #: The results that the user's program has not taken yet, in the order of their rows.
         self.results: list[Any] = []
+        #: The memory of these results, in bytes.
         self.result_bytes = 0
+        #: The bytes of the chunks that are kept for a second time.
         self.kept_bytes = 0
-        #: Whether all its rows are consumed, or answered.
+        #: Whether all its rows are consumed, or answered by results.
         self.is_done = False
         self._piece = piece
         self._chunker = chunker
-        #: Chunks kept for a second time; None if the piece can return its rows again, or they are too many.
+        #: The chunks kept for a second time. None if the piece can return its rows again, or if they became
+        #: too many.
         self._kept: list[Chunk] | None = None if piece.repeatable else []
         self._fresh: Iterator[Chunk] | None = None
-        #: The number of results known from all tasks.
+        #: The number of results that have come from any task, the present one and lost ones.
         self._known = 0
         self._begin()
 
     def _begin(self) -> None:
+        """Prepare to make all chunks, for the first task or for another one."""
         self._chunks = self._all_chunks()
         #: Whether all chunks were made.
         self.is_complete = False
-        #: The number of the last chunk on its connection, or 0 if no chunk was sent.
+        #: The number that the last sent chunk has on its connection, or 0 if no chunk was sent.
         self.last = 0
-        #: How many rows were sent, and how many results have come.
+        #: How many rows were sent to the present task, and how many results it has returned.
         self._rows = self._answered = 0
-        #: Whether the number of rows is not known yet, because code returns them.
+        #: Whether the number of rows is not known yet, because the task itself makes them.
         self._uncounted = False
 
     def _all_chunks(self) -> Iterator[Chunk]:
+        """Yield all chunks: first those that were kept, then new ones, which run code of the user.
+
+        Raises:
+            FeedError: The rows, or the callable that returns them, cannot be sent.
+            Exception: Whatever code of the user raises.
+        """
         if self._piece.remote is not None:
             code = encode_code(self._piece.remote)
             frames.check_size([code], f"the callable of partition {self.number}")
@@ -132,41 +153,66 @@ class Partition:
                 kept.append(chunk)
                 self.kept_bytes += chunk.weight
             yield chunk
-            del chunk  # the next one may have the memory of its buffers
+            del chunk  # so that its memory is free when the next one is made
 
     def make(self) -> Chunk | None:
-        """Make the next chunk, which runs the code of the user. Returns None after the last chunk."""
+        """Make the next chunk, which runs code of the user.
+
+        Returns:
+            The chunk, or None after the last one.
+
+        Raises:
+            FeedError: The rows cannot be sent.
+            Exception: Whatever code of the user raises.
+        """
         return next(self._chunks, None)
 
     def count_sent(self, chunk: Chunk, number: int) -> None:
-        """Count a chunk that is sent now, with this number on its connection."""
+        """Note that a chunk is sent now.
+
+        Args:
+            chunk: The chunk.
+            number: The number of the chunk on its connection.
+        """
         self.last = number
         self._rows += chunk.rows or 0
         self._uncounted = chunk.rows is None
 
     def set_row_count(self, number: int, rows: int) -> None:
-        """Note how many rows the code in the chunk of this number has returned."""
+        """Note how many rows the code in a chunk has returned in the task.
+
+        Args:
+            number: The number of the chunk on its connection. Those of other partitions are ignored.
+            rows: The number of rows.
+        """
         if self._uncounted and self.last == number:
             self._rows, self._uncounted = rows, False
 
     @property
     def missing(self) -> int:
-        """How many results at least are missing for rows that were sent."""
+        """The number of results that are still missing for rows that were sent, at least.
+
+        While the number of rows is not known, this is 1. Without inference it is 0.
+        """
         return self.is_inference and (1 if self._uncounted else self._rows - self._answered)
 
     def is_finished(self, consumed: int) -> bool:
-        """Return whether all its chunks are consumed, up to this number, or all its rows are answered."""
+        """Return whether all rows are consumed, or answered by results if this is inference.
+
+        Args:
+            consumed: The number of the last chunk on the connection that the task has consumed.
+        """
         return self.is_complete and (self.missing <= 0 if self.is_inference else self.last <= consumed)
 
     def answer(self, results: list[Any], size: int) -> tuple[list[Any], int]:
-        """Take the results of its rows, except those that a lost task has given before.
+        """Take the results of its rows, except those that a lost task has returned before.
 
         Args:
-            results: The next results of its task, in order.
-            size: The number of bytes that they had in their frame.
+            results: The next results of the present task, in order. Some may belong to later partitions.
+            size: The number of bytes of these results in their frame.
 
         Returns:
-            The results that belong to later partitions, and the number of bytes of those that are new.
+            The results that belong to later partitions, and the memory in bytes of those that are new here.
         """
         taken = results if self._uncounted else results[: self.missing]
         new = taken[max(0, self._known - self._answered) :]
@@ -178,47 +224,49 @@ class Partition:
         return results[len(taken) :], weight
 
     def restart(self) -> None:
-        """Begin again, for another task.
+        """Prepare to send all rows once more, to another task.
 
         Raises:
-            FeedError: The rows are gone.
+            FeedError: The rows cannot be read again, and were not kept.
         """
         if self._kept is None and not self._piece.repeatable:
             raise FeedError(
-                f"partition {self.number} can't be fed again: it can be iterated only once, and is too "
+                f"partition {self.number} cannot be fed again: it can be iterated only once, and is too "
                 "big to be kept; feed lists, callables that read the data, or smaller partitions"
             )
         self._begin()
 
     def fresh(self) -> Partition:
-        """Return the same partition with nothing sent. A thread that sends this one has no effect then."""
+        """Return a copy of which nothing was sent. What a thread still sends of this one is then ignored."""
         return Partition(self.number, self._piece, self._chunker, self.task, is_inference=self.is_inference)
 
     def forget(self) -> None:
-        """Drop the chunks kept for a second time."""
+        """Drop the chunks that are kept for a second time, and keep no more."""
         self._kept, self.kept_bytes = None, 0
 
 
-#: Partitions that cannot be iterated again are kept up to this size, in case that a task is lost.
+#: The memory for chunks of partitions that can be read only once. They are kept in case a task is lost.
 MAX_KEPT_BYTES = 512 << 20
-#: No more rows are sent while results of so many bytes wait to be taken.
+#: No more rows are sent while results of this size wait for the user's program.
 MAX_RESULT_BYTES = 32 << 20
-# With equal batches, the fastest task may be so many rounds ahead of the slowest.
+# With equal batches, how many rounds the fastest task may be ahead of the slowest.
 _MAX_ROUNDS_AHEAD = 32
-#: The key of partitions that any task may get.
+#: The key of partitions that any task may receive.
 _ANY_TASK = ""
 
 
 class Call:
-    """One call of `train` or `inference` on a feed.
+    """The rows and results of one call of ``train`` or ``inference``.
+
+    `FeedState` tells it what has happened, and asks it what to send next.
 
     Args:
-        source: A generator of pieces; with ``is_in_step`` of rounds, with a block for each task. Threads
-            read it.
-        tasks: The tasks that are fed.
-        timeout: Seconds in which some task must take some row.
-        is_inference: Whether there is a result for each row.
-        is_in_step: Whether all tasks get the same number of batches.
+        source: A generator of pieces. With ``is_in_step`` it yields rounds instead, each with a block for
+            every task. Threads read it, one at a time.
+        tasks: The names of the tasks that are fed.
+        timeout: The number of seconds in which some task must take some row.
+        is_inference: Whether tasks return a result for each row.
+        is_in_step: Whether all tasks receive the same number of batches.
     """
 
     def __init__(
@@ -234,74 +282,76 @@ class Call:
         self.timeout = timeout
         self.is_inference = is_inference
         self.is_in_step = is_in_step
-        #: What the call raises.
+        #: The exception that the call raises, or None.
         self.error: BaseException | None = None
-        #: Whether it has returned or raised.
+        #: Whether the call has returned or raised.
         self.is_over = False
-        #: Whether a thread reads the source, and whether all of it is read.
+        #: Whether a thread reads the source at present, and whether all of the source was read.
         self.is_reading = self.is_exhausted = False
-        #: When the call last went on: it began, or a task took rows or gave results.
+        #: When the call last made progress: it began, or a task took rows or returned results.
         self.moved = 0.0
         #: Whether the user was told that results are missing.
         self.was_told_missing = False
-        #: Tasks that had some partition.
+        #: The tasks that have received some partition.
         self.served: set[str] = set()
-        #: Whether rows were dropped, because tasks take no more.
+        #: Whether rows were dropped, because tasks accept no more.
         self.has_dropped_rows = False
-        #: With equal batches, tasks that have left a batch unfinished, with the reason.
+        #: With equal batches, the tasks that have left a batch unfinished, with the reason.
         self.broken: dict[str, str] = {}
-        #: With equal batches, whether the rounds are fed again when the tasks have started again.
+        #: With equal batches, whether the rounds are fed once more when all tasks have started again.
         self.should_feed_again = False
+        #: The memory of all results that wait for the user's program, in bytes.
         self.result_bytes = 0
         self._tasks = tasks
         self._chunker = Chunker()
-        #: Partitions that are not finished, or have results to be taken.
+        #: The partitions that are not finished, and those with results that wait, by their numbers.
         self._partitions: dict[int, Partition] = {}
-        #: How many partitions were made.
+        #: The number of partitions that were made.
         self._made = 0
-        #: Partitions that no task has: by the task with equal batches, otherwise by `_ANY_TASK`.
+        #: The partitions that wait for a task, by their numbers. The outer key is the task with equal
+        #: batches, and otherwise `_ANY_TASK`.
         self._queues: defaultdict[str, dict[int, Partition]] = defaultdict(dict)
-        #: With equal batches, rounds that not all tasks have consumed, the oldest first.
+        #: With equal batches, the rounds that not all tasks have consumed, the oldest first.
         self._rounds: deque[list[Partition]] = deque()
-        #: The partition that the next results belong to.
+        #: The number of the partition to which the next results belong.
         self._next = 0
 
     def fail(self, error: BaseException) -> None:
-        """Let the call raise this, unless it has failed before."""
+        """Let the call raise this exception, unless it has failed before."""
         self.error = self.error or error
 
-    # What is sent.
+    # What is to be sent.
 
     def has_rows(self, task: str) -> bool:
-        """Return whether a task may begin with a partition, or the source may be read for one."""
+        """Return whether a task can begin with a partition, or the source can be read for one."""
         waiting, readable = self._waiting(task), not (self.is_exhausted or self.is_reading)
         if self.is_in_step:
             return bool(waiting) or (readable and max(map(len, self._queues.values())) < _MAX_ROUNDS_AHEAD)
         return bool(waiting or readable) and self.permits(min(waiting, default=self._made))
 
     def permits(self, number: int) -> bool:
-        """Return whether rows of this partition may be sent.
+        """Return whether rows of the partition with this number may be sent.
 
-        They may not while too many results wait, unless the results of this partition are the next ones.
+        While the results that wait are too many, only those rows may be sent whose results are the next ones.
         """
         if self.result_bytes < MAX_RESULT_BYTES:
             return True
         head = self._partitions.get(self._next)
         if number == self._next:
             return not (head and head.results)
-        return self._next in self._queues[_ANY_TASK]  # it needs a task that has room
+        return self._next in self._queues[_ANY_TASK]  # the next results need a task that has room
 
     def is_all_given(self, task: str) -> bool:
-        """Return whether there is no partition for a task to begin with, as far as is known."""
+        """Return whether no partition is left for a task to begin with, as far as is known."""
         return self.is_exhausted and not self._waiting(task)
 
     def next_partition(self, task: str) -> Partition | None:
-        """Remove the first partition that waits for a task, and return it."""
+        """Remove the first partition that waits for a task, and return it. Return None if there is none."""
         waiting = self._waiting(task)
         return waiting.pop(min(waiting)) if waiting else None
 
     def has_partition(self, partition: Partition | None) -> bool:
-        """Return whether this is a partition of this call that is not finished."""
+        """Return whether this partition belongs to the call, and is not finished."""
         return partition is not None and self._partitions.get(partition.number) is partition
 
     def _waiting(self, task: str) -> dict[int, Partition]:
@@ -310,11 +360,12 @@ class Call:
     # What has happened.
 
     def add(self, item: Any, refused: Sequence[str]) -> None:
-        """Make partitions of an item of the source: a piece, or a round of blocks, one for each task.
+        """Make partitions from an item that was read from the source.
 
         Args:
-            item: What was read.
-            refused: Tasks that take no more rows.
+            item: A piece, or with equal batches a round of blocks, one for each task.
+            refused: The names of the tasks that accept no more rows. With equal batches their blocks are
+                dropped.
         """
         pieces = [(_ANY_TASK, item)]
         if self.is_in_step:
@@ -338,35 +389,38 @@ class Call:
             self._partitions[partition.number] = self._queues[partition.task][partition.number] = partition
 
     def finish_partition(self, partition: Partition) -> None:
-        """Note that all rows of a partition are consumed, or answered."""
+        """Note that all rows of a partition are consumed, or answered by results."""
         partition.is_done = True
         partition.forget()
         if not self.is_inference and self.has_partition(partition):
             del self._partitions[partition.number]
 
     def limit_kept(self, partition: Partition) -> None:
-        """Keep no more chunks of this partition if too many are kept."""
+        """Stop keeping the chunks of this partition if those of all partitions became too large."""
         if partition.kept_bytes and sum([it.kept_bytes for it in self._partitions.values()]) > MAX_KEPT_BYTES:
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:
-        """Drop the rows that wait for a task which takes no more, with equal batches."""
+        """With equal batches, drop the rows that wait for a task which accepts no more."""
         for number in self._queues.pop(task, ()):
             del self._partitions[number]
             self.has_dropped_rows = True
 
     def give_back(self, partition: Partition, loss: str, *, exactly_once: bool) -> None:
-        """Take back a partition that a task has not finished.
+        """Take back a partition that a task will not finish, so that another task receives it.
+
+        If its rows cannot be fed again, the call fails. If the task itself wanted no more rows, those that it
+        has count as consumed.
 
         Args:
             partition: The partition.
-            loss: Why the task is lost. Empty if it takes no more rows.
+            loss: Why the task is lost. Empty if the task accepts no more rows.
             exactly_once: Whether no row may be fed a second time.
         """
         if not self.has_partition(partition):
             return
         if not loss and not self.is_inference and (partition.last or self.is_in_step):
-            self.has_dropped_rows = True  # the rows that it has count as consumed
+            self.has_dropped_rows = True  # the rows that the task has received count as consumed
             del self._partitions[partition.number]
         elif self.is_in_step and partition.last:
             self.broken[partition.task] = loss
@@ -382,7 +436,7 @@ class Call:
                 self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
 
     def feed_rounds_again(self) -> None:
-        """Feed the rounds that not all tasks have consumed again, to all of them."""
+        """With equal batches, feed the rounds that not all tasks have consumed once more, to all tasks."""
         self.should_feed_again = False
         self.broken.clear()
         self._queues.clear()
@@ -391,7 +445,7 @@ class Call:
         self._put([*chain.from_iterable(self._rounds)])
 
     def end(self) -> None:
-        """Send nothing more."""
+        """Close the call, so that nothing more is sent for it."""
         self.is_over, self.should_feed_again = True, False
         self._partitions.clear()
         self._queues.clear()
@@ -400,16 +454,20 @@ class Call:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all rows are consumed, or answered."""
+        """Whether all rows are consumed, or answered by results that were taken."""
         return self.is_exhausted and not self._partitions
 
     @property
     def is_none_given(self) -> bool:
-        """Whether no task has a partition that is not finished."""
+        """Whether no task has an unfinished partition, so that all of them wait in the queue."""
         return len(self._partitions) == len(self._queues[_ANY_TASK])
 
     def advance_to_results(self) -> bool:
-        """Go on to the next partition with results. Returns whether there is one, or all are answered."""
+        """Go to the next partition with results.
+
+        Returns:
+            Whether there are results to be taken, or no more will come because all rows are answered.
+        """
         while (head := self._partitions.get(self._next)) and not head.results:
             if not head.is_done:
                 return False
@@ -418,10 +476,10 @@ class Call:
         return head is not None or (self.is_exhausted and self._next >= self._made)
 
     def take_results(self) -> list[Any] | None:
-        """Return the next results in order, after `advance_to_results` has returned true.
+        """Return the next results in the order of the rows, after `advance_to_results` has returned true.
 
         Returns:
-            None if no results are left.
+            The results, or None if no results are left.
         """
         head = self._partitions.get(self._next)
         if head is None:

@@ -1,10 +1,10 @@
-"""`Feeder`: rows to the tasks that have room, results back in order, no row lost.
+"""``Feeder``: sends rows to the tasks that have room, and returns results in order. No row may be lost.
 
 `launcher.api` calls `Feeder`. Each feed has a `FeedState`, which decides. Each connection of a task has a
-`FeedChannel` with a thread that sends and one that receives: they tell the state what has happened, with
-the lock of all feeds, and do what it commands. They hold the lock neither while they send or receive, nor
-while the code of the user runs: to read the source, to make a chunk, to unpickle results. A call of `train`
-or `inference` waits in the thread of the user.
+`FeedChannel` with a thread that sends and one that receives. With the lock of all feeds they tell the state
+what has happened, and do what it commands. They must not hold the lock while they send or receive, nor while
+code of the user runs: to read the source, to make a chunk, to unpickle results. A call of `train` or
+`inference` waits in the thread of the user.
 """
 
 from __future__ import annotations
@@ -30,42 +30,45 @@ from launcher.feed.state import IN_STEP_MESSAGE, CloseFeed, FeedState, Flush, La
 from launcher.messages import say
 from launcher.threads import start_function
 
-# How long tasks may take to end their connections when the feeder closes.
+# How long tasks may take to close their connections when the feeder closes.
 _LEAVE_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.25
 _FEEDER_CLOSED = "the driver feeds no more rows"
 # How long a thread may take to end when its connection has ended.
 _THREAD_END_SECONDS = 2.0
-# ``{why}`` is the message of Python.
+# The error about results that cannot be unpickled. ``{why}`` stands for Python's message.
 _UNREADABLE_RESULTS = (
-    "results can't be read by the driver ({why}); make them of classes that the driver can import, "
+    "results cannot be read by the driver ({why}); make them of classes that the driver can import, "
     "or of texts, numbers and arrays"
 )
 
 
 class Feed:
-    """A feed, with the threads of its connections.
+    """One feed, with the threads of its connections.
 
     Args:
-        state: What decides. It is used only with the lock.
-        lock: The lock of all feeds.
+        state: Decides what the threads do. It is used only with the lock.
+        lock: The lock of all feeds of a cluster.
     """
 
     def __init__(self, state: FeedState, lock: threading.RLock) -> None:
         self.state = state
-        #: Wakes the thread that waits for the end of the call, or takes results.
+        #: Wakes the thread of the user, which waits for the end of the call or for results.
         self.news = threading.Condition(lock)
         self.channels: dict[FeedLink, FeedChannel] = {}
-        #: That thread.
+        #: The thread of the user that feeds rows or takes results.
         self.taker = threading.current_thread()
-        #: When that thread has taken results, or infinity while it waits for some.
+        #: When that thread last took results, by `time.monotonic`. Infinity while it waits for some.
         self.taken = 0.0
-        #: Says when the user is to be told that the thread waits.
+        #: Says when the user is to be told that the call waits.
         self.waiting = Waiting()
 
     @contextmanager
     def event(self) -> Iterator[float]:
-        """Tell the state something within this context, which gets the time. Then do what it decides."""
+        """Yield the time, with the lock held, so that the caller can tell the state what has happened.
+
+        At the end of the context the commands of the state are passed to the threads of the connections.
+        """
         with self.news:
             now = time.monotonic()
             yield now
@@ -75,54 +78,69 @@ class Feed:
                 self.channels[command.link].do(command)
 
     def no_taker(self, timeout: float) -> str:
-        """Return why no thread will take the results that are left, or an empty text if a thread may."""
+        """Return why no thread will take the remaining results of an inference.
+
+        Args:
+            timeout: The number of seconds after which a thread that takes no results has forgotten them.
+
+        Returns:
+            The reason, or an empty text if a thread may still take them.
+        """
         if self.taker is threading.current_thread() or not self.taker.is_alive():
             return "not all were taken"
         idle = time.monotonic() - self.taken > timeout
         return f"{self.taker.name} has taken none for {timeout:g}s" if idle else ""
 
     def open(self, link: FeedLink, sock: socket.socket) -> None:
-        """Serve a connection in threads; call this within `event`. The call fails if no thread is left."""
+        """Serve a new connection in threads. Call this within `event`.
+
+        If the system has no thread left, the connection is closed and the call fails.
+        """
         try:
             self.channels[link] = FeedChannel(self, link, sock)
         except TransportError as error:
             frames.hang_up(sock)
-            self.state.on_broken(link, FeedError(f"{link.task.name} can't be fed: {error}"), time.monotonic())
+            failure = FeedError(f"{link.task.name} cannot be fed: {error}")
+            self.state.on_broken(link, failure, time.monotonic())
             self.state.on_left(link)
 
 
 class FeedChannel:
-    """A connection of a task, and its threads.
+    """One connection of a task, with a thread that sends and one that receives.
 
     Args:
-        feed: The feed.
+        feed: The feed that the task has opened.
         link: What the state knows about the connection.
-        sock: The connection.
+        sock: The socket of the connection, which is closed here.
     """
 
     def __init__(self, feed: Feed, link: FeedLink, sock: socket.socket) -> None:
         self._feed, self._link, self._sock = feed, link, sock
-        #: What the sending thread is to do, one thing at a time.
+        #: The commands for the thread that sends.
         self._commands: SimpleQueue[Read | Make | Flush | Leave] = SimpleQueue()
         name = link.task.name
         self._receiver = start_function(self._receive, name=f"feed from {name}")
         self._sender = start_function(self._serve, name=f"feed to {name}")
 
     def do(self, command: Read | Make | Flush | Leave | CloseFeed) -> None:
-        """Do what the state has decided, in the thread that sends."""
+        """Do what the state has decided, in the thread that sends. A `CloseFeed` is done at once."""
         if isinstance(command, CloseFeed):
             frames.hang_up(self._sock)
         else:
             self._commands.put(command)
 
     def join(self, deadline: float) -> None:
-        """Wait until the thread that sends has left. End the connection at this time (monotonic)."""
+        """Wait until the thread that sends has ended.
+
+        Args:
+            deadline: When the connection is closed if the thread has not ended, by `time.monotonic`.
+        """
         self._sender.join(max(0.0, deadline - time.monotonic()))
         frames.hang_up(self._sock)
         self._sender.join(_THREAD_END_SECONDS)
 
     def _serve(self) -> None:
-        """Do what the state decides, until it leaves."""
+        """Do what the state commands, until it commands to leave. This runs in the thread that sends."""
         state, link = self._feed.state, self._link
         while not isinstance(command := self._commands.get(), Leave):
             if isinstance(command, Read):
@@ -137,14 +155,14 @@ class FeedChannel:
                 state.on_sent(link)
         reason = link.reason or ""
         self._send(frames.Kind.GONE if reason else frames.Kind.END, [reason.encode()])
-        self._receiver.join()  # the task ends the connection, or has; frames that it has sent before count
+        self._receiver.join()  # until the task closes the connection, because frames that come before count
         with self._feed.event():
             state.on_left(link)
             del self._feed.channels[link]
         self._sock.close()
 
     def _read(self, call: Call) -> None:
-        """Read the source, which runs the code of the user."""
+        """Read the next item of the user's source, which runs code of the user, and tell the state."""
         item, error = run_user_code(lambda: next(call.source, None))
         with self._feed.event() as now:
             self._feed.state.on_read(self._link, call, item, error, now)
@@ -152,14 +170,14 @@ class FeedChannel:
             call.source.close()
 
     def _send_chunk(self, partition: Partition) -> bool:
-        """Make a chunk, which runs the code of the user, and send it.
+        """Make a chunk, which runs code of the user, and send it.
 
         Returns:
-            Whether the next one may be made at once.
+            Whether the next chunk may be made at once.
         """
         state, link = self._feed.state, self._link
         chunk, error = run_user_code(partition.make)
-        with self._feed.news:  # only the lock; an event follows when all is sent
+        with self._feed.news:  # only the lock, because an event follows when everything is sent
             wanted = state.on_made(link, partition, chunk, error)
         if chunk is None or not wanted:
             return False
@@ -168,19 +186,20 @@ class FeedChannel:
             return state.may_make(link)
 
     def _send(self, kind: frames.Kind, buffers: Sequence[Buffer] = ()) -> None:
+        """Send a frame. If the connection has broken, wake the thread that receives, which reports it."""
         try:
             frames.send_frame(self._sock, kind, buffers)
         except OSError:
-            frames.hang_up(self._sock)  # the receiving thread notices that
+            frames.hang_up(self._sock)
 
     def _receive(self) -> None:
-        """Tell the state what comes, until the connection ends."""
+        """Tell the state which frames come, until the connection ends, in the thread that receives."""
         failed = None
         try:
             file = frames.reader(self._sock)
             while (frame := frames.recv_frame(file)) is not None:
                 self._received(*frame)
-        except Exception as error:  # noqa: BLE001 - an invalid frame: the task would send it again
+        except Exception as error:  # noqa: BLE001 - an invalid frame, which the task would send again
             if isinstance(error, frames.FeedRefusedError) or not isinstance(error, OSError):
                 known = isinstance(error, FeedError)
                 text = str(error) if known else f"it sends an invalid frame: {error!r}"
@@ -190,9 +209,10 @@ class FeedChannel:
             self._feed.state.on_broken(self._link, failed, now)
 
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
+        """Tell the state about a frame, with the results unpickled if it contains some."""
         size, content = sum(map(len, buffers)), buffers
         if kind == frames.Kind.RESULTS:
-            content = as_rows(decode(buffers, _UNREADABLE_RESULTS))  # takes long: without the lock
+            content = as_rows(decode(buffers, _UNREADABLE_RESULTS))  # slow, so without the lock
         with self._feed.event() as now:
             self._feed.state.on_frame(self._link, kind, content, size, now)
 
@@ -200,12 +220,15 @@ class FeedChannel:
 class Feeder:
     """All feeds of a cluster.
 
+    Any thread may call it. Its methods `train` and `inference` wait in the thread of the user.
+
     Args:
         tasks: The names of the tasks that are fed, in their order.
         feeds: The names of the feeds.
-        exactly_once: Whether a lost task is an error for `train`, so that its rows are not fed again.
+        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
         last_lines: Returns the last lines of a task, for messages.
-        quiet: Whether the user is not told about long waits. Problems that raise nothing are told anyway.
+        quiet: Whether the user is not told about long waits. Problems that raise nothing are told in any
+            case.
     """
 
     def __init__(
@@ -231,7 +254,10 @@ class Feeder:
     # Events of the tasks.
 
     def add(self, peer: FeedPeer) -> None:
-        """Take over a connection on which a task opens a feed."""
+        """Take over a connection on which a task opens a feed.
+
+        If no feed has the name that the task asks for, the task is told so.
+        """
         feed = self._feeds.get(peer.feed) or next(iter(self._feeds.values()))
         with feed.event() as now:
             refusal = _FEEDER_CLOSED if self._is_closed else ""
@@ -246,29 +272,29 @@ class Feeder:
         """Give other tasks the rows that a task which has ended did not consume.
 
         Args:
-            task: The task.
-            attempt: Which start of the task this was. A later one may open feeds.
-            reason: Why it has ended, for messages.
+            task: The name of the task.
+            attempt: Which start of the task has ended. A later one may open feeds.
+            reason: How the task has ended, for messages.
         """
         for feed in self._feeds.values():
             with feed.event() as now:
                 feed.state.on_lost(task, attempt, reason, now)
 
     def on_restarting(self, attempts: Mapping[str, int]) -> None:
-        """Wait for tasks that are to start again. They take rows until they end.
+        """Note that tasks are to start again. They accept rows until they end.
 
         Args:
-            attempts: The number of the last start of each task. A later one may open feeds.
+            attempts: The number of the last start of each task, by its name. A later one may open feeds.
         """
         for feed in self._feeds.values():
             with feed.event() as now:
                 feed.state.on_restarting(attempts, now)
 
     def on_started(self, task: str, attempt: int) -> None:
-        """Note that a task has started. All processes of its last attempt, if it had one, have ended.
+        """Note that a task has started. All processes of its last attempt, if there was one, have ended.
 
         Args:
-            task: The task.
+            task: The name of the task. Tasks that are not fed are ignored.
             attempt: Which start of the task this is.
         """
         for feed in self._feeds.values() if task in self._tasks else ():
@@ -295,21 +321,22 @@ class Feeder:
         equal: str | None = None,
         batch_size: int = 1,
     ) -> None:
-        """Feed all rows, and return when they are consumed, or when no task takes more.
+        """Feed all rows, and return when they are consumed, or when no task accepts more.
 
         Args:
-            data: The rows, in any form of `launcher.feed.sources`.
-            epochs: How often to feed them.
-            feed_timeout: Seconds in which some task must take some row.
+            data: The rows, see `launcher.feed.sources`.
+            epochs: How many times all rows are fed.
+            feed_timeout: The number of seconds in which some task must take some row.
             qname: The name of the feed.
-            equal: ``drop``, ``pad`` or ``repeat`` if every task shall get the same number of batches.
+            equal: ``drop``, ``pad`` or ``repeat`` if every task is to receive the same number of batches, see
+                `rounds`.
             batch_size: The number of rows in each of these batches.
 
         Raises:
-            FeedTimeout: No task took a row for so long.
+            FeedTimeout: No task took a row within the time limit.
             FeedError: Rows cannot be sent, or no task is left to take them.
-            InputError: The data has no rows.
-            Exception: Whatever iterating the data raises, and the error given to `fail`.
+            InputError: The data contains no rows.
+            Exception: Whatever iterating the data raises, and the error passed to `fail`.
         """
         tasks = len(self._tasks)
         source: Generator[Any] = pieces_of(data, tasks, epochs)
@@ -322,9 +349,18 @@ class Feeder:
                 say(f"feed {qname!r}: {remains}")
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
-        """Yield one result for each row, in the order of the rows.
+        """Yield one result for each row, in the order of the rows. Rows are read as results are taken.
 
-        Rows are read as results are taken. The parameters and exceptions are those of `train`.
+        Args:
+            data: The rows, see `launcher.feed.sources`.
+            feed_timeout: The number of seconds in which a task with unread rows must take some.
+            qname: The name of the feed.
+
+        Raises:
+            FeedTimeout: No task took a row within the time limit.
+            FeedError: Rows cannot be sent, results are missing or cannot be read, or no task is left.
+            InputError: The data contains no rows.
+            Exception: Whatever iterating the data raises, and the error passed to `fail`.
         """
         call = Call(pieces_of(data, len(self._tasks)), self._tasks, feed_timeout, is_inference=True)
         with self._serving(qname, call) as feed:
@@ -332,13 +368,13 @@ class Feeder:
                 yield from results
 
     def finish(self, timeout: float | None = None) -> None:
-        """Feed nothing more: ``should_stop()`` becomes true in the tasks.
+        """Close the feeds, so that ``should_stop()`` becomes true in the tasks.
 
-        This waits for other threads that feed rows, or take results. An `inference` whose results no thread
-        takes any longer is ended: it raises `FeedError` if a thread does take them.
+        This waits for other threads that feed rows or take results. If no thread takes the results of an
+        `inference` any longer, it is stopped, and raises `FeedError` to a thread that does take them later.
 
         Args:
-            timeout: Seconds to wait at most; None if there is no limit.
+            timeout: The longest time to wait in seconds, or None if there is no limit.
         """
         deadline = inf if timeout is None else time.monotonic() + timeout
         waiting = Waiting()
@@ -363,7 +399,11 @@ class Feeder:
             say(text)
 
     def _check_call(self, feed: Feed) -> bool:
-        """End the call of a feed if no thread takes its results. Returns whether there still is a call."""
+        """Stop the call of a feed if no thread takes its results any longer.
+
+        Returns:
+            Whether the call still runs.
+        """
         call, name = feed.state.call, feed.state.name
         if not call.is_over and call.is_inference and (reason := feed.no_taker(call.timeout)):
             say(f"shutdown stops an inference() of the feed {name!r} before all its results: {reason}")
@@ -372,7 +412,7 @@ class Feeder:
         return not call.is_over
 
     def close(self) -> None:
-        """End all connections and threads. Unless `finish` was called, tasks get an error."""
+        """Close all connections, and end their threads. Unless `finish` was called, tasks get an error."""
         with self._lock:
             self._is_closed = True
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
@@ -387,7 +427,17 @@ class Feeder:
 
     @contextmanager
     def _serving(self, qname: str, call: Call) -> Iterator[Feed]:
-        """Serve a call within this context."""
+        """Serve a call within this context, which yields the feed.
+
+        Args:
+            qname: The name of the feed.
+            call: The call.
+
+        Raises:
+            FeedError: The feed does not exist, serves another call, or has ended, or a task has missed equal
+                batches.
+            BaseException: The error passed to `fail`.
+        """
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -412,15 +462,20 @@ class Feeder:
             self._end(feed, call)
 
     def _end(self, feed: Feed, call: Call) -> None:
+        """Stop serving a call, and close its source, unless the call is over."""
         with self._lock:
             if not call.is_over:
                 with feed.event():
                     feed.state.end()
                 if not call.is_reading:
-                    call.source.close()  # ends the thread that reads ahead, if there is one
+                    call.source.close()  # this stops the thread that reads ahead, if there is one
 
     def _results(self, feed: Feed, call: Call) -> list[Any] | None:
-        """Wait for the next results, and return them in order, or None if no results are left."""
+        """Wait for the next results of a call, and return them in the order of the rows.
+
+        Returns:
+            The results, or None if no results are left.
+        """
         with self._lock:
             feed.taker, feed.taken = threading.current_thread(), inf
             try:
@@ -431,12 +486,12 @@ class Feeder:
                 feed.taken = time.monotonic()
 
     def _wait(self, feed: Feed, call: Call) -> None:
-        """Wait until a call is finished, or has results.
+        """Wait until a call is finished, or has results, and tell the user what it waits for.
 
         Raises:
-            FeedTimeout: No task takes a row.
+            FeedTimeout: No task has taken a row within the time limit.
             FeedError: No task is left.
-            BaseException: The error given to `fail`.
+            BaseException: The error passed to `fail`.
         """
         while call.error is None and not feed.state.is_ready():
             with feed.event() as now:

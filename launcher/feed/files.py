@@ -1,8 +1,8 @@
-"""Data files by name or pattern: text, CSV, TFRecord.
+"""Data files by name or pattern: text, CSV and TFRecord files as data for ``train`` and ``inference``.
 
-Files are read in the driver, in partitions of about 2 MiB, or of less, so that every worker gets several.
-With ``read_on_worker=True`` each file is one partition, and the task that gets the partition reads the file,
-which needs a file system that all hosts share.
+User programs make these objects. By default files are read in the program, in partitions of about 2 MiB, or
+of less so that every worker receives several. With ``read_on_worker=True`` each file is one partition, and
+the task that receives it reads the file. This needs a file system that all hosts share.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ from launcher.common.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, FeedSource, Piece, groups, piece_of
 
-#: One name or pattern, or several.
+#: The names or patterns of files, one or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 FileReader = TextReader | CsvReader | RecordReader
 
 
 class DataFiles(FeedSource):
-    """Some files, and how to read them: the base of the three kinds."""
+    """Some files, and how to read them. This is the base of the three kinds.
+
+    Args:
+        names: The names and patterns of the files.
+        reader: Reads one file of this kind.
+        is_remote: Whether tasks read the files.
+
+    Raises:
+        InputError: No file has such a name, or it cannot be read.
+    """
 
     def __init__(self, names: Sequence[str], reader: FileReader, *, is_remote: bool) -> None:
         super().__init__(self._pieces, once=False)
@@ -34,6 +43,7 @@ class DataFiles(FeedSource):
         self._is_remote = is_remote
 
     def _pieces(self, workers: int) -> Iterator[Piece]:
+        """Yield the pieces of all files: each file by itself if tasks read it, otherwise groups of rows."""
         if self._is_remote:
             return map(piece_of, self._readers)
         size = sum(map(os.path.getsize, self.paths))
@@ -42,15 +52,20 @@ class DataFiles(FeedSource):
 
 
 class TextFiles(DataFiles):
-    """Lines of text files: each row is a line, without its end.
+    """Lines of text files. Each row is a line, a str without its end.
+
+    ::
+
+        cluster.train(TextFiles("data/*.txt"))
 
     Args:
-        names: A name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
+        names: A name, a pattern, or a list of both. In a pattern ``*`` stands for any text (``data/*.txt``),
+            ``**`` for any folders, and ``~`` for the home folder. Files named ``*.gz`` are unpacked.
         encoding: The encoding of the text.
-        read_on_worker: Whether the lines are read in the tasks.
+        read_on_worker: Whether tasks read the files, from a file system that all hosts share.
 
     Raises:
-        InputError: No file has such a name, or it cannot be read.
+        InputError: No file has such a name, a file cannot be read, or an argument is wrong.
     """
 
     @named_arguments("TextFiles")
@@ -62,21 +77,25 @@ class TextFiles(DataFiles):
 
 
 class CsvFiles(DataFiles):
-    """Rows of CSV files; all values are texts.
+    """Rows of CSV files, whose values are all str.
 
-    Each row is a dict by the names of the first line; with ``columns`` a tuple of those, in that order; with
-    ``header=False`` a tuple of all.
+    By default each row is a dict with the names in the first line as keys. With ``columns`` it is a tuple of
+    the values of these columns, in that order. With ``header=False`` it is a tuple of all values.
+
+    ::
+
+        cluster.train(CsvFiles("data/*.csv", columns=["height", "weight"]))
 
     Args:
-        names: A name, a pattern (``data/*.csv``), or several.
-        columns: The names of the columns to take; default: all.
-        header: Whether the first line of each file has the names.
-        delimiter: Between the fields.
+        names: A name, a pattern (``data/*.csv``), or a list of both, as for `TextFiles`.
+        columns: The names of the columns to read. By default all are read.
+        header: Whether the first line of each file contains the names of the columns.
+        delimiter: The character between two values.
         encoding: The encoding of the text.
-        read_on_worker: Whether the rows are read in the tasks.
+        read_on_worker: Whether tasks read the files, from a file system that all hosts share.
 
     Raises:
-        InputError: No file has such a name, it cannot be read, or has no such columns.
+        InputError: No file has such a name, a file cannot be read or lacks a column, or an argument is wrong.
     """
 
     @named_arguments("CsvFiles")
@@ -110,18 +129,23 @@ class CsvFiles(DataFiles):
 
 
 class TFRecordFiles(DataFiles):
-    """Records of TFRecord files: each row is the bytes of one, as ``tf.io.parse_single_example`` takes them.
+    """Records of TFRecord files. Each row is the bytes of one record, for ``tf.io.parse_single_example``.
 
-    TensorFlow is not needed to read them. If the tasks read the records and TensorFlow parses them,
+    TensorFlow is not needed to read the files. If tasks read the records and parse them with TensorFlow,
     ``tf.data.TFRecordDataset`` in the function is faster.
 
+    ::
+
+        cluster.train(TFRecordFiles("data/*.tfrecord"))
+
     Args:
-        names: A name, a pattern (``data/*.tfrecord``), or several.
-        check: Whether to compare the checksum of each record, where google-crc32c is installed.
-        read_on_worker: Whether the records are read in the tasks.
+        names: A name, a pattern (``data/*.tfrecord``), or a list of both, as for `TextFiles`.
+        check: Whether the checksum of each record is compared. This needs the package google-crc32c, and is
+            left out without it.
+        read_on_worker: Whether tasks read the files, from a file system that all hosts share.
 
     Raises:
-        InputError: No file has such a name, or it cannot be read.
+        InputError: No file has such a name, a file cannot be read, or an argument is wrong.
     """
 
     @named_arguments("TFRecordFiles")
@@ -133,10 +157,18 @@ class TFRecordFiles(DataFiles):
 
 
 def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:
-    """Read what all kinds of files have in common.
+    """Read the arguments that all kinds of files have in common.
+
+    Args:
+        read: Contains the faults of the other arguments, which are raised together with those of these.
+        names: The names or patterns, as the user has passed them.
+        read_on_worker: Whether tasks read the files, as the user has passed it.
+
+    Returns:
+        The names, and whether tasks read the files.
 
     Raises:
-        InputError: There are faults. It has those of all arguments.
+        InputError: Arguments are wrong. The message lists all faults.
     """
     files: list[str] = read.read("names", names, one_or_several(path, "paths"))
     is_remote: bool = read.optional("read_on_worker", read_on_worker, flag, False)
@@ -159,10 +191,11 @@ def _delimiter(value: Any) -> str:
 
 
 def found(names: Sequence[str]) -> list[str]:
-    """Return the files of these names and patterns, each once; those of one pattern in order of their names.
+    """Return the files with these names or patterns, each once. Files of one pattern are sorted by name.
 
     Raises:
-        InputError: A pattern without a file, a folder, a file that cannot be read; all of them at once.
+        InputError: A pattern matches no file, a name is that of a folder, or a file cannot be read. The
+            message lists all such faults.
     """
     patterns = [os.path.expanduser(name) for name in names]
     faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]
@@ -177,7 +210,7 @@ def found(names: Sequence[str]) -> list[str]:
                 expected = f"expected its files, as in {os.path.join(file, '*')!r}"
                 faults.append(Fault("data", f"{file!r} is a folder", expected))
             elif not os.access(file, os.R_OK):
-                faults.append(Fault("data", f"{file!r} can't be read", "may this user read it?"))
+                faults.append(Fault("data", f"{file!r} cannot be read", "may this user read it?"))
         paths.update(dict.fromkeys(files))
     if faults:
         raise InputError(faults)

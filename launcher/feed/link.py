@@ -1,6 +1,7 @@
-"""A task that is fed, and its connection: what was sent on it, consumed and answered.
+"""What is known about a task that is fed, and about its connection: what was sent, consumed and answered.
 
-`FeedState` owns `FedTask` and `FeedLink`. Both are pure: they send and receive nothing.
+`FeedState` owns `FedTask` and `FeedLink`. Neither may send or receive anything: `launcher.feed.feeder` does
+so, and reports it.
 """
 
 from __future__ import annotations
@@ -11,113 +12,118 @@ from typing import Any
 from launcher.common.record import Record
 from launcher.feed.call import Chunk, Partition
 
-#: A task gets no more as long as it has not begun to hand out rows of so many bytes.
+#: A task is sent no more while its function has not begun to read this many bytes of what it has received.
 WINDOW_BYTES = 4 << 20
 
 
 class FeedEnd(Record):
-    """The end of a task, with the number of its start, the reason, and the time."""
+    """The end of a task."""
 
+    #: The number of the start that has ended.
     attempt: int
+    #: Why it has ended. This completes the sentence "worker/0 ...".
     reason: str
+    #: When it has ended, by `time.monotonic`.
     at: float
-    #: Whether it is to start again. It may not have ended yet.
+    #: Whether the task is to start again. In this case it may not have ended yet.
     is_restart: bool = False
 
 
 class FedTask:
-    """A task that is fed."""
+    """A task that is fed, with its last connection and its end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The number of its last start, as far as it is known.
+        #: The number of its last start, as far as this is known.
         self.attempt = 1
         self.ended: FeedEnd | None = None
-        #: Its last connection, which may have broken.
+        #: The last connection of the task, which may have broken.
         self.link: FeedLink | None = None
-        #: Whether it takes no more rows, and whether that is because its function has returned.
+        #: Whether the task accepts no more rows, and whether the reason is that its function has returned.
         self.has_refused = self.has_returned = False
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it is to start again."""
+        """Whether the task is to start again."""
         return self.ended is not None and self.ended.is_restart
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, or is to start."""
+        """Whether the task runs, or is to start again."""
         return self.ended is None or self.is_restarting
 
     @property
     def takes_rows(self) -> bool:
-        """Whether it may take more rows."""
+        """Whether the task may accept more rows, now or after a restart."""
         return self.is_alive and (self.is_restarting or not self.has_refused)
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a connection."""
+        """Whether the task has a connection that works."""
         return self.link is not None and self.link.ended is None
 
     @property
     def is_late(self) -> bool:
-        """Whether it runs, and has rows or owes results."""
+        """Whether the task runs, and has unread rows or owes results."""
         return self.ended is None and self.link is not None and self.link.ended is None and self.link.is_late
 
 
 class FeedLink:
-    """A connection of a task.
+    """One connection of a task to a feed, and what was sent on it.
 
     Args:
         task: The task that has made the connection.
-        attempt: Which start of the task this is.
-        now: The time.
+        attempt: Which start of the task this is, from 1.
+        now: The time, by `time.monotonic`.
     """
 
     def __init__(self, task: FedTask, attempt: int, now: float) -> None:
         self.task = task
         self.attempt = attempt
         self.since = now
-        #: Whether the task has sent a frame: by then it is known whether its function takes rows.
+        #: Whether the task has sent a frame. By then it is known whether its function accepts rows.
         self.has_opened = False
-        #: Whether the function waits for rows, and has all that were sent.
+        #: Whether the function waits for rows, and has read everything that was sent.
         self.is_hungry = False
-        #: Why no more rows are sent: the error for the task, or an empty text if the feed has simply ended.
+        #: Why no more rows are sent. None while they are. An empty text stands for the end of the feed, and
+        #: any other text is the error for the task.
         self.reason: str | None = None
-        #: When it ended. Until then frames may come.
+        #: When the connection ended, or None. Until then frames may come.
         self.ended: float | None = None
-        #: Whether the thread that sends has something to do, or leaves.
+        #: Whether the thread that sends has something to do, or has been told to leave.
         self.is_busy = False
-        #: Whether FLUSH was sent after the last chunk.
+        #: Whether a FLUSH frame was sent after the last chunk.
         self.was_flushed = True
-        #: The partition whose chunks are being sent.
+        #: The partition whose chunks are being sent, or None.
         self.sending: Partition | None = None
-        #: The number of bytes of which the task has not begun to hand out rows.
+        #: The weight in bytes of the chunks that the function of the task has not begun to read.
         self.window = 0
         #: The numbers of the last chunk that was sent, and of the last one that was consumed.
         self._sent = self._consumed = 0
-        #: The weights of chunks of which no row was handed out.
+        #: The weights of the chunks that the function has not begun to read, the oldest first.
         self._unread: deque[int] = deque()
-        #: Partitions by whether their rows must be answered, or only be consumed.
+        #: The partitions of inference, whose rows must be answered (True), and of training (False), the
+        #: oldest first.
         self._partitions: dict[bool, deque[Partition]] = {False: deque(), True: deque()}
 
     @property
     def is_over(self) -> bool:
-        """Whether no more rows can be sent."""
+        """Whether no more rows can be sent on this connection."""
         return self.ended is not None or self.reason is not None
 
     @property
     def is_late(self) -> bool:
-        """Whether the task has rows, or owes results."""
+        """Whether the task has unread rows, or owes results."""
         waits = self._sent > self._consumed and not self.is_hungry
         return not self.task.has_refused and (waits or any(it.missing > 0 for it in self._partitions[True]))
 
     def begin(self, partition: Partition) -> None:
-        """Begin to send a partition."""
+        """Note that a thread begins to send a partition."""
         self.sending = partition
         self._partitions[partition.is_inference].append(partition)
 
     def count_sent(self, chunk: Chunk) -> None:
-        """Count the next chunk of the partition, which is sent now."""
+        """Note that the next chunk of the present partition is sent now."""
         assert self.sending is not None
         self._sent += 1
         self.sending.count_sent(chunk, self._sent)
@@ -126,11 +132,11 @@ class FeedLink:
         self.is_hungry = self.was_flushed = False
 
     def progress(self, read: int, consumed: int, *, is_hungry: bool) -> None:
-        """Note how far the task is.
+        """Note how many chunks the task has read and consumed.
 
         Args:
-            read: The last chunk of which rows were handed out.
-            consumed: The last chunk that was consumed.
+            read: The number of the last chunk that the function has begun to read.
+            consumed: The number of the last chunk that is consumed.
             is_hungry: Whether the function waits for rows.
         """
         self._consumed = consumed
@@ -139,15 +145,24 @@ class FeedLink:
         self.is_hungry = is_hungry and read >= self._sent
 
     def set_row_count(self, number: int, rows: int) -> None:
-        """Note how many rows the code in the chunk of this number has returned."""
+        """Note how many rows the code in a chunk has returned in the task.
+
+        Args:
+            number: The number of the chunk on this connection.
+            rows: The number of rows.
+        """
         for partition in self._partitions[True]:
             partition.set_row_count(number, rows)
 
     def answer(self, results: list[Any], size: int) -> list[tuple[Partition, int]]:
-        """Take results that came in a frame of so many bytes.
+        """Distribute results to the partitions whose rows they answer.
+
+        Args:
+            results: The results, in the order of the rows.
+            size: The number of bytes of the frame in which they came.
 
         Returns:
-            The partitions that they belong to, with the bytes for each.
+            The partitions that have received results, each with the memory of the new ones in bytes.
         """
         found = []
         for partition in self._partitions[True]:
@@ -159,7 +174,7 @@ class FeedLink:
         return found
 
     def pop_finished(self) -> list[Partition]:
-        """Return, once, each partition of which all rows are consumed, or answered."""
+        """Remove and return the partitions whose rows are all consumed, or answered by results."""
         found = []
         for partitions in self._partitions.values():
             while partitions and partitions[0].is_finished(self._consumed):
@@ -167,7 +182,7 @@ class FeedLink:
         return found
 
     def pop_unfinished(self) -> list[Partition]:
-        """Return, once, each unfinished partition, except one that a thread still sends."""
+        """Remove and return the unfinished partitions, except one that a thread still sends."""
         found = []
         for inference, partitions in self._partitions.items():
             kept = [partition for partition in partitions if self.is_busy and partition is self.sending]
@@ -176,7 +191,7 @@ class FeedLink:
         return found
 
     def end_call(self) -> None:
-        """Send nothing more of the partitions that it has. Results that are missing may still come."""
+        """Stop sending the partitions of the present call. Results that are missing may still come."""
         self._partitions[False].clear()
         for partition in self._partitions[True]:
             partition.is_complete = True

@@ -1,12 +1,12 @@
-"""Where the tasks of a job connect to its driving program.
+"""``Listener``: where the tasks of a job connect to the program that drives it.
 
-A connection is accepted only with the key of the job. It has a thread until its handshake is done, which
-`launcher.feed.remote.connect` describes. The listener unpickles nothing, and reads at most `MAX_HELLO_BYTES`
-of a hello.
+`launcher.api.tasks` makes one for each job. A connection is accepted only from a peer with the key of the
+job. Each has a thread until its handshake is done, which `launcher.feed.remote.connect` describes. The
+listener must never unpickle anything, and reads at most `MAX_HELLO_BYTES` of a peer's hello.
 
-It is a Unix socket, which tasks on other machines reach through the connections of the launcher
-(``--relay``). A port of the network is reserved as well. The listener listens on it only if tasks have no
-other way, and says so, because rows are not encrypted.
+It listens on a Unix socket, which tasks on other machines reach through the connections of the launcher
+(``--relay``). A port of the network is reserved as well. The listener listens on the port only if tasks have
+no other way, and the user is told so, because rows are not encrypted.
 """
 
 from __future__ import annotations
@@ -28,34 +28,38 @@ from launcher.feed.remote.frames import hang_up
 from launcher.messages import say
 from launcher.threads import start_function
 
-#: If one more peer is unauthenticated at a time, the oldest of them is rejected: a task needs milliseconds.
+#: How many peers may be in their handshake. With one more, the oldest is rejected, because a task needs only
+#: milliseconds.
 MAX_PENDING = 64
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 MAX_HELLO_BYTES = 4096
-# The path of a unix socket has at most 108 bytes.
+# The path of a Unix socket may be 108 bytes long.
 MAX_FOLDER_BYTES = 90
-# How long to wait before the next attempt to accept, if this process has no free file descriptor or thread.
+# The pause before the next attempt to accept if this process has no free file descriptor or thread.
 _NO_DESCRIPTOR_PAUSE_SECONDS = 0.2
+#: The fields that every hello must contain, and their types.
 _HELLO_FIELDS = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
 
 
 class FeedPeer(Record):
-    """A task that has connected."""
+    """A task that has connected, and has proved that it has the key of the job."""
 
-    #: ``worker/0``, and the number of its start, from 1.
+    #: The name of the task, such as ``worker/0``.
     task: str
+    #: The number of the start of the task, from 1.
     attempt: int
-    #: ``member`` or ``feed``; for ``feed`` the name of the feed.
+    #: What the connection is for: ``member`` or ``feed``.
     purpose: str
+    #: The name of the feed, or an empty text for another purpose.
     feed: str
-    #: All fields of its hello.
+    #: All fields of the task's hello.
     hello: Mapping[str, Any]
-    #: Blocking; it belongs to the caller.
+    #: The blocking socket of the connection. The callee of `OnPeer` closes it.
     sock: socket.socket
 
 
 class RejectedError(OSError):
-    """The handshake failed; the text completes "rejected a connection ..."."""
+    """The handshake with a peer has failed. The text completes "rejected a connection ..."."""
 
 
 #: Called with a task that has connected.
@@ -63,14 +67,15 @@ OnPeer = Callable[[FeedPeer], None]
 
 
 class Listener:
-    """Listens on a unix socket, and on the network once asked to.
+    """Accepts the connections of a job's tasks on a Unix socket, and on the network once it is asked to.
+
+    The network port refuses connections until `listen_on_network` is called, because rows are not encrypted.
 
     Args:
-        key: The secret of the job, of at least 16 bytes.
-        folder: A folder for the unix socket, which is private to the user.
-        hosts: The addresses of this machine for tasks on others, for which a port is reserved. It refuses
-            connections until `listen_on_network` is called: rows are not encrypted, so tasks use it only if
-            they have no other way.
+        key: The secret of the job, at least 16 bytes.
+        folder: A folder for the Unix socket that only the user can enter.
+        hosts: The addresses of this machine for tasks on other machines. If there are any, a port is
+            reserved.
 
     Raises:
         OSError: A socket cannot be made.
@@ -82,7 +87,7 @@ class Listener:
         self._lock = threading.Lock()
         self._has_rejected = False
         self._closing = threading.Event()
-        #: Connections in their handshake, oldest first, and the threads that accept.
+        #: The connections in their handshake with their threads, the oldest first.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
         self._on_peer: OnPeer | None = None
@@ -105,7 +110,7 @@ class Listener:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses for `DriverRoutes`: on this machine, then over the network."""
+        """The addresses for `DriverRoutes`: the Unix socket, then each address on the network."""
         hosts = [f"[{host}]" if ":" in host else host for host in self._hosts]
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
@@ -113,11 +118,11 @@ class Listener:
         """Accept tasks from now on, in threads.
 
         Args:
-            on_peer: Called for one task at a time. It must be quick. If it raises a TransportError, the
-                connection is closed.
+            on_peer: Called with each task, one at a time, so it must be quick. If it raises a TransportError,
+                the connection is closed.
 
         Raises:
-            TransportError: No thread is left.
+            TransportError: The system has no thread left.
         """
         with self._lock:
             self._on_peer = on_peer
@@ -125,10 +130,11 @@ class Listener:
                 self._begin_to_accept(sock, on_peer)
 
     def listen_on_network(self) -> bool:
-        """Accept connections to the port from now on, too.
+        """Accept connections on the network port from now on, too.
 
         Returns:
-            Whether it did not do so before, and there is a port.
+            Whether this is new. False if the port was open already or does not exist, or the listener is
+            closed.
         """
         with self._lock:
             network = self._network
@@ -159,10 +165,11 @@ class Listener:
         Path(self.path).unlink(missing_ok=True)
 
     def _accept(self, listening: socket.socket, on_peer: OnPeer) -> None:
+        """Accept connections until the listener is closed. Each socket has a thread for this."""
         while not self._closing.is_set():
             try:
                 sock, _ = listening.accept()
-            except OSError:  # closed; or no file descriptor is free
+            except OSError:  # the socket is closed, or no file descriptor is free
                 self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
                 continue
             with self._lock:
@@ -187,12 +194,14 @@ class Listener:
                 self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
 
     def _handshake(self, sock: socket.socket, on_peer: OnPeer) -> None:
+        """Authenticate one peer, and pass it to `on_peer`. This runs in a thread of its own."""
         peer = None
         try:
             keep_alive(sock)
             peer = greet(sock, self._key, time.monotonic() + HANDSHAKE_TIMEOUT_SECONDS)
             sock.settimeout(None)
-        except OSError as error:  # a task that has connected by another route closes this one
+        except OSError as error:
+            # A task that has connected by another route closes this connection. That is no fault.
             sock.close()
             if isinstance(error, RejectedError):
                 self._report(str(error))
@@ -209,6 +218,7 @@ class Listener:
         self._report(refusal)
 
     def _report(self, reason: str) -> None:
+        """Tell the user why a connection was rejected. Only the first one is told."""
         with self._lock:
             first = not (self._has_rejected or self._closing.is_set())
             self._has_rejected |= first
@@ -217,15 +227,15 @@ class Listener:
 
 
 def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
-    """Do the driver's side of the handshake, and return the task that has connected.
+    """Do the program's side of the handshake, and return the task that has connected.
 
     Args:
         sock: The connection.
         key: The secret of the job.
-        deadline: When to give up (monotonic).
+        deadline: When the handshake must be done, by `time.monotonic`.
 
     Raises:
-        RejectedError: The peer does not have the key, or its hello is invalid.
+        RejectedError: The peer does not have the key, or its hello is not valid.
         OSError: The connection has ended, or the time is over.
     """
     ours = os.urandom(NONCE_BYTES)

@@ -1,22 +1,26 @@
-"""Data of any kind -> pieces, the partitions that are fed.
+"""Turns the data that a user feeds into pieces, which are the partitions that are fed.
+
+`Feeder` calls `pieces_of` and `rounds`. User programs call `rows` and `partitions` where the form of their
+data leaves open what a row is. Nothing is read before it is needed, and data that can be understood in two
+ways is refused.
 
 ====================================================  ====================================================
-given                                                 taken as
+The user passes                                       It is fed as
 ====================================================  ====================================================
-numpy array; tuple or dict of arrays of one length;   columns, cut into partitions: views, no copies
-pandas frame or series
+a numpy array, a tuple or dict of arrays of one       columns, cut into partitions: views without copies
+length, a pandas frame or series
 `TextFiles`, `CsvFiles`, `TFRecordFiles`              the contents of the files
-list or tuple of rows                                 rows, split into partitions
+a list or tuple of rows                               rows, split into partitions
 another iterable of rows                              rows, grouped into partitions as they come: about
                                                       2 MiB, or what comes within a second
-any iterable of partitions                            those partitions, taken lazily
+any iterable of partitions                            those partitions, read one after another
 ``rows(...)``, ``partitions(...)``                    rows, partitions
 ====================================================  ====================================================
 
-The first item decides: rows or partitions. Numbers, texts, bytes, tuples and dicts are rows. Iterators,
-generators, ranges, sets, frames, files and callables are partitions; a callable is called in the task, and
-returns the rows. Lists and arrays are partitions if a generator gives them, or if a list holds lists of
-tuples, dicts or lists; a list of lists of numbers or texts, and a list of arrays, are refused::
+The first item decides whether items are rows or partitions. Numbers, texts, bytes, tuples and dicts are rows.
+Iterators, generators, ranges, sets, frames, files and callables are partitions. A callable is called in the
+task, and returns the rows. Lists and arrays are partitions if a generator yields them, or if a list contains
+lists of tuples, dicts or lists. A list of lists of numbers or texts, and a list of arrays, are refused::
 
     cluster.train(rows([[0.1, 0.2], [0.3, 0.4]]))              # each inner list is a row
     cluster.train(partitions([[1, 2, 3], [4, 5]]))             # each inner list is a partition of numbers
@@ -42,40 +46,42 @@ from launcher.threads import start_function
 
 Result = TypeVar("Result")
 
-#: Data that can be cut anywhere is cut into so many pieces: a fast worker can take more of them.
+#: Data that can be cut anywhere is cut into this many pieces for each worker, so that a fast one can take
+#: more.
 PIECES_PER_WORKER = 4
-# A group of rows that come singly has about so many bytes, and at most so many rows.
+# The size of a group of rows that come one by one.
 GROUP_BYTES = 2 << 20
 _MAX_GROUP_ROWS = 16384
-# Of so many rows only the first is measured.
+# Measuring a row costs as much as pickling it. So only the first of up to this many rows is measured.
 _MAX_STEP_ROWS = 64
-#: How to treat the rows that make no whole round of equal batches.
+#: What to do with the last rows if they do not make a whole round of equal batches, see `rounds`.
 FILLS = ("drop", "pad", "repeat")
-# After this time rows that come slowly are a group, however few they are.
+# After this time rows that come slowly make a group, even if they are few.
 _GROUP_SECONDS = 1.0
 
 
 class Piece(Record):
-    """The rows of one partition."""
+    """The rows of one partition, and how to read them."""
 
-    #: Gives its rows in blocks; called with a function that returns how many rows a block has at most.
+    #: Yields the rows in blocks. Its argument is a function that returns how many rows the next block may
+    #: contain.
     blocks: Callable[[Callable[[], int]], Iterator[Block]]
-    #: Whether ``blocks`` gives the same rows again when it is called again.
+    #: Whether ``blocks`` yields the same rows again when it is called again.
     repeatable: bool = True
-    #: Returns its rows in the task, picklable; ``None``: they are read in the driver.
+    #: A picklable function that returns the rows in the task. None if they are read in the program.
     remote: Callable[[], Iterable[Any]] | None = None
 
 
-#: Yields the pieces of some data for so many workers.
+#: Yields the pieces of some data for this number of workers.
 MakePieces = Callable[[int], Iterator[Piece]]
 
 
 class FeedSource:
-    """Data of any kind.
+    """Data of any kind, as `Feeder` reads it.
 
     Args:
+        pieces: Yields all pieces of the data for a number of workers.
         once: Whether the data can be read only once.
-        pieces: Yields all of the data for so many workers.
     """
 
     def __init__(self, pieces: MakePieces, *, once: bool) -> None:
@@ -85,16 +91,20 @@ class FeedSource:
 
 @named_arguments("rows")
 def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
-    """Take each item of the data as one row, of any type.
+    """Feed each item of the data as one row, whatever its type.
+
+    ::
+
+        cluster.train(rows([[0.1, 0.2], [0.3, 0.4]]))  # two rows
 
     Args:
-        data: A list, a generator, any iterable.
-        per_partition: Rows of a partition, which is fed again when its worker is lost. Default: a list is
-            split into four for each worker; other iterables are grouped into about 2 MiB, or what comes
-            within a second.
+        data: A list, a generator, or any other iterable.
+        per_partition: The number of rows in a partition, which is fed again as a whole if its worker is lost.
+            By default a list is split into four partitions for each worker, and other iterables are grouped
+            into about 2 MiB, or what comes within a second.
 
     Returns:
-        Data for `launcher.TFCluster.train` and ``inference``.
+        Data for `launcher.TFCluster.train` and `launcher.TFCluster.inference`.
 
     Raises:
         InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
@@ -108,13 +118,18 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
 
 @named_arguments("partitions")
 def partitions(data: Iterable[Any]) -> FeedSource:
-    """Take each item of the data as a partition: rows, arrays, or a callable that returns them.
+    """Feed each item of the data as a partition, whose rows stay together.
+
+    ::
+
+        cluster.train(partitions([[1, 2, 3], [4, 5]]))  # five rows in two partitions
 
     Args:
-        data: The partitions: a list, a generator, any iterable.
+        data: The partitions: a list, a generator, or any other iterable. Each is an iterable of rows, arrays,
+            or a callable that returns them and is called in the task.
 
     Returns:
-        Data for `launcher.TFCluster.train` and ``inference``.
+        Data for `launcher.TFCluster.train` and `launcher.TFCluster.inference`.
 
     Raises:
         InputError: ``data`` is not iterable.
@@ -126,7 +141,7 @@ def partitions(data: Iterable[Any]) -> FeedSource:
 
 
 def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
-    """Yield the pieces of some data, once for each epoch. Nothing is read before it is asked for.
+    """Yield the pieces of the user's data, once for each epoch. Nothing is read before it is asked for.
 
     Args:
         data: The data, in a form that this module accepts.
@@ -134,7 +149,8 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
         epochs: The number of epochs, at least 1.
 
     Raises:
-        InputError: This is not data, or cannot be read so often. Some data show that only when they are read.
+        InputError: This is not data, or cannot be read so many times. Some data show that only when they are
+            read.
     """
     source = source_of(data)
     if source.once and epochs > 1:
@@ -146,10 +162,10 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
 
 
 def source_of(data: Any) -> FeedSource:
-    """Return the kind of this data.
+    """Return the user's data as a source, which knows whether its items are rows or partitions.
 
     Raises:
-        InputError: It has no rows, or can be understood in two ways.
+        InputError: The data contains no rows, or can be understood in two ways.
     """
     if isinstance(data, FeedSource):
         return data
@@ -177,7 +193,13 @@ def source_of(data: Any) -> FeedSource:
 
 
 def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) -> Iterator[Piece]:
-    """Items that are rows: those of a list are split evenly, others grouped as they come."""
+    """Yield the pieces of an iterable of rows. A list is split evenly, other rows are grouped as they come.
+
+    Args:
+        data: The rows.
+        per_partition: The number of rows in a piece, or None for the default.
+        workers: The number of workers.
+    """
     if isinstance(data, list | tuple | range):
         # A tuple of arrays would be columns.
         return _split(list(data) if isinstance(data, tuple) else data, len(data), per_partition, workers)
@@ -188,13 +210,13 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
 
 
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
-    """Items that are partitions."""
+    """Yield the pieces of an iterable of partitions. A source among them may yield several."""
     for item in data:
         yield from (item.pieces(workers) if isinstance(item, FeedSource) else [piece_of(item)])
 
 
 def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
-    """Items that are rows or partitions, as the first one shows."""
+    """Yield the pieces of an iterable, whose first item shows whether its items are rows or partitions."""
     iterator = iter(data)
     for first in iterator:
         again = chain([first], iterator)
@@ -202,16 +224,23 @@ def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
 
 
 def _split(data: Any, total: int, many: int | None, workers: int) -> Iterator[Piece]:
-    """Yield pieces of so many rows each. By default each worker is to get some pieces."""
+    """Yield pieces of a list or of arrays, each with the same number of rows.
+
+    Args:
+        data: The list or arrays.
+        total: The number of all rows.
+        many: The number of rows in a piece. By default each worker receives several pieces.
+        workers: The number of workers.
+    """
     many = many or max(1, -(-total // (workers * PIECES_PER_WORKER)))
     return (piece_of(part(data, at, at + many)) for at in range(0, total, many))
 
 
 def piece_of(item: Any) -> Piece:
-    """Return an item as one partition.
+    """Return one piece with all rows of an iterable, of arrays, or of a callable that returns them.
 
     Raises:
-        InputError: It has no rows.
+        InputError: The item has no rows.
     """
     if columnar(item) is None:
         if callable(item):
@@ -222,53 +251,61 @@ def piece_of(item: Any) -> Piece:
 
 
 def is_row(item: Any) -> bool:
-    """Return whether this is a row wherever it comes from. Otherwise it can be a partition."""
+    """Return whether an item is a row wherever it comes from. Otherwise it may be a partition."""
     if isinstance(item, str | bytes | tuple | Mapping):
         return True
     return not (_is_iterable(item) or callable(item) or isinstance(item, FeedSource))
 
 
 def _is_iterable(value: Any) -> bool:
-    """Return whether this can be iterated. An array without dimensions, one number, only has the method."""
+    """Return whether a value can be iterated. An array without dimensions cannot, despite its method."""
     return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
 
 
 def _is_many(value: Any) -> bool:
+    """Return whether a value can contain rows. A text, bytes or a dict is a single row."""
     return _is_iterable(value) and not isinstance(value, str | bytes | Mapping)
 
 
 def _is_structured(value: Any) -> bool:
-    """Return whether an item of a list in a list shows that this inner list has rows as its items."""
+    """Return whether the first item of an inner list shows that the items of this list are rows."""
     return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
 
 
 def _check(data: Any, name: str) -> None:
+    """Check that the argument of the public function of this name can contain rows.
+
+    Raises:
+        InputError: It cannot.
+    """
     if not _is_many(data):
         raise refused(f"{name}() of a {type(data).__name__}", "a list, a generator, any iterable")
 
 
 def _shown(value: object) -> str:
+    """Return the type and the beginning of a value, for a message."""
     return f"{type(value).__name__} {shown(value, 60)}"
 
 
-# Rows that come singly.
+# Rows that come one by one.
 
 
 def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
-    """Return the result of a call in a thread of ours, or its error.
+    """Call code of the user in a thread of the feed, so that no exception ends the thread.
 
-    The error for SystemExit and its like is a `FeedError`.
+    Returns:
+        The result and None, or None and the error. The error for SystemExit and the like is a `FeedError`.
     """
     try:
         return call(), None
-    except Exception as error:  # noqa: BLE001 - the user's; train() or inference() raises it
+    except Exception as error:  # noqa: BLE001 - train() or inference() raises it in the user's thread
         return None, error
-    except BaseException as error:  # noqa: BLE001 - it would end the thread silently
+    except BaseException as error:  # noqa: BLE001 - SystemExit would end the thread silently
         return None, FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
 
 
 def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
-    """Yield all rows in lists of about ``most`` bytes; waits for each row."""
+    """Yield all rows in lists of about ``most`` bytes. Each list waits until it is full."""
     group: list[Any] = []
     for full in _fill(group, rows, most):
         if full:
@@ -281,7 +318,7 @@ def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
 def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """Yield all rows in lists of about `GROUP_BYTES`, or of those that came within a second.
 
-    ``next`` of a user's generator cannot be interrupted, so a thread iterates, one group ahead at most.
+    A thread iterates, at most one group ahead, because ``next`` of a user's generator cannot be interrupted.
 
     Raises:
         Exception: Whatever the iterator raises, see `run_user_code`.
@@ -304,23 +341,24 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
 
 
 class _ReadAhead:
-    """Reads rows in a thread of its own, one group ahead at most. Another thread takes them."""
+    """Reads rows in a thread of its own, at most one group ahead, while another thread takes them."""
 
     def __init__(self, rows: Iterator[Any]) -> None:
         self._rows = rows
-        #: The rows that can be taken. Two threads append to it and empty it without a lock, for speed.
+        #: The rows that can be taken. One thread appends to it and another one empties it, without a lock for
+        #: speed.
         self.group: deque[Any] = deque()
-        #: Set when the group is full, or no more rows come.
+        #: Set when the group is full, and when no more rows come.
         self.is_ready = threading.Event()
         self._was_taken = threading.Event()
         self._should_stop = threading.Event()
         #: Whether no more rows come.
         self.has_ended = False
-        #: Why no more rows come, if the rows are not simply at their end.
+        #: The exception that has ended the reading, or None if the rows are simply at their end.
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Read all rows, in the thread."""
+        """Read all rows, in the thread of this object."""
         self.error = run_user_code(self._read)[1]
         self.has_ended = True
         self.is_ready.set()
@@ -335,22 +373,27 @@ class _ReadAhead:
                 return
 
     def take(self) -> list[Any]:
-        """Return the rows that have come, and let the thread go on."""
+        """Return the rows that have come, and let the thread read on."""
         found = [self.group.popleft() for _ in range(len(self.group))]
         self.is_ready.clear()
         self._was_taken.set()
         return found
 
     def stop(self) -> None:
-        """Let the thread end, when the iterator has returned a row."""
+        """Let the thread end. It does so when the user's iterator has returned its next row."""
         self._should_stop.set()
         self._was_taken.set()
 
 
 def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iterator[bool]:
-    """Append rows to a group, some at a time, and yield after each step whether the group is full.
+    """Append rows to a group, and yield after each step whether the group is full.
 
-    The caller empties a full group, of about ``most`` bytes or `_MAX_GROUP_ROWS` rows, before it goes on.
+    The caller must empty a full group before it continues.
+
+    Args:
+        group: The group, which is changed.
+        rows: The rows.
+        most: About how many bytes a full group contains. A group of `_MAX_GROUP_ROWS` rows is full as well.
     """
     weight, step = 0, 1
     for row in rows:
@@ -366,10 +409,10 @@ def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iter
 
 
 def _weight(row: Any) -> int:
-    """Return the bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
+    """Return the number of bytes of a row as a pickle, or an estimate if it cannot be pickled plainly."""
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
+    except Exception:  # noqa: BLE001 - classes of the user can raise anything
         return GROUP_BYTES // _MAX_STEP_ROWS
 
 
@@ -379,19 +422,20 @@ def _weight(row: Any) -> int:
 def rounds(
     pieces: Generator[Piece], workers: int, batch_size: int, equal: str
 ) -> Generator[tuple[Block, ...]]:
-    """Yield rounds of a block of exactly ``batch_size`` rows for each worker: they train in step.
+    """Yield rounds of equal batches: each contains exactly ``batch_size`` rows for each worker.
 
-    The rows left at the end make no whole round: ``drop`` leaves them out, ``pad`` repeats the last row until
-    the round is full, ``repeat`` takes the first rows again. All rows are read in the driver.
+    The rows left at the end make no whole round. All rows are read in the program.
 
     Args:
-        pieces: The pieces of one epoch, or of several without a gap between them. They are closed at the end.
+        pieces: The pieces of one epoch, or of several epochs without a gap between them. They are closed at
+            the end.
         workers: The number of blocks in a round.
         batch_size: The number of rows in each block.
-        equal: ``drop``, ``pad`` or ``repeat``.
+        equal: What to do with the rows that are left. ``drop`` leaves them out, ``pad`` repeats the last row
+            until the round is full, and ``repeat`` adds the first rows of the data again.
 
     Raises:
-        InputError: There are fewer rows than ``drop`` needs for a round.
+        InputError: There are too few rows for a single round with ``drop``.
     """
     whole = workers * batch_size
     first: Block | None = None

@@ -1,7 +1,7 @@
-"""`FeedState`: decides what is sent to which task, what is given back, and what is raised.
+"""``FeedState``: decides what is sent to which task, what is fed again, and what a call raises.
 
-It is pure: it uses no thread, socket or clock. `launcher.feed.feeder` calls the ``on_`` methods to tell it
-what has happened. Then `FeedState.commands` returns what is to be done.
+It is pure: it uses no thread, socket or clock. `launcher.feed.feeder` tells it by the ``on_`` methods what
+has happened, and then does what `FeedState.commands` returns.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from launcher.feed.remote.frames import RETURNED, FeedRefusedError, Kind, unpack
 from launcher.feed.sources import pieces_of
 
 IN_STEP_MESSAGE = "equal batches are for all tasks or for none"
-#: Until all tasks have opened their feeds, but no longer than this, each task gets one partition.
+#: While some tasks have not opened their feeds, the others receive one partition each. This is the limit for
+#: that.
 GATHERING_SECONDS = 10.0
-#: After so long without any result of tasks that ask for more rows the user is told.
+#: When tasks ask for more rows and return no results for this time, the user is told.
 SILENT_SECONDS = 10.0
-#: How long to wait when no task is left: the job should fail in this time, for a more precise reason.
+#: How long a call waits when no task is left. The job should fail in this time, for a more precise reason.
 LONELY_SECONDS = 1.0
-#: How long after a break partitions are fed again, so that the reason of a loss is known by then.
+#: How long after a break of a connection its partitions are fed again. A lost task is reported by then.
 BROKEN_SECONDS = 1.0
 
 
@@ -38,8 +39,8 @@ class Read(Record):
 class Make(Record):
     """Make the next chunk of a partition, and tell `FeedState.on_made`.
 
-    If that returns true, send the chunk, and repeat this while `FeedState.may_make` returns true. In the end
-    tell `FeedState.on_sent`.
+    If that returns true, send the chunk, and repeat this while `FeedState.may_make` returns true. Then tell
+    `FeedState.on_sent`.
     """
 
     link: FeedLink
@@ -47,7 +48,7 @@ class Make(Record):
 
 
 class Flush(Record):
-    """Send FLUSH, then tell `FeedState.on_sent`."""
+    """Send a FLUSH frame, which ends the present batch in the task, then tell `FeedState.on_sent`."""
 
     link: FeedLink
 
@@ -59,7 +60,10 @@ class Leave(Record):
 
 
 class CloseFeed(Record):
-    """End the connection at once: its task has ended. Frames that the task has sent are still received."""
+    """Close a connection at once, because its task has ended.
+
+    Frames that the task has sent are still received.
+    """
 
     link: FeedLink
 
@@ -70,12 +74,12 @@ LastLines = Callable[[str], Sequence[str]]
 
 
 class FeedState:
-    """A feed: its tasks, their connections, and the call that is served.
+    """One feed: its tasks, their connections, and the call of `train` or `inference` that is served.
 
     Args:
         name: The name of the feed.
         tasks: The names of all tasks that are fed, in their order.
-        exactly_once: Whether a lost task is an error.
+        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
         last_lines: Returns the last lines of a task, for messages.
     """
 
@@ -91,7 +95,7 @@ class FeedState:
         self.tasks = {task: FedTask(task) for task in tasks}
         #: All connections that have threads.
         self.links: list[FeedLink] = []
-        #: The present call, or the last one.
+        #: The present call, or the last one. At first this is an empty call that is over.
         self.call = Call(pieces_of([], 1), (), 0.0)
         self.call.end()
         #: Whether nothing more will be fed.
@@ -106,13 +110,14 @@ class FeedState:
         """Note that a task opens the feed.
 
         Args:
-            task: The task.
-            attempt: Which start of the task this is.
+            task: The name of the task.
+            attempt: Which start of the task this is, from 1.
             now: The time.
-            refusal: Why it may not open the feed, if so.
+            refusal: Why the task may not open the feed, or an empty text.
 
         Returns:
-            The connection. None if the task has to try again when the end of its last attempt is known.
+            The connection, which is told the refusal if there is one. None if the task has to connect again
+            when the end of its last attempt is known.
         """
         known = self.tasks.get(task) or FedTask(task)
         link = FeedLink(known, attempt, now)
@@ -133,13 +138,27 @@ class FeedState:
         return link
 
     def on_lost(self, task: str, attempt: int, reason: str, now: float) -> None:
-        """Note that a task has ended. Others get the rows that it did not consume."""
+        """Note that a task has ended. Other tasks receive the rows that it did not consume.
+
+        Args:
+            task: The name of the task.
+            attempt: Which start of the task has ended.
+            reason: How it has ended. This completes the sentence "worker/0 ...".
+            now: The time.
+        """
         known = self.tasks[task]
         known.ended = FeedEnd(attempt, reason, now)
         self._end_link(known, reason)
 
     def on_restarting(self, attempts: Mapping[str, int], now: float) -> None:
-        """Note that tasks are to start again after these attempts. They take rows until they end."""
+        """Note that tasks are to start again. They accept rows until they end.
+
+        With equal batches the call fails unless all tasks start again and rows may be fed twice.
+
+        Args:
+            attempts: The numbers of the starts that end, by the names of the tasks.
+            now: The time.
+        """
         fed = [task for task in self.tasks.values() if task.name in attempts]
         for task in fed:
             task.ended = FeedEnd(attempts[task.name], "is to start again", now, is_restart=True)
@@ -152,7 +171,8 @@ class FeedState:
     def on_started(self, task: str, attempt: int) -> None:
         """Note that a task has started.
 
-        If it has started again, no process of the tasks that start together with it is left.
+        If it has started again, no process of the tasks that start together with it is left. So with equal
+        batches all rounds can be fed once more.
         """
         known = self.tasks[task]
         if known.ended is not None and attempt <= known.ended.attempt:
@@ -177,23 +197,24 @@ class FeedState:
             task.link = None
 
     def _may_go_on_in_step(self) -> bool:
-        """Return whether all tasks start again, so that their rounds can be fed again."""
+        """Return whether the rounds can be fed again: all tasks start again, and rows may be fed twice."""
         return not self._exactly_once and all(task.is_restarting for task in self.tasks.values())
 
     # Events of connections.
 
     def on_frame(self, link: FeedLink, kind: int, content: Any, size: int, now: float) -> None:
-        """Note that a frame has come.
+        """Note that a frame has come from a task.
 
         Args:
             link: The connection.
             kind: The kind of the frame.
-            content: The buffers of the frame; the results themselves if its kind is RESULTS.
-            size: The number of its bytes.
+            content: The buffers of the frame, or the unpickled results if its kind is RESULTS.
+            size: The number of bytes of the frame.
             now: The time.
 
         Raises:
-            FeedRefusedError, struct.error: The frame is invalid.
+            FeedRefusedError: The kind is unknown.
+            struct.error: The frame is not of the form of its kind.
         """
         link.has_opened = True
         if kind == Kind.RESULTS:
@@ -215,14 +236,29 @@ class FeedState:
         self.call.moved = now
 
     def on_broken(self, link: FeedLink, error: FeedError | None, now: float) -> None:
-        """Note that a connection has ended: no more frames come. The error is about an invalid frame."""
+        """Note that a connection has ended, so that no more frames come.
+
+        Args:
+            link: The connection.
+            error: The error about an invalid frame, which the call raises. None if the connection has simply
+                ended.
+            now: The time.
+        """
         link.ended = now
         if error is not None:
             self.close(link, str(error))
             self.call.fail(error)
 
     def on_read(self, link: FeedLink, call: Call, item: Any, error: Exception | None, now: float) -> None:
-        """Note that a thread has read an item of the source, which is None at the end, or after an error."""
+        """Note that a thread has read an item of the source.
+
+        Args:
+            link: The connection of the thread.
+            call: The call whose source was read. It may be over by now.
+            item: The item. None at the end of the source, and after an error.
+            error: The exception that reading has raised, or None.
+            now: The time.
+        """
         link.is_busy = call.is_reading = False
         call.moved, call.is_exhausted = now, item is None
         if error is not None:
@@ -233,12 +269,16 @@ class FeedState:
     def on_made(
         self, link: FeedLink, partition: Partition, chunk: Chunk | None, error: Exception | None
     ) -> bool:
-        """Note that a thread has made a chunk, which is None at the end of the partition, or after an error.
+        """Note that a thread has made a chunk. The connection stays busy until `on_sent`.
 
-        The connection stays busy: `commands` need not be called before `on_sent`.
+        Args:
+            link: The connection of the thread.
+            partition: The partition of the chunk.
+            chunk: The chunk. None at the end of the partition, and after an error.
+            error: The exception that making the chunk has raised, or None.
 
         Returns:
-            Whether it is to be sent.
+            Whether the chunk is to be sent.
         """
         if error is not None and self.call.has_partition(partition):
             self.call.fail(error)
@@ -253,27 +293,28 @@ class FeedState:
         return True
 
     def on_sent(self, link: FeedLink) -> None:
-        """Note that a thread has done its `Make` or `Flush`, whether or not its frames could be sent."""
+        """Note that a thread has done its `Make` or `Flush`, whether or not the frames could be sent."""
         link.is_busy = False
 
     def on_left(self, link: FeedLink) -> None:
-        """Note that the threads of a connection have ended."""
+        """Note that the threads of a connection have ended. Its unfinished partitions are fed again."""
         self._give_back(link)
         self.links.remove(link)
 
     def close(self, link: FeedLink, reason: str) -> None:
-        """Send no more rows on a connection. The reason becomes the error for the task."""
+        """Send no more rows on a connection. The first reason becomes the error for the task."""
         if link.reason is None:
             link.reason = reason
 
     def _finish(self, link: FeedLink) -> None:
+        """Tell the call which partitions of a connection are finished."""
         for partition in link.pop_finished():
             self.call.finish_partition(partition)
 
     # Events of the program.
 
     def begin(self, call: Call, now: float) -> None:
-        """Serve a call of `train` or `inference`."""
+        """Start to serve a call of `train` or `inference`."""
         self.call, call.moved = call, now
         call.should_feed_again = call.is_in_step and self._may_go_on_in_step()
         for task in self.tasks.values():
@@ -281,13 +322,13 @@ class FeedState:
                 task.has_refused = task.has_returned = False
 
     def end(self) -> None:
-        """Send nothing more of the present call."""
+        """Stop sending rows of the present call."""
         self.call.end()
         for link in self.links:
             link.end_call()
 
     def stop(self, reason: str) -> None:
-        """Close all connections. The reason becomes the error for tasks whose feed has not ended."""
+        """Close all connections. If the feed has not ended, its tasks get the reason as an error."""
         reason = "" if self.is_finished and self.call.is_over else reason
         self.call.fail(FeedError("the feeder was closed"))
         for link in self.links:
@@ -296,9 +337,9 @@ class FeedState:
     # What is to be done.
 
     def commands(self, now: float) -> list[Command]:
-        """Return what is to be done now. The thread of each connection gets at most one thing at a time.
+        """Return what is to be done now, at most one command for the thread of each connection.
 
-        The task that has the fewest unread rows gets the next partition.
+        The task with the fewest unread rows receives the next partition.
         """
         found: list[Command] = [CloseFeed(link) for link in self._hang_up if link in self.links]
         self._hang_up.clear()
@@ -315,13 +356,13 @@ class FeedState:
         return found
 
     def _give_back(self, link: FeedLink) -> None:
-        """Give the partitions back that a task will not finish."""
+        """Return the partitions that a task will not finish to the call, which feeds them to others."""
         loss = "" if link.task.has_refused else f"{link.task.name} is lost ({link.reason})"
         for partition in link.pop_unfinished():
             self.call.give_back(partition, loss, exactly_once=self._exactly_once)
 
     def _next(self, link: FeedLink, now: float) -> Command | None:
-        """Return what the thread of a connection does next, or None if it waits."""
+        """Return what the thread of a connection is to do next, or None if it waits."""
         call = self.call
         if not self._is_sending(link):
             link.sending = None
@@ -334,7 +375,7 @@ class FeedState:
         if call.is_over or link.is_over or link.task.has_refused or not link.has_opened:
             return None
         if not link.was_flushed and (call.is_inference or call.is_all_given(link.task.name)):
-            link.was_flushed = True  # a batch of inference ends with its partition
+            link.was_flushed = True  # in inference a batch ends with its partition
             return Flush(link)
         if not self._may_begin(link, now):
             return None
@@ -358,45 +399,44 @@ class FeedState:
         return not stopped and self.call.has_partition(link.sending)
 
     def _may_begin(self, link: FeedLink, now: float) -> bool:
-        """Return whether a task gets another partition."""
+        """Return whether a task may receive another partition now."""
         call, name = self.call, link.task.name
         if call.error is not None or link.window >= WINDOW_BYTES or not call.has_rows(name):
             return False
         return call.is_in_step or name not in call.served or self._has_gathered(now)
 
     def _has_gathered(self, now: float) -> bool:
-        """Return whether all tasks have opened the feed, or had the time to."""
+        """Return whether all tasks have opened the feed, or had the time to do so."""
         links = [task.link for task in self.tasks.values() if task.link is not None]
         if len(links) >= sum(task.ended is None for task in self.tasks.values()):
             return True
         return now - min([link.since for link in links], default=now) > GATHERING_SECONDS
 
-    # For the thread that waits for the end of the call, or takes results.
+    # What the thread of the user asks, while it waits for the end of the call or for results.
 
     @property
     def takers(self) -> list[FedTask]:
-        """Tasks that may take more rows."""
+        """The tasks that may accept more rows."""
         return [task for task in self.tasks.values() if task.takes_rows]
 
     def is_ready(self) -> bool:
-        """Return whether the thread need not wait: the call has failed, is finished, or has results."""
+        """Return whether the user's thread can continue: the call has failed, is finished, or has results."""
         call = self.call
         if call.is_over or call.error is not None:
             return True
         if call.is_inference:
             return call.advance_to_results()
         tasks = self.tasks.values()
-        if (
-            any(task.has_refused for task in tasks) and not self.takers
-        ):  # no task takes partitions to be fed again
+        # Without a task that accepts rows no partition can be fed again.
+        if any(task.has_refused for task in tasks) and not self.takers:
             return any(task.is_alive for task in tasks) or call.is_none_given
         return call.is_finished
 
     def remains(self) -> str:
-        """Return the warning about a function that has returned before all rows of `train` were read.
+        """Return the warning that a function has returned before all rows of `train` were read.
 
         Returns:
-            An empty text if there is no reason to warn.
+            The warning, or an empty text if there is no reason for it.
         """
         returned = [task.name for task in self.tasks.values() if task.has_returned]
         if not returned or (self.call.is_finished and not self.call.has_dropped_rows):
@@ -407,17 +447,21 @@ class FeedState:
         )
 
     def missing(self, now: float) -> list[str]:
-        """Return tasks without a connection for which rows wait."""
+        """Return the tasks that rows wait for, and that have no connection.
+
+        Returns:
+            Their names. Empty if other tasks can take the rows, or the time for opening feeds is not over.
+        """
         missing = [task.name for task in self.takers if not task.is_connected]
         all_miss = len(missing) == sum(task.is_alive for task in self.tasks.values())
         return missing if self.call.is_in_step or all_miss or not self._has_gathered(now) else []
 
     def check(self, now: float) -> None:
-        """Fail if the call cannot go on, or has waited for too long.
+        """Raise an error if the call cannot continue, or has waited for too long.
 
         Raises:
-            FeedTimeout: No task takes a row.
-            FeedError: No task is left, or one has missed equal batches.
+            FeedTimeout: No task has taken a row within the time limit.
+            FeedError: No task is left, one has missed equal batches, or results are missing.
         """
         call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
         ended = [(task, task.ended) for task in tasks if task.ended is not None]
@@ -432,7 +476,7 @@ class FeedState:
         late = self._late()
         if not late and (call.is_in_step or not any(task.is_connected for task in self.takers)):
             late = [task for task in self.takers if task.ended is None and not task.is_connected]
-        if not late:  # only the source of the rows, or a restart, is awaited
+        if not late:  # nothing but the user's source of rows, or a restart, is awaited
             call.moved = now
         elif now - call.moved > call.timeout:
             names = [task.name for task in late]
@@ -443,20 +487,21 @@ class FeedState:
             raise FeedError(self._results_missing(late, call.timeout))
 
     def _late(self) -> list[FedTask]:
-        """Return tasks that have rows, or whose results are not all there."""
+        """Return the tasks that have unread rows, or owe results."""
         return [task for task in self.tasks.values() if task.is_late]
 
     def _results_missing(self, late: Sequence[FedTask], seconds: float) -> str:
+        """Return the text that these tasks have returned too few results for some seconds."""
         return (
             f"feed {self.name!r}: {', '.join([task.name for task in late])} asked for more rows, and for "
             f"{seconds:g}s results are missing: batch_results() must be given one result for each row"
         )
 
     def results_missing(self, now: float) -> str:
-        """Return the warning that a function gives no results, once in a call, long before `check` raises it.
+        """Return the warning that tasks return no results, long before `check` raises for it.
 
         Returns:
-            Nothing if no warning is due.
+            The warning, or an empty text if none is due. A call is warned about only once.
         """
         call, late = self.call, self._late()
         is_silent = call.is_inference and now - call.moved >= SILENT_SECONDS
@@ -467,7 +512,11 @@ class FeedState:
         return self._results_missing(late, SILENT_SECONDS)
 
     def _check_steps(self, call: Call, now: float) -> None:
-        """Fail if a task has missed batches, and does not start again together with all others."""
+        """Raise an error if a task has missed equal batches, and not all tasks start again together.
+
+        Raises:
+            FeedError: A task is lost, or has left a batch unfinished.
+        """
         for task in self.tasks.values():
             if task.ended is not None and not task.ended.is_restart and now - task.ended.at > LONELY_SECONDS:
                 raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP_MESSAGE}")

@@ -1,5 +1,5 @@
-"""The task's side of the feed: what travels to tasks. Python 3.8, standard library only.
+"""The task's side of the feed, which travels to tasks. It uses only Python 3.8 and the standard library.
 
-A frame from the driver has a chunk. `codec` makes it a block of rows, or several if the chunk is code.
-`data_feed` cuts batches from blocks. `launcher.feed` explains these words.
+A frame from the program contains a chunk. `codec` turns it into a block of rows, or into several if the chunk
+is code. `data_feed` cuts batches from blocks. `launcher.feed` explains these words.
 """

@@ -1,7 +1,7 @@
 """Pickles that contain the code of functions, by cloudpickle. Tracebacks show file, line and source.
 
-Rows and results use it where `pickle` does not suffice, and so do the functions that tasks run. It imports
-cloudpickle, so other modules import it only when they need it.
+`launcher.api` uses it for the functions that tasks run, and `codec` for rows and results that `pickle` cannot
+handle. It imports cloudpickle, so other modules must import it only when they need it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import cloudpickle
 
 from launcher.feed.remote.own_modules import is_own
 
-#: Characters of a source file; the source of a longer one does not travel.
+#: The source of a longer file does not travel.
 _MAX_SOURCE_CHARACTERS = 1 << 20
-#: cloudpickle has one list of modules that travel as code for the whole process; held while it is changed.
+#: Held while cloudpickle's list of modules that travel as code is changed. The whole process has only one.
 _REGISTRY = threading.RLock()
 
 
@@ -34,11 +34,14 @@ def dumps(
     *,
     sources: bool = False,
 ) -> bytes:
-    """Pickle a value.
+    """Pickle a value, with the code of the functions in it that cloudpickle does not pickle by name.
 
     Args:
-        keep: Takes the buffers, which are not part of the pickle then (``buffer_callback`` of `pickle`).
-        sources: The source files of the functions travel, too: they may not exist where the pickle is loaded.
+        value: The value.
+        protocol: The protocol of the pickle, by default cloudpickle's own.
+        keep: Called with each buffer, which is then not part of the pickle (``buffer_callback`` of `pickle`).
+        sources: Whether the source files of the functions travel, too, because they may not exist where the
+            pickle is loaded.
 
     Raises:
         Exception: Whatever an object of the program raises when it is pickled.
@@ -50,7 +53,10 @@ def dumps(
 
 @contextmanager
 def by_value() -> Iterator[None]:
-    """Let cloudpickle carry the program's own modules as code within this context, one thread at a time."""
+    """Let cloudpickle pickle the program's own modules as code within this context.
+
+    Only one thread at a time can be within it, because the whole process has one list of such modules.
+    """
     with _REGISTRY:
         known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
         own = [it for name, it in list(sys.modules.items()) if name not in known and is_own(name)]
@@ -64,26 +70,35 @@ def by_value() -> Iterator[None]:
 
 
 class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """cloudpickle since 3.1.3 replaces the file name of all code by ``<dynamic-code>``; this one keeps it."""
+    """A pickler that keeps the file names of code, and on request the sources of the files.
+
+    cloudpickle since 3.1.3 replaces all these names by ``<dynamic-code>``.
+
+    Args:
+        file: Receives the pickle.
+        protocol: The protocol of the pickle, or None for cloudpickle's own.
+        keep: Called with each buffer, see `dumps`.
+        sources: Whether the sources travel, too.
+    """
 
     def __init__(self, file: io.BytesIO, protocol: int | None, keep: Any, sources: bool) -> None:
         self._sources: dict[str, str] | None = {} if sources else None
-        #: Whether values that only annotations name can be pickled, by their `id`.
+        #: Whether values that are named only by annotations can be pickled, by their `id`.
         self._tried: dict[int, bool] = {}
         table = cloudpickle.Pickler.dispatch_table
         self._reduce = table[CodeType]
-        self.dispatch_table = table.new_child({CodeType: self._code})  # before __init__, which reads it
+        self.dispatch_table = table.new_child({CodeType: self._code})  # __init__ reads it
         super().__init__(file, protocol, keep)
 
     def reducer_override(self, thing: Any) -> Any:
-        """See `pickle.Pickler`. A traced ``tf.function`` travels as one that was not called yet."""
+        """Pickle a traced ``tf.function`` as one that was not called yet: its graphs cannot travel."""
         is_tensorflow = type(thing).__module__.startswith("tensorflow.")
         if is_tensorflow and hasattr(thing, "python_function") and hasattr(thing, "_clone"):
-            return thing._clone(None).__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # its graphs can't be pickled
+            return thing._clone(None).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(thing)
 
     def _dynamic_function_reduce(self, function: Any) -> Any:
-        """Add the globals that only annotations name: AutoGraph compiles the source of a function again."""
+        """Add globals that only annotations name. AutoGraph needs them when it compiles the source again."""
         reduced = super()._dynamic_function_reduce(function)
         found, known = reduced[2][1]["__globals__"], function.__globals__
         for name in _annotation_names(function.__code__):
@@ -92,23 +107,24 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
         return reduced
 
     def _can_travel(self, value: Any) -> bool:
-        """Return whether a value can be pickled. A class that is being pickled just now can."""
+        """Return whether a value can be pickled. A class that is being pickled at this moment can."""
         if id(value) not in self._tried:
             self._tried[id(value)] = True
             pickler = _SourcePickler(io.BytesIO(), None, None, False)
             pickler._tried = self._tried
             try:
                 pickler.dump(value)
-            except Exception:  # noqa: BLE001 - whatever an object of the program raises
+            except Exception:  # noqa: BLE001 - objects of the program can raise anything
                 self._tried[id(value)] = False
         return self._tried[id(value)]
 
     def _code(self, code: CodeType) -> Any:
+        """Return how a code object is made again by `_restore`, with the name and source of its file."""
         name = code.co_filename
         return _restore, (*self._reduce(code)[:2], name, self._source(name))
 
     def _source(self, name: str) -> str:
-        """Return the text of a file, the same object each time: pickle writes an object once."""
+        """Return the text of a file, the same object each time, because pickle writes an object only once."""
         if self._sources is None:
             return ""
         if name not in self._sources:
@@ -121,7 +137,7 @@ def _annotation_names(code: CodeType) -> frozenset[str]:
     """Return the names in the annotations of a function, and of the functions in it.
 
     Returns:
-        No names if its source is not known, or too long.
+        The names. Empty if the source of the function is not known, or too long.
     """
     source = "".join(linecache.getlines(code.co_filename))
     by_line = _names_by_line(source) if len(source) <= _MAX_SOURCE_CHARACTERS else {}
@@ -130,10 +146,10 @@ def _annotation_names(code: CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=64)
 def _names_by_line(source: str) -> dict[int, frozenset[str]]:
-    """Return the names in the annotations of each function of a source, by the first line of the function.
+    """Return the names in the annotations of all functions of a source file.
 
     Returns:
-        An empty dict if the source is not Python.
+        The names in each function, by the number of its first line. Empty if the source is not Python.
     """
     try:
         tree = ast.parse(source)
@@ -148,6 +164,7 @@ def _names_by_line(source: str) -> dict[int, frozenset[str]]:
 
 
 def _names_of(function: ast.AST) -> Iterator[str]:
+    """Yield the names in all annotations below a node of a syntax tree, which may repeat."""
     for node in ast.walk(function):
         for name in ("annotation", "returns"):
             annotation = getattr(node, name, None)
@@ -159,7 +176,7 @@ def _names_of(function: ast.AST) -> Iterator[str]:
 
 
 def _names_in_text(text: str) -> list[str]:
-    """Return the names in an annotation that is a text."""
+    """Return the names in an annotation that is written as a text."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError):
@@ -168,8 +185,15 @@ def _names_in_text(text: str) -> list[str]:
 
 
 def _restore(kind: Callable[..., CodeType], values: Any, name: str, source: str) -> CodeType:
-    """Make a code object of what cloudpickle wrote of it, with the name and the source of its file."""
+    """Make a code object again, when a pickle of `_SourcePickler` is loaded.
+
+    Args:
+        kind: Makes the code object, as cloudpickle wants it.
+        values: The arguments of ``kind``.
+        name: The name of the file of the code.
+        source: The text of the file. Empty if it did not travel.
+    """
     if source:
-        # No time of modification: linecache does not compare it with a file of that name.
+        # Without a time of modification linecache does not compare the text with a file of that name.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return kind(*values).replace(co_filename=name)

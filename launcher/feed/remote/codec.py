@@ -1,14 +1,15 @@
-"""Rows as they travel: blocks, and the buffers of a frame that a block becomes.
+"""Rows as they travel: blocks, and the buffers of a frame that a block becomes. Both sides call this.
 
-A block is a list of rows; or a numpy array with its rows along axis 0; or a tuple or dict of such arrays of
-one length, whose rows are tuples or dicts. Arrays stay arrays: their rows never become Python objects on the
-way. numpy and pandas are never imported here: data that has arrays has imported them.
+A block is a list of rows, a numpy array with its rows along axis 0, or a tuple or dict of such arrays of one
+length, whose rows are tuples or dicts. Arrays stay arrays, so their rows never become Python objects on the
+way. numpy and pandas must never be imported here: a program whose data contains arrays has imported them.
 
-Arrays travel beside the pickle that names them (protocol 5): they are not copied on the way out, and are
+Arrays travel beside the pickle that names them (protocol 5). They are not copied on the way out, and are
 received into the memory of the task's array. A list of arrays of one shape travels as one array, and so do
 arrays in tuples. Plain rows (texts, numbers, tuples and lists of them) are pickled without the memo that
-looks for shared objects: up to five times as fast. cloudpickle takes what `pickle` cannot, and classes and
-functions of the program's own modules, which are not installed where tasks run: they travel as code.
+looks for shared objects, which is up to five times as fast. cloudpickle handles what `pickle` cannot, and
+also classes and functions of the program's own modules. These are not installed where tasks run, so they
+travel as code.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ OnBuffer = Callable[[pickle.PickleBuffer], Any]
 
 _PICKLE_PROTOCOL = 5
 _PLAIN_TYPES = frozenset({str, bytes, int, float, bool, type(None)})
-#: How deep, and how many items of a row, are looked at to see whether it is plain.
+#: How deep the items of a row are nested at most if the row is to count as plain.
 _MAX_DEPTH = 3
+#: How many items of a row are examined to see whether the row is plain.
 _MAX_ITEMS = 8
-#: The error about rows that cannot be unpickled; ``{why}`` is Python's message.
+#: The error about rows that cannot be unpickled. ``{why}`` stands for Python's message.
 _UNREADABLE_ROWS = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
     "define them in a module that the tasks can import, or feed tuples, lists, dicts or arrays"
@@ -43,30 +45,41 @@ _UNREADABLE_ROWS = (
 
 
 class _OwnCodeError(Exception):
-    """A class or function of the program's own modules, which only cloudpickle can carry."""
+    """A row needs a class or function of the program's own modules, which only cloudpickle can pickle."""
 
 
 def refused(problem: str, expected: str) -> InputError:
-    """Return the error about data that cannot be fed."""
+    """Return the error about data that cannot be fed, with what was expected instead."""
     return InputError([Fault("data", problem, f"expected {expected}")])
 
 
 def imported(module: str, name: str) -> Any:
-    """Return an attribute of a module; ``None`` if the module is not imported (or is being imported)."""
+    """Return an attribute of a module that the program has imported.
+
+    Returns:
+        The attribute. None if the module is not imported, or is being imported.
+    """
     return getattr(sys.modules.get(module), name, None)
 
 
 def is_array(value: object) -> bool:
-    """Return whether this is a numpy array that has rows."""
+    """Return whether a value is a numpy array with rows, so not of dimension 0."""
     ndarray = imported("numpy", "ndarray")
     return ndarray is not None and isinstance(value, ndarray) and value.ndim > 0
 
 
 def columnar(data: Any) -> Block | None:
-    """Arrays in one of their forms, pandas frames and series as arrays, or None if it is neither.
+    """Return data that consists of arrays as a block.
+
+    Args:
+        data: Any data of the user: an array, a tuple or dict of arrays, a pandas frame or series, or
+            something else.
+
+    Returns:
+        The block. A frame becomes a dict of arrays. None if the data is something else.
 
     Raises:
-        InputError: Columns of different length, or two of one name.
+        InputError: Columns differ in length, or two have the same name.
     """
     if is_array(data):
         return data
@@ -85,14 +98,14 @@ def columnar(data: Any) -> Block | None:
 
 
 def size(block: Block) -> int:
-    """Return the number of rows."""
+    """Return the number of rows of a block."""
     if isinstance(block, Mapping):
         return len(next(iter(block.values())))
     return len(block[0]) if isinstance(block, tuple) else len(block)
 
 
 def part(block: Block, start: int, stop: int) -> Block:
-    """Return the rows from ``start`` to before ``stop``; of arrays a view, nothing is copied."""
+    """Return the rows of a block from ``start`` to before ``stop``, of arrays as a view."""
     if isinstance(block, Mapping):
         return {name: column[start:stop] for name, column in block.items()}
     if isinstance(block, tuple):
@@ -101,15 +114,16 @@ def part(block: Block, start: int, stop: int) -> Block:
 
 
 def _like(block: tuple[Any, ...], columns: Iterable[Any]) -> tuple[Any, ...]:
-    """Return other columns in the form of a block. A named tuple keeps its names."""
+    """Return columns as a tuple of the same kind as a block. A named tuple keeps its names."""
     return block._make(columns) if hasattr(block, "_make") else tuple(columns)
 
 
 def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
-    """Yield a partition (arrays, a frame, a list, any iterable of rows) in blocks.
+    """Yield the rows of a partition in blocks.
 
     Args:
-        rows: Called for each block: how many rows it has at most.
+        data: The partition: arrays, a frame, a list, or any iterable of rows.
+        rows: Called before each block. It returns how many rows the block may contain.
     """
     block = columnar(data)
     if block is None and not isinstance(data, (list, tuple, range)):
@@ -128,7 +142,7 @@ def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
 
 
 def as_rows(block: Block) -> list[Any]:
-    """Return the rows one by one: tuples or dicts where the block has columns."""
+    """Return the rows of a block one by one. They are tuples or dicts if the block consists of columns."""
     if isinstance(block, Mapping):
         return [dict(zip(block, row)) for row in zip(*block.values())]
     if isinstance(block, tuple):
@@ -137,10 +151,10 @@ def as_rows(block: Block) -> list[Any]:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Return one block of all these rows; blocks of different forms become a list of rows.
+    """Return one block with the rows of all blocks. Blocks of different forms become a list of rows.
 
     Args:
-        blocks: At least one.
+        blocks: The blocks, at least one.
     """
     first = blocks[0]
     if len(blocks) == 1:
@@ -155,13 +169,14 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def _joined(blocks: Sequence[Any]) -> Any:
+    """Return arrays, or lists of rows, as one."""
     if is_array(blocks[0]):
         return sys.modules["numpy"].concatenate(blocks)
     return [row for block in blocks for row in block]
 
 
 def _are_alike(first: Block, other: Block) -> bool:
-    """Return whether two blocks can be joined without a change of their rows."""
+    """Return whether two blocks can be joined without changing their rows."""
     if isinstance(first, Mapping):
         same = isinstance(other, Mapping) and first.keys() == other.keys()
         return same and all(_are_alike(first[name], other[name]) for name in first)
@@ -178,14 +193,17 @@ def _are_alike(first: Block, other: Block) -> bool:
 
 
 def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
-    """Return the buffers that `decode` makes this block of again.
+    """Return the buffers of a block, from which `decode` makes the block again.
 
-    A list of arrays that are alike becomes one array, a list of tuples with such arrays in them a tuple of
-    columns: the same rows (see `as_rows`), in one piece.
+    A list of arrays that are alike becomes one array, and a list of tuples with such arrays becomes a tuple
+    of columns. These contain the same rows (see `as_rows`) in one piece.
 
     Args:
         block: The rows.
         by_name: Whether the program's own modules travel as names, because the receiver has them.
+
+    Returns:
+        The pickle, and the memory of each array.
 
     Raises:
         FeedError: Some rows cannot be sent to another process.
@@ -207,7 +225,7 @@ def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
     try:
         pickler.dump(block)
         head: Buffer = file.getvalue()
-    except Exception:  # noqa: BLE001 - cloudpickle may take it
+    except Exception:  # noqa: BLE001 - cloudpickle may succeed
         buffers.clear()
         head = encode_code(block, by_name=by_name, on_array=on_array)
     return [head, *buffers]
@@ -217,11 +235,11 @@ def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE_ROWS) -> Blo
     """Return the block that buffers encode. Its arrays live in the memory of the buffers.
 
     Args:
-        buffers: What `encode` has returned.
-        unreadable: The message if they cannot be unpickled.
+        buffers: The buffers that `encode` has returned.
+        unreadable: The message of the error, with ``{why}`` for Python's message.
 
     Raises:
-        FeedError: The rows need something that is not here, a module for example.
+        FeedError: The rows cannot be unpickled, for example because a module is missing.
     """
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
@@ -230,12 +248,12 @@ def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE_ROWS) -> Blo
 
 
 def encode_code(content: Any, *, by_name: bool = False, on_array: OnBuffer | None = None) -> Buffer:
-    """Return a pickle that has the code of the program's own functions and classes in it.
+    """Return a pickle that contains the code of the program's own functions and classes.
 
     Args:
-        content: What to pickle.
+        content: The object to pickle.
         by_name: Whether the program's own modules travel as names, see `encode`.
-        on_array: Called with each array, which is not part of the pickle then.
+        on_array: Called with each array, which is then not part of the pickle.
 
     Raises:
         FeedError: cloudpickle cannot pickle it either.
@@ -247,14 +265,14 @@ def encode_code(content: Any, *, by_name: bool = False, on_array: OnBuffer | Non
             data: bytes = code.dumps(content, _PICKLE_PROTOCOL, on_array)
     except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
-        raise FeedError(f"{shown} can't be sent to a task: {error}") from error
+        raise FeedError(f"{shown} cannot be sent to a task: {error}") from error
     return data
 
 
 class _PlainPickler(pickle.Pickler):
-    """Refuses the program's own classes and functions; not called for texts, numbers, tuples and so on."""
+    """Refuses classes and functions of the program's own code, which `pickle` would name but not contain."""
 
-    #: Whether those of all its modules are refused, not only those of ``__main__``.
+    #: Whether the classes of all the program's own modules are refused, not only those of ``__main__``.
     by_value = False
 
     def reducer_override(self, thing: Any) -> Any:
@@ -268,28 +286,33 @@ class _PlainPickler(pickle.Pickler):
 
 
 def _stacked(rows: list[Any]) -> Any:
-    """Return one array of these arrays, in native byte order. None if they are other things, or differ."""
+    """Return arrays of one shape and type as one array, in native byte order.
+
+    Returns:
+        The array, whose first dimension counts the given ones. None if they are something else, or differ.
+    """
     first = rows[0]
     if not is_array(first) or first.dtype.hasobject:
         return None
     numpy = sys.modules["numpy"]
-    if {*map(type, rows)} != {numpy.ndarray}:  # no subclass
+    if {*map(type, rows)} != {numpy.ndarray}:  # a subclass would lose its type
         return None
     joined = numpy.empty((len(rows), *first.shape), numpy.result_type(first))
     try:
         if {*map(len, rows)} != {len(first)}:
             return None
         numpy.concatenate(rows, out=joined.reshape(len(rows) * len(first), *first.shape[1:]), casting="equiv")
-    except (TypeError, ValueError):  # they have other types of elements, or other dimensions
+    except (TypeError, ValueError):  # the types of their elements or their shapes differ
         return None
     return joined
 
 
 def _columns(rows: list[Any]) -> Any:
-    """Tuples with arrays in them, ``(image, label)``, as columns: arrays, and lists of other values.
+    """Return tuples that contain arrays, such as ``(image, label)``, as columns.
 
     Returns:
-        The rows themselves if they are something else, or differ.
+        A tuple of columns: arrays, and lists of other values. The rows themselves if they are something else,
+            or differ.
     """
     if type(rows[0]) is not tuple or not any(map(is_array, rows[0])):
         return rows
@@ -310,7 +333,12 @@ def _contiguous(block: Block) -> Block:
 
 
 def _is_plain(row: Any, deep: int) -> bool:
-    """Return whether a row consists of plain values, as far as its first items show."""
+    """Return whether a row consists of plain values, as far as its first items show.
+
+    Args:
+        row: The row, or an item of it.
+        deep: How many more levels of nesting may follow.
+    """
     if type(row) in _PLAIN_TYPES:
         return True
     if deep == 0 or type(row) not in (tuple, list):

@@ -1,7 +1,7 @@
-"""Columns of fed rows: for the ``input_mapping`` of a `DataFeed`, and for the signature of a dataset.
+"""Columns of fed rows, for the ``input_mapping`` of a `DataFeed` and for the signature of a dataset.
 
-`launcher.feed.remote.data_feed` calls it in tasks. It never exchanges columns: where it is not certain which
-column is meant, it raises an error.
+`launcher.feed.remote.data_feed` calls this in tasks. It must never exchange columns: where it is not certain
+which column is meant, it raises an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from launcher.common.text import plural
 from launcher.feed.remote import codec
 from launcher.feed.remote.codec import Block
 
-#: The rows that a dataset expects.
+#: What a dataset expects, for messages.
 _EXPECTED_ROWS = "rows as in output_signature"
 
 
 def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, Any]:
-    """Return the rows of some blocks as one column for each name of an ``input_mapping``.
+    """Return the rows of some blocks as columns, one for each name of an ``input_mapping``.
+
+    Args:
+        blocks: The blocks. There may be none.
+        mapping: The name of each column in the result, by its name in the rows.
+
+    Returns:
+        The columns by their names: lists, or arrays if the blocks are arrays.
 
     Raises:
         InputError: The rows do not have those columns, or it is not certain which column is which.
@@ -39,11 +46,11 @@ def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[s
 def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
     """Check that rows without names have the columns of an ``input_mapping``, in a certain order.
 
-    TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it: only
-    a mapping that is sorted is certain.
+    TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it. So
+    only a mapping that is sorted is certain.
 
     Raises:
-        InputError: They have more or fewer columns, or the mapping is in another order.
+        InputError: The rows have more or fewer columns, or the mapping is in another order.
     """
     names = ", ".join(map(str, mapping))
     rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
@@ -65,7 +72,7 @@ def _have_names(block: Block) -> bool:
     """Return whether the columns of the rows of a block have names.
 
     Raises:
-        InputError: Those of some rows have, those of others do not.
+        InputError: Some rows have names, and others do not.
     """
     rows = [block]
     if isinstance(block, list):
@@ -77,6 +84,7 @@ def _have_names(block: Block) -> bool:
 
 
 def _has_names(row: Any) -> bool:
+    """Return whether the columns of a row have names: in a dict, a named tuple or a structured array."""
     dtype = getattr(row, "dtype", None)  # that of a structured array, or of a record in one, has names
     return isinstance(row, Mapping) or hasattr(row, "_fields") or getattr(dtype, "names", None) is not None
 
@@ -86,7 +94,7 @@ def _has_columns(row: Any) -> bool:
 
 
 def _widths(block: Block) -> set[int]:
-    """Return how many columns the rows of a block without names have; rows without columns do not count."""
+    """Return the numbers of columns that the rows of a block have. Rows without columns do not count."""
     if codec.is_array(block):
         return {block.shape[1]} if block.ndim > 1 else set()
     rows = block if isinstance(block, list) else [block]
@@ -94,14 +102,22 @@ def _widths(block: Block) -> set[int]:
 
 
 def _are_values(block: Block) -> bool:
-    """Return whether rows are the values of one column: no tuples, lists or arrays of one number."""
+    """Return whether the rows of a block are the values of one column.
+
+    They are not if they are tuples or lists, or arrays of one number, which could be meant in two ways.
+    """
     if codec.is_array(block):
         return bool(block.ndim == 1 or block.shape[1] != 1)
     return isinstance(block, list) and not any(isinstance(row, (tuple, list, Mapping)) for row in block)
 
 
 def _named_column(block: Block, name: Any, expected: str) -> Any:
-    """Return a column of rows that have names.
+    """Return a column of rows whose columns have names.
+
+    Args:
+        block: The rows.
+        name: The name of the column.
+        expected: What is expected, for the message.
 
     Raises:
         InputError: There is no such column.
@@ -116,16 +132,24 @@ def _named_column(block: Block, name: Any, expected: str) -> Any:
 
 
 def _place(kind: type, name: Any) -> Any:
-    """Return the key by which a row of a class is asked for a column: in named tuples, the place of the name.
+    """Return the key of a column in rows of a class.
+
+    It is the name itself, or in a named tuple the place of the name.
 
     Raises:
-        AttributeError, ValueError: It is a class of tuples without names, or without this one.
+        AttributeError: It is a class of tuples without names.
+        ValueError: It is a class of named tuples without this name.
     """
     return kind._fields.index(name) if issubclass(kind, tuple) else name  # type: ignore[attr-defined]
 
 
 def _column_at(block: Block, place: Any, expected: str) -> Any:
     """Return a column of rows by its place in them, or by its key in dicts.
+
+    Args:
+        block: The rows.
+        place: The place or key of the column.
+        expected: What is expected, for the message.
 
     Raises:
         InputError: There is no such column.
@@ -139,12 +163,20 @@ def _column_at(block: Block, place: Any, expected: str) -> Any:
 
 
 def _no_column(block: Block, key: Any, error: Exception, expected: str) -> InputError:
+    """Return the error that rows have no such column."""
     row = block if isinstance(block, (Mapping, tuple)) else block[0]
     return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
 
 
 def columns(block: Block, signature: Any) -> Any:
-    """Return the rows of a block as arrays, in the structure of a row's signature.
+    """Return the rows of a block as arrays, in the structure of the signature of a row.
+
+    Args:
+        block: The rows.
+        signature: A ``tf.TensorSpec``, or a tuple or dict of them.
+
+    Returns:
+        An array for each ``tf.TensorSpec``, with the rows along its first dimension.
 
     Raises:
         InputError: A row does not fit the signature.
@@ -160,10 +192,14 @@ def columns(block: Block, signature: Any) -> Any:
 
 
 def _check_width(block: Block, most: int) -> None:
-    """Check that rows have no more columns than their signature: nobody knows which one it leaves out.
+    """Check that rows have no more columns than their signature: it is unknown which one is left out.
+
+    Args:
+        block: The rows.
+        most: The number of columns in the signature.
 
     Raises:
-        InputError: They have more.
+        InputError: The rows have more columns.
     """
     widest = max(_widths(block), default=0)
     if widest > most:
@@ -171,7 +207,11 @@ def _check_width(block: Block, most: int) -> None:
 
 
 def _array(values: Sequence[Any], spec: Any) -> Any:
-    """Return a column as one array."""
+    """Return a column as one array with the type of a ``tf.TensorSpec``.
+
+    Raises:
+        InputError: The values do not fit the specification.
+    """
     import numpy  # noqa: PLC0415 - the user's, in the task
 
     kind = numpy.dtype(spec.dtype.as_numpy_dtype)

@@ -1,13 +1,15 @@
-"""Connections from a task to the program that drives its job; both ends prove that they have the job's key.
+"""Connections from a task to the program that drives its job. Each end proves that it has the job's key.
 
-Handshake (`launcher.feed.listener` is the other side)::
+`launcher.api.remote.start` connects first, and feeds and messages follow. The source of this module is part
+of the text that starts a task, so it imports as little as possible. Nothing from the other end may be
+unpickled before it has proved that it has the key.
+
+The handshake (`launcher.feed.listener` is the other side)::
 
     driver:  GREETING, 32 random bytes
     task:    32 random bytes, HMAC-SHA256(key, "task" + driver's bytes + task's bytes)
     driver:  HMAC-SHA256(key, "driver" + task's bytes + driver's bytes)
     task:    length (four bytes), then a JSON object that describes the task
-
-Nothing from the other end is unpickled before it has proved that it has the key.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
 
 GREETING = b"tf-launcher feed 1\n"
 NONCE_BYTES = PROOF_BYTES = 32
-#: Seconds for the whole handshake; for a connection over the network and its greeting; before all
-#: routes are tried again.
+#: How long the handshake may take.
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
+#: How long a connection over the network may take, and again its greeting.
 CONNECT_TIMEOUT_SECONDS = 1.5
+#: The pause before all routes are tried again.
 RETRY_PAUSE_SECONDS = 0.2
-#: Seconds after which a wait is explained on stderr.
+#: How long a task waits for a connection before it says so on stderr.
 SILENCE_SECONDS = 2.0
-#: Socket options that end a TCP connection some time after its network did: seconds of silence before a
+#: Socket options that break a TCP connection some time after its network did: seconds of silence before a
 #: probe, seconds between probes, number of probes, milliseconds that sent bytes may stay unacknowledged.
 _TCP_OPTIONS = (
     ("TCP_KEEPIDLE", 10),
@@ -48,16 +51,17 @@ _TCP_OPTIONS = (
 
 
 class ConnectError(OSError):
-    """The driving program cannot be reached, or what answers there is not the driving program."""
+    """The driving program cannot be reached, or another program answers in its place."""
 
 
 class DriverRoutes:
-    """The routes to the driving program of one job, as a task knows them.
+    """The routes from a task to the program that drives its job.
 
     Args:
-        addresses: ``unix:/path`` and ``tcp:host:port``, tried in this order.
-        relay: ``host:port`` on this machine that leads there too, through the launcher's own connection;
-            tried before the network, which others may hear. Empty: there is none.
+        addresses: The addresses of the program, ``unix:/path`` or ``tcp:host:port``, in the order in which
+            they are tried.
+        relay: A ``host:port`` on this machine that leads there through the launcher's own connection, or an
+            empty text. It is tried before the network, where others may listen.
         key: The secret of the job.
         hello: Describes this task: ``task``, ``attempt``, ``python``, ``pid``.
     """
@@ -70,17 +74,17 @@ class DriverRoutes:
         self._routes = private + (["relay:" + relay] if relay else []) + open_to_all
 
     def connect(self, purpose: str, timeout: float = 30.0, **more: Any) -> socket.socket:
-        """Return a connection whose two ends have proved that they have the key.
+        """Return a connection to the program, after both ends have proved that they have the key.
 
-        It blocks, and has no time limit.
+        The socket blocks, and has no time limit.
 
         Args:
-            purpose: ``member``, ``feed``, ...
-            timeout: Seconds to go on trying.
+            purpose: What the connection is for: ``member`` or ``feed``.
+            timeout: For how many seconds all routes are tried again.
             more: Further fields of the hello.
 
         Raises:
-            ConnectError: No route worked in that time; names each one with its error.
+            ConnectError: No route worked within the time limit. The message names each route with its error.
         """
         hello = dict(self.hello, purpose=purpose, **more)
         started = time.monotonic()
@@ -94,7 +98,7 @@ class DriverRoutes:
                     errors.append("{}: {}".format(route.partition(":")[2], error))
                     continue
                 self._routes.remove(route)
-                self._routes.insert(0, route)  # first the next time
+                self._routes.insert(0, route)  # the next call tries it first
                 return sock
             message = "the program that drives the job cannot be reached: " + "; ".join(errors)
             waited = time.monotonic() - started
@@ -106,12 +110,12 @@ class DriverRoutes:
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def connect_feed(self, feed: str) -> socket.socket:
-        """Return a connection for the feed of this name; see `connect`."""
+        """Return a connection for the feed with this name, see `connect`."""
         return self.connect("feed", feed=feed)
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Make a TCP connection break by itself some time after its network did."""
+    """Set the options of a socket so that a TCP connection breaks some time after its network did."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -121,10 +125,13 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
-    """Read exactly ``size`` bytes.
+    """Read exactly ``size`` bytes from a socket.
 
     Args:
-        deadline: A time of `time.monotonic`; ``None``: the socket's own time limit.
+        sock: The socket.
+        size: The number of bytes.
+        deadline: When to give up, by `time.monotonic`. If this is None, the time limit of the socket holds
+            for each part that comes.
 
     Raises:
         OSError: The connection has ended or broken, or the time is over.
@@ -142,7 +149,19 @@ def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) 
 
 
 def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
-    """Connect by one route, and do the handshake."""
+    """Connect to the program by one route, and do the task's side of the handshake.
+
+    Args:
+        route: The kind of the route (``unix``, ``relay`` or ``tcp``) and its address.
+        key: The secret of the job.
+        hello: Describes this task.
+
+    Returns:
+        The connection, which blocks and has no time limit.
+
+    Raises:
+        OSError: The route does not work, or another program answers.
+    """
     kind, _, address = route.partition(":")
     host, _, port = address.rpartition(":")
     if kind == "unix":
@@ -153,7 +172,7 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
         if kind == "unix":
             connect_unix(sock, address, HANDSHAKE_TIMEOUT_SECONDS)
         keep_alive(sock)
-        # Another machine may have the same private address, and accept without an answer.
+        # Another machine may have the same private address, and accept the connection without an answer.
         sock.settimeout(CONNECT_TIMEOUT_SECONDS if kind == "tcp" else HANDSHAKE_TIMEOUT_SECONDS)
         if read_exactly(sock, len(GREETING)) != GREETING:
             raise ConnectError("another program answers there")

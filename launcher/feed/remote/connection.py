@@ -1,7 +1,7 @@
-"""The connection of a feed in its task: a thread receives ahead of the function, and connects again.
+"""``FeedConnection``: receives the frames of a feed in a task, ahead of the function, and connects again.
 
-`launcher.feed.remote.data_feed` takes the frames, in the thread of the function. This module travels to the
-tasks.
+`launcher.feed.remote.data_feed` takes the frames, in the thread of the function. Frames of a connection that
+has broken must never be used after the break, because the program feeds their rows again.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from launcher.common.errors import FeedError, LaunchError
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer
 
-# A broken connection must be back in this time.
+# A broken connection must be made again within this time.
 MAX_AWAY_SECONDS = 60.0
 RECONNECT_PAUSE_SECONDS = 0.2
-#: Makes an authenticated connection for the feed of a name, each time it is called.
+#: Makes an authenticated connection for the feed with a name, each time it is called.
 Connect = Callable[[str], socket.socket]
+#: The kind of a frame, and its buffers.
 Frame = Tuple[int, Sequence[memoryview]]
 
 
 class FeedConnection:
-    """Receives the frames of a feed in a thread. The driver limits how much may wait here.
-
-    The frames of a connection that has broken are dropped: the driver feeds their rows again.
+    """Receives the frames of one feed in a thread. The program limits how many may wait here.
 
     Args:
-        connect: Connects to the driver. The thread calls it again when a connection has broken.
+        connect: Connects to the program. The thread calls it again when a connection has broken.
         feed: The name of the feed.
     """
 
@@ -41,36 +40,38 @@ class FeedConnection:
         self._sending = threading.Lock()
         self._sock: socket.socket | None = None
         self._frames: deque[Frame] = deque()
-        #: What the driver was told when the function wanted no more rows.
+        #: The reason that the program was told when the function wanted no more rows, or empty bytes.
         self._terminated = b""
         self._end_received = False
         self._error: FeedError | None = None
-        #: How many connections have broken. This numbers the present one.
+        #: The number of the present connection, from 0. Each break adds 1.
         self.number = 0
         self._thread = threading.Thread(target=self._receive_all, name=f"feed {feed}", daemon=True)
         self._thread.start()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the function gets no more rows: the feed has ended, or `terminate` was called."""
+        """Whether the function receives no more rows: the feed has ended, or `terminate` was called."""
         return self._end_received or bool(self._terminated)
 
     @property
     def has_frame(self) -> bool:
-        """Whether `next_frame` need not wait for a frame."""
+        """Whether `next_frame` returns a frame without waiting."""
         return bool(self._frames)
 
     def next_frame(self, number: int) -> tuple[int, Frame | None]:
-        """Wait for rows, code or FLUSH.
+        """Wait for a frame with rows, code or FLUSH.
 
         Args:
-            number: The connection of the last frame. If it has broken, this does not wait.
+            number: The number of the connection of the last frame. If that connection has broken, this does
+                not wait.
 
         Returns:
-            The number of the present connection, and the frame, or None if there is none.
+            The number of the present connection, and the frame. None instead of a frame if the connection has
+            broken or the feed has ended.
 
         Raises:
-            FeedError: The driver is gone, or feeds this task no more.
+            FeedError: The program is gone, or no longer feeds this task.
         """
         with self._changed:
             self._changed.wait_for(
@@ -81,7 +82,7 @@ class FeedConnection:
             return self.number, self._frames.popleft() if self._frames else None
 
     def send(self, number: int, kind: frames.Kind, buffers: Sequence[Buffer]) -> None:
-        """Send a frame on the connection of this number, unless that has broken."""
+        """Send a frame on the connection with this number. It is dropped if that connection has broken."""
         with self._sending:
             if self._sock is None or number != self.number:
                 return
@@ -91,14 +92,19 @@ class FeedConnection:
                 frames.hang_up(self._sock)
 
     def terminate(self, number: int, reason: bytes) -> None:
-        """Drop the frames that are here, and ask the driver for no more, also after a break."""
+        """Drop the frames that are here, and ask the program for no more, also after a break.
+
+        Args:
+            number: The number of the present connection.
+            reason: The reason for the program, `frames.UNWANTED` or `frames.RETURNED`.
+        """
         with self._changed:
             self._terminated = reason
             self._frames.clear()
         self.send(number, frames.Kind.TERMINATE, [reason])
 
     def close(self) -> None:
-        """End the connection and the thread."""
+        """Close the connection, and end the thread."""
         self._fail("was closed")
         if (sock := self._sock) is not None:
             frames.hang_up(sock)
@@ -108,10 +114,11 @@ class FeedConnection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the driver sends no more."""
+        """Whether the program sends no more."""
         return self._end_received or self._error is not None
 
     def _receive_all(self) -> None:
+        """Connect, receive until the connection breaks, and connect again, until the feed has ended."""
         broken_at = time.monotonic()
         while not self._is_over:
             try:
@@ -126,7 +133,7 @@ class FeedConnection:
                 self._changed.wait_for(lambda: self._is_over, RECONNECT_PAUSE_SECONDS)
 
     def _receive(self, sock: socket.socket) -> None:
-        """Take frames until the connection ends."""
+        """Keep the frames of one connection until it ends."""
         try:
             with self._sending:
                 self._sock = sock
@@ -159,6 +166,7 @@ class FeedConnection:
                 self._changed.notify_all()
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:
+        """Let `next_frame` raise this error, unless there is an earlier one."""
         with self._changed:
             if self._error is None:
                 self._error = FeedError(f"feed {self._feed!r}: {reason}")

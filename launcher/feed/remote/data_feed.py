@@ -1,7 +1,8 @@
-"""`DataFeed`, as TensorFlowOnSpark has it: the function of a task reads rows from it, and gives it results.
+"""``DataFeed``: the function of a task reads rows from it and returns results by it, as in TensorFlowOnSpark.
 
 `dataset` makes a ``tf.data.Dataset`` of the same rows, and only then imports TensorFlow. This module travels
-to the tasks. It gets rows by `launcher.feed.remote.frames` only from a driver that has the key of the job.
+to the tasks. Rows count as consumed only when the function asks for the next ones, so that none is lost with
+a task.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from launcher.feed.remote.codec import Block
 from launcher.feed.remote.columns import columns, named_columns
 from launcher.feed.remote.connection import Connect, FeedConnection
 
-# Progress within one chunk is reported so often, and at least when so many bytes were taken.
+# How often progress is reported while a function reads one chunk.
 _REPORT_SECONDS = 1.0
+# Progress is also reported when chunks of this size were taken since the last report.
 _MAX_UNREPORTED_BYTES = 3 << 19
-# The code of a partition is asked for so many rows at a time.
+# How many rows the code of a partition is asked for at a time.
 _CODE_ROWS = 1024
-#: The feeds that this process has opened, by ``connect`` and name. Two `DataFeed` of one feed share its rows.
+#: The feeds that this process has opened, by ``connect`` and name. Two `DataFeed` objects of one feed share
+#: its rows.
 _OPENED_FEEDS: dict[tuple[Connect, str], FeedReader] = {}
 _OPENING_LOCK = threading.Lock()
 
 
 class DataFeed:
-    """Rows that the driver feeds, in batches.
+    """The rows that the program feeds, in batches. ``ctx.get_data_feed()`` returns one.
 
     ::
 
@@ -39,16 +42,16 @@ class DataFeed:
         while not feed.should_stop():
             batch = feed.next_batch(100)
 
-    Rows count as consumed when the next batch is asked for, or `should_stop` has returned that there is none:
-    until then they are fed again, to this task or another one, if this one dies.
+    Rows count as consumed when the next batch is asked for, or when `should_stop` has returned that there is
+    none. If the task dies before that, they are fed again, to this task or another one.
 
     Args:
-        connect: Connects to the driver.
-        train_mode: Has no effect: in an inference a batch ends with its partition in any case.
-        qname_in: The name of the feed, as in the driver's ``train(qname=...)``.
-        qname_out: Has no effect: results go back on the feed that the rows came from.
-        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``; see
-            `launcher.api.remote.node.TFNodeContext.get_data_feed`.
+        connect: Connects to the program.
+        train_mode: Has no effect. In an inference a batch ends with its partition in any case.
+        qname_in: The name of the feed, as in ``train(qname=...)`` of the program.
+        qname_out: Has no effect. Results travel back on the feed of their rows.
+        input_mapping: A dict ``{column: name}``. Batches are then dicts ``{name: values}``, see
+            `launcher.TFNodeContext.get_data_feed`.
     """
 
     def __init__(
@@ -66,23 +69,25 @@ class DataFeed:
         self._connect = connect
 
     def next_batch(self, batch_size: int) -> Any:
-        """Return the next rows.
+        """Return the next rows, and wait until there are enough of them.
 
-        Waits until there are so many. Fewer come at the end of the feed, when the driver has nothing more to
-        feed for the moment, and at the end of a partition of inference; none only at the end of the feed.
+        A batch is shorter at the end of the feed, when the program has nothing more to feed for the moment,
+        and at the end of a partition of inference. It is empty only at the end of the feed.
 
         Args:
-            batch_size: The number of rows.
+            batch_size: The number of rows, at least 1.
 
         Returns:
-            A list of rows. With an ``input_mapping`` a dict of columns: lists, or arrays if arrays were fed.
+            A list of rows. With an ``input_mapping`` it is a dict of columns, which are lists, or arrays if
+            arrays were fed.
 
         Raises:
-            FeedError: The driver is gone.
-            InputError: ``batch_size`` is not a whole number.
+            FeedError: The program is gone.
+            InputError: ``batch_size`` is not a whole number, or the rows do not have the columns of
+                ``input_mapping``.
             ValueError: ``batch_size`` is less than 1.
         """
-        if type(batch_size) is not int:  # as it is for each of many batches
+        if type(batch_size) is not int:  # a plain int is not checked, to save time in each batch
             found = Arguments("next_batch")
             batch_size = found.read("batch_size", batch_size, arguments.whole(1))
             found.check()
@@ -96,39 +101,44 @@ class DataFeed:
         return [row for block in blocks for row in codec.as_rows(block)]
 
     def next_blocks(self, rows: int) -> list[Block]:
-        """Return the next rows in the form in which they came.
+        """Return the next rows in the form in which they came, without making a Python object of each row.
 
         Args:
-            rows: How many; waits for them as `next_batch` does.
+            rows: The number of rows. This waits for them as `next_batch` does.
 
         Returns:
-            Blocks of so many rows together: lists of rows, arrays (rows are their first dimension), tuples or
-            dicts of such arrays.
+            Blocks that contain the rows: lists of rows, arrays with the rows along their first dimension, or
+                tuples or dicts of such arrays.
 
         Raises:
-            FeedError: The driver is gone.
+            FeedError: The program is gone.
         """
         return self._reader().batch(rows)
 
     def should_stop(self) -> bool:
-        """Return whether there is nothing more to ask for.
+        """Return whether there are no more rows to ask for.
 
         Returns:
-            ``True``: the feed has ended, or `terminate` was called. ``False``: there may be more rows; the
-            next batch can still be empty.
+            True if the feed has ended, or `terminate` was called. False if there may be more rows, although
+            the next batch can still be empty.
         """
         return self._reader().poll_end()
 
     def batch_results(self, results: Iterable[Any]) -> None:
-        """Give the results of rows, in their order, one for each.
+        """Return the results of rows to the program, one for each row, in the order of the rows.
+
+        ::
+
+            feed.batch_results([row * 2 for row in batch])
 
         Args:
-            results: An iterable, such as a list or an array with the results in its first dimension.
+            results: The results: a list or another iterable, or an array with the results along its first
+                dimension.
 
         Raises:
-            InputError: This is not iterable.
-            ValueError: There are more than rows were handed out.
-            FeedError: The driver is gone, or the results cannot be sent to it.
+            InputError: ``results`` is not iterable.
+            ValueError: There are more results than rows were read.
+            FeedError: The program is gone, or the results cannot be sent to it.
         """
         if not isinstance(results, Iterable) or getattr(results, "shape", None) == ():
             expected = "a list with one result for each row"
@@ -136,11 +146,11 @@ class DataFeed:
         self._reader().give(results if isinstance(results, list) else list(results))
 
     def terminate(self) -> None:
-        """End the feed of this task: no more rows are fed to it, and those on the way are dropped."""
+        """Ask for no more rows of this feed. Those that are on the way to this task are dropped."""
         self._reader().terminate()
 
     def _reader(self) -> FeedReader:
-        """Return the reader of this feed, which connects when it is needed first."""
+        """Return the reader of this feed, which connects when it is first needed."""
         key = (self._connect, self.qname_in)
         with _OPENING_LOCK:
             if key not in _OPENED_FEEDS:
@@ -149,48 +159,51 @@ class DataFeed:
 
 
 def end_all() -> None:
-    """End all feeds of this process, when the function of its task has returned."""
+    """Close all feeds of this process, when the function of its task has returned."""
     for reader in list(_OPENED_FEEDS.values()):
         reader.terminate(frames.RETURNED)
         reader.close()
 
 
 class FeedReader:
-    """Rows of a feed in its task, from the frames that come.
+    """Cuts batches from the frames of one feed, and reports which rows the function has read.
 
-    After a break all chunks of the broken connection are void: the driver feeds the partitions that are not
-    acknowledged again. The methods are called by one thread at a time.
+    When a connection breaks, its chunks no longer count, because the program feeds their partitions again.
+    The methods are called by one thread at a time.
 
     Args:
-        connect: Connects to the driver.
+        connect: Connects to the program.
         feed: The name of the feed.
     """
 
     def __init__(self, connect: Connect, feed: str) -> None:
         self.feed = feed
         self._connection = FeedConnection(connect, feed)
-        # The connection of the present chunk, the number of the chunk on it, and that of the last consumed
-        # one.
+        # The number of the connection of the present chunk, the number of the chunk on that connection, and
+        # the number of the last consumed chunk.
         self._current = self._number = self._consumed = 0
-        # The rest of the chunk: a block of ``_size`` rows, of which those before ``_at`` were handed out.
+        # The present block has ``_size`` rows. The function has read those before ``_at``.
         self._block: Block = []
         self._at = self._size = 0
         # Further blocks of the chunk.
         self._blocks: Iterator[Block] = iter(())
-        # When progress was last reported, and how many bytes were taken since.
+        # When progress was last reported, and how many bytes have come since.
         self._reported, self._unreported = 0.0, 0
-        # How many rows were handed out in all, how many results were given in all, and how many are missing
-        # for rows of broken connections.
+        # How many rows the function has read in all, how many results it has returned in all, and how many of
+        # the missing ones belong to rows of broken connections.
         self._given = self._returned = self._stale = 0
 
     def batch(self, rows: int) -> list[Block]:
-        """Return blocks of so many rows together.
+        """Return blocks with the given number of rows together.
 
-        There are fewer at the end of the feed, and where the driver ends a batch. All rows handed out before
-        count as consumed. This is reported with the next chunk, or once a second.
+        There are fewer rows at the end of the feed, and where the program ends a batch. All rows of earlier
+        batches count as consumed. This is reported with the next chunk, or once a second.
+
+        Args:
+            rows: The number of rows.
 
         Raises:
-            FeedError: The driver is gone, or the rows cannot be read.
+            FeedError: The program is gone, or the rows cannot be read.
         """
         self._sync(self._connection.number)
         self._consumed = max(self._consumed, self._number - 1)
@@ -206,16 +219,18 @@ class FeedReader:
         return blocks
 
     def poll_end(self) -> bool:
-        """Return whether there are no more rows, as far as is known without waiting."""
+        """Return whether there are no more rows, as far as this is known without waiting."""
         self._sync(self._connection.number)
         return self._connection.has_ended
 
     def give(self, results: list[Any]) -> None:
-        """Send results of rows, in their order.
+        """Send results to the program, in the order of their rows.
+
+        Results of rows that came by a broken connection are dropped, because those rows are fed again.
 
         Raises:
-            ValueError: There are more than rows were handed out.
-            FeedError: The driver is gone, or the results cannot be sent.
+            ValueError: There are more results than rows were read.
+            FeedError: The program is gone, or the results cannot be sent.
         """
         self._sync(self._connection.number)
         if self._returned + len(results) > self._given:
@@ -232,17 +247,25 @@ class FeedReader:
             self._connection.send(self._current, frames.Kind.RESULTS, buffers)
 
     def terminate(self, reason: bytes = frames.UNWANTED) -> None:
-        """Drop the rows that are here, and ask for no more. The driver gets the reason."""
+        """Drop the rows that are here, and ask for no more.
+
+        Args:
+            reason: The reason for the program, `frames.UNWANTED` or `frames.RETURNED`.
+        """
         if not self._connection.has_ended:
             self._drop()
             self._connection.terminate(self._current, reason)
 
     def close(self) -> None:
-        """End the connection and its thread."""
+        """Close the connection, and end its thread."""
         self._connection.close()
 
     def _sync(self, connection: int) -> None:
-        """Drop the rows of any connection but this one, or of a feed that has ended."""
+        """Drop the rows of an earlier connection than this one, and all rows if the feed has ended.
+
+        Args:
+            connection: The number of the present connection.
+        """
         if self._current != connection:
             self._current = connection
             self._stale = self._given - self._returned
@@ -252,11 +275,19 @@ class FeedReader:
             self._drop()
 
     def _drop(self) -> None:
+        """Drop the rows of the present chunk that were not read."""
         self._at = self._size = 0
         self._block, self._blocks = [], iter(())
 
     def _has_rows(self, *, has_begun: bool) -> bool:
-        """Wait for rows, unless a batch has begun and ends here. Returns whether there are some."""
+        """Wait for rows, unless a batch has begun and ends here.
+
+        Args:
+            has_begun: Whether the batch already contains rows.
+
+        Returns:
+            Whether there are rows to read.
+        """
         while self._at == self._size:
             if (block := next(self._blocks, None)) is not None:
                 self._block, self._at, self._size = block, 0, codec.size(block)
@@ -279,6 +310,7 @@ class FeedReader:
         return True
 
     def _blocks_of(self, kind: int, buffers: Sequence[memoryview]) -> Iterator[Block]:
+        """Yield the rows of a chunk in blocks. If the chunk is code, run it and report the number of rows."""
         content = codec.decode(buffers)
         if kind == frames.Kind.ROWS:
             yield content
@@ -291,15 +323,20 @@ class FeedReader:
         self._connection.send(self._current, frames.Kind.COUNTED, [numbers])
 
     def _report(self, kind: frames.Kind = frames.Kind.PROGRESS) -> None:
+        """Tell the program which chunks were read and consumed.
+
+        Args:
+            kind: PROGRESS, or HUNGRY if the function also waits for rows.
+        """
         self._reported, self._unreported = time.monotonic(), 0
         self._connection.send(self._current, kind, [frames.pack_numbers(self._number, self._consumed)])
 
 
 def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
-    """Make a ``tf.data.Dataset`` of the rows that come from now on, in batches. The last one may be shorter.
+    """Return the rows that come from now on as a ``tf.data.Dataset`` of batches.
 
-    A second iteration goes on where the first one stopped: it finds nothing after the end of the feed. The
-    driver repeats epochs.
+    The last batch may be shorter. A second iteration continues where the first one stopped, so it finds
+    nothing after the end of the feed. The program repeats epochs.
 
     Args:
         feed: The feed of this task.
@@ -307,8 +344,11 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
             dimension of ``None`` may differ between batches, not within one.
         batch_size: The number of rows in a batch.
 
+    Returns:
+        The dataset. Each of its tensors has the shape ``[batch, *shape of a row]``.
+
     Raises:
-        InputError: The signature is something else. While iterating, if a row does not fit the signature.
+        InputError: The signature is something else. While iterating, a row does not fit the signature.
     """
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
@@ -323,7 +363,11 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
 
 
 def _batched(tf: Any, spec: Any) -> Any:
-    """Return the specification of a batch of values with a specification of TensorFlow."""
+    """Return the ``tf.TensorSpec`` of a batch of values with this one.
+
+    Raises:
+        InputError: It is not a ``tf.TensorSpec`` of known rank.
+    """
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
         raise codec.refused(
             f"output_signature has {spec!r}", "tf.TensorSpec, of known rank, for each value of a row"

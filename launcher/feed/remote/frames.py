@@ -1,8 +1,9 @@
-"""Frames of a connection between driver and task: each is a kind and some buffers.
+"""Frames of a connection between program and task. Each consists of a kind and some buffers.
 
-The header has the kind, the number of buffers and the size of each (little endian). Buffers are sent by one
-``sendmsg`` without being joined, and each is received into memory of its own: an array made of it needs no
-copy.
+Both sides of the feed send and receive with these functions. The header contains the kind, the number of
+buffers and the size of each (little endian). Buffers are sent by one ``sendmsg`` without being joined, and
+each is received into memory of its own, so an array made of it needs no copy. No memory may be taken for a
+frame that is too large.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 
 from launcher.common.errors import FeedError
 
-#: Bytes of a frame.
+#: The largest frame.
 MAX_BYTES = 1 << 31
-#: Buffers of a frame.
+#: How many buffers a frame contains at most.
 MAX_BUFFERS = 1 << 16
-#: Bytes of our own buffers in a frame with the user's.
+#: The part of a frame that is reserved for buffers of the launcher beside those of the user.
 _MAX_OWN_BYTES = 1 << 16
-#: Buffers that one ``sendmsg`` takes (IOV_MAX).
+#: How many buffers one ``sendmsg`` accepts (IOV_MAX).
 _MAX_BUFFERS_PER_SEND = 1024
-#: Bytes that are read at once of small frames.
+#: How much is read at once, so that several small frames cost one system call.
 _READ_AHEAD_BYTES = 4096
 
 _HEAD = struct.Struct("<BI")
@@ -33,54 +34,58 @@ _NUMBERS = struct.Struct("<QQ")
 
 
 class Kind(IntEnum):
-    """Kinds of frames of a feed. Chunks are counted on each connection, from 1."""
+    """The kinds of frames of a feed. Chunks are counted on each connection, from 1."""
 
-    #: Driver: a chunk of rows; a chunk of code that returns the rows.
+    #: From the program: a chunk of rows.
     ROWS = 1
+    #: From the program: a chunk of code that returns the rows.
     CODE = 2
-    #: Driver: no more rows for the moment, or the end of a partition of inference: a batch ends here.
+    #: From the program: a batch ends here, because no more rows come for the moment, or a partition of
+    #: inference ends.
     FLUSH = 3
-    #: Driver: the feed has ended; rows that are not handed out are dropped.
+    #: From the program: the feed has ended. Rows that the function has not read are dropped.
     END = 4
-    #: Driver: the task gets no rows; the reason.
+    #: From the program: the task receives no rows, for the reason in the buffer.
     GONE = 5
-    #: Task: the last chunk of which rows were handed out, and the last one that is consumed. This or a
-    #: TERMINATE comes first on each connection.
+    #: From the task: the number of the last chunk that the function has begun to read, and that of the last
+    #: consumed chunk. This or a TERMINATE comes first on each connection.
     PROGRESS = 6
-    #: The same, and the function waits for rows.
+    #: From the task: the numbers of PROGRESS, and the function waits for rows.
     HUNGRY = 7
-    #: Task: the number of a chunk of code, and how many rows it returned.
+    #: From the task: the number of a chunk of code, and how many rows the code has returned.
     COUNTED = 8
-    #: Task: results, one for each row, in order.
+    #: From the task: results, one for each row, in order.
     RESULTS = 9
-    #: Task: its function takes no more rows: it has called terminate() (`UNWANTED`), or has returned.
+    #: From the task: its function accepts no more rows. The buffer is `UNWANTED` or `RETURNED`.
     TERMINATE = 10
 
 
-#: The buffers of TERMINATE.
+#: The buffer of TERMINATE if the function has called ``terminate()``.
 UNWANTED = b"unwanted"
+#: The buffer of TERMINATE if the function has returned.
 RETURNED = b"returned"
 
 
 class FeedBrokenError(ConnectionError):
-    """The connection ended in the middle of a frame."""
+    """A connection has ended in the middle of a frame."""
 
 
 class FeedRefusedError(FeedBrokenError):
-    """An invalid frame was received: the other end would send it again over another connection."""
+    """An invalid frame was received. To connect again is useless, because the frame would come again."""
 
 
 def send_frame(
     sock: socket.socket, kind: int, buffers: Sequence[bytes | bytearray | memoryview] = ()
 ) -> None:
-    """Send one frame; returns when the kernel has all of it.
+    """Send one frame, and return when the kernel has all of it.
 
     Args:
-        sock: Blocking, with a timeout if the caller needs it.
-        buffers: Contiguous bytes; nothing of them is copied.
+        sock: A blocking socket, which may have a timeout.
+        kind: The kind of the frame.
+        buffers: Contiguous bytes. They are not copied.
 
     Raises:
-        OSError: The connection is gone, or its timeout is over: it is of no use any more.
+        OSError: The connection is gone, or its timeout is over. It cannot be used any longer.
     """
     views = [memoryview(buffer) for buffer in buffers]
     head = _HEAD.pack(kind, len(views)) + struct.pack(f"<{len(views)}Q", *map(len, views))
@@ -91,14 +96,15 @@ def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
     """Wait for one frame.
 
     Args:
-        file: Made by `reader`.
+        file: The file that `reader` has made of the connection.
 
     Returns:
-        Its kind and buffers (writable memory, contiguous bytes); ``None`` if the connection has ended between
-        two frames.
+        The kind of the frame and its buffers, which are contiguous writable memory. None if the connection
+        has ended between two frames.
 
     Raises:
-        FeedBrokenError: It ended within a frame. FeedRefusedError: the frame is invalid.
+        FeedBrokenError: The connection has ended within a frame.
+        FeedRefusedError: The frame is too large.
         OSError: The connection is gone, or its timeout is over.
     """
     if not file.peek(1):
@@ -107,12 +113,17 @@ def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
     if count > MAX_BUFFERS:
         raise FeedRefusedError(f"a frame of {count} buffers; at most {MAX_BUFFERS:,} are allowed")
     sizes = struct.unpack(f"<{count}Q", _received(file, 8 * count))
-    if sum(sizes) > MAX_BYTES:  # before memory is taken for them
+    if sum(sizes) > MAX_BYTES:  # checked before memory is taken for the buffers
         raise FeedRefusedError(f"a frame of {sum(sizes):,} bytes; at most {MAX_BYTES:,} are allowed")
     return kind, [_received(file, size) for size in sizes]
 
 
 def _received(file: io.BufferedReader, size: int) -> memoryview:
+    """Return the next ``size`` bytes of a connection, in memory of their own.
+
+    Raises:
+        FeedBrokenError: The connection has ended before.
+    """
     view = memoryview(bytearray(size))
     if file.readinto(view) < size:
         raise FeedBrokenError("the connection closed within a frame")
@@ -120,16 +131,18 @@ def _received(file: io.BufferedReader, size: int) -> memoryview:
 
 
 def reader(sock: socket.socket) -> io.BufferedReader:
-    """For `recv_frame`: several small frames cost one system call, and so does a large buffer, uncopied.
+    """Return a file of a connection, from which `recv_frame` reads.
+
+    Several small frames cost one system call. A large buffer costs one as well, and is not copied.
 
     Args:
-        sock: Nothing else may receive from it.
+        sock: The connection. Nothing else may receive from it.
     """
     return io.BufferedReader(_Received(sock), _READ_AHEAD_BYTES)
 
 
 class _Received(io.RawIOBase):
-    """The bytes that come."""
+    """The bytes of a connection as a raw file. Large reads wait until they are complete."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -142,13 +155,14 @@ class _Received(io.RawIOBase):
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
-    """Check that `recv_frame` accepts these buffers, and a few small ones before them, at the other end.
+    """Check that `recv_frame` accepts these buffers at the other end, with a few small ones before them.
 
     Args:
-        name: Of the buffers, for the message.
+        buffers: The buffers.
+        name: What the buffers contain, for the message.
 
     Raises:
-        FeedError: They are too many, or too large.
+        FeedError: The buffers are too many, or too large.
     """
     size = sum(map(len, buffers))
     if size > MAX_BYTES - _MAX_OWN_BYTES or len(buffers) > MAX_BUFFERS - 1:
@@ -160,22 +174,22 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> 
 
 
 def pack_numbers(first: int, second: int) -> bytes:
-    """Return the buffer of a PROGRESS, HUNGRY or COUNTED."""
+    """Return the buffer of a PROGRESS, HUNGRY or COUNTED frame, which consists of two numbers."""
     return _NUMBERS.pack(first, second)
 
 
 def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
-    """Return the two numbers of such a frame.
+    """Return the two numbers of a PROGRESS, HUNGRY or COUNTED frame.
 
     Raises:
-        struct.error: The frame is invalid.
+        struct.error: The frame does not consist of two numbers.
     """
     first, second = _NUMBERS.unpack(b"".join(buffers))
     return first, second
 
 
 def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
-    """``sendall`` for many buffers."""
+    """Send all of many buffers, as ``sendall`` does for one."""
     at = 0
     while at < len(views):
         sent = sock.sendmsg(views[at : at + _MAX_BUFFERS_PER_SEND])
@@ -187,6 +201,6 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """End a connection so that threads that wait for it wake up; closing it would not wake them."""
-    with suppress(OSError):  # it has ended already
+    """Shut a connection down, so that threads that wait for it wake up. Closing it would not wake them."""
+    with suppress(OSError):  # the connection has ended already
         sock.shutdown(socket.SHUT_RDWR)

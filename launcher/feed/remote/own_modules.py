@@ -1,4 +1,7 @@
-"""Tells which modules are the program's own: those that tasks on other machines may not have."""
+"""Tells which modules belong to the user's program, so that tasks on other machines may not have them.
+
+The pickling of rows and functions asks it. Installed packages must never count: tasks import their own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from pathlib import Path
 
 @functools.lru_cache(maxsize=None)
 def is_own(name: str) -> bool:
-    """Return whether a module is ``__main__``, or from a file of neither Python nor an installed package."""
+    """Return whether a module belongs to the program: ``__main__``, or a file that nobody has installed.
+
+    A file of Python itself, or of an installed package, does not count.
+    """
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if name == "__main__":
@@ -28,5 +34,5 @@ def is_own(name: str) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_metadata(folder: Path) -> bool:
-    """Return whether ``pip install --target`` has filled this folder."""
+    """Return whether packages were installed into this folder, by ``pip install --target``."""
     return any(folder.glob("*.dist-info"))

@@ -1,8 +1,9 @@
-"""Readers of data files: text, CSV, TFRecord. They run in the driver, or are sent to a task and run there.
+"""Readers of data files: text, CSV and TFRecord. They run in the program, or travel to a task and run there.
 
-Files named ``*.gz`` are unpacked. TFRecord files are read without TensorFlow: a record is its length (u64,
-little endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums are
-compared if google-crc32c is installed.
+`launcher.feed.files` makes them. Files named ``*.gz`` are unpacked. TFRecord files are read without
+TensorFlow: a record is its length (u64, little endian), the masked CRC-32C of those eight bytes, the content,
+and its masked CRC-32C. A damaged file must raise an error and never yield wrong rows. Checksums are compared
+if google-crc32c is installed.
 """
 
 from __future__ import annotations
@@ -19,35 +20,36 @@ from typing import IO, Any, NamedTuple
 
 from launcher.common.errors import LaunchError
 
-#: Characters read at once.
+#: How many characters are read at once.
 _READ_CHARACTERS = 1 << 18
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
-#: Bytes of a record; TensorFlow's own writer stays far below.
+#: The largest record that is believed. TensorFlow's own writer stays far below.
 _MAX_RECORD_BYTES = 1 << 31
 
 
 class BrokenFileError(LaunchError):
-    """A data file that is damaged, or of another format; the message names the file and the place."""
+    """A data file is damaged, or of another format. The message names the file and the place."""
 
 
 class TextReader(NamedTuple):
-    """Lines, without their ends.
-
-    Raises:
-        BrokenFileError: Bytes that are not text of this encoding.
-        OSError: The file cannot be read.
-    """
+    """Reads the lines of a text file, each without its end. An instance is called to read the file."""
 
     encoding: str
     path: str = ""
 
     def __call__(self) -> Iterator[str]:
-        """Read them."""
+        """Return an iterator over the lines.
+
+        Raises:
+            BrokenFileError: The file contains bytes that are not text of this encoding.
+            OSError: The file cannot be read.
+        """
         return chain.from_iterable(self._lines())
 
     def _lines(self) -> Iterator[list[str]]:
+        """Yield many lines at a time, because a list costs less than a generator's step for each line."""
         with _text(self.path, self.encoding) as file:
             while text := file.read(_READ_CHARACTERS):
                 lines = (text + file.readline()).split("\n")
@@ -55,23 +57,26 @@ class TextReader(NamedTuple):
 
 
 class CsvReader(NamedTuple):
-    """Rows of texts: dicts by the names of the first line, or tuples.
-
-    Raises:
-        BrokenFileError: A row with more or fewer fields than the one before it, or bytes that are not text.
-        OSError: The file cannot be read.
-    """
+    """Reads the rows of a CSV file, as dicts or tuples of texts. An instance is called to read the file."""
 
     encoding: str
     delimiter: str
-    #: Whether the first line of the file has the names.
+    #: Whether the first line of the file contains the names of the columns.
     header: bool
-    #: Which columns, in this order: rows are tuples of them. Empty: all.
+    #: The names of the columns that are read. Rows are then tuples of their values, in this order. Empty if
+    #: all are read.
     columns: tuple[str, ...]
     path: str = ""
 
     def __call__(self) -> Iterator[Any]:
-        """Read them."""
+        """Yield the rows: dicts by the names in the first line, or tuples.
+
+        Rows are tuples if columns are chosen, or have no names.
+
+        Raises:
+            BrokenFileError: A row has more or fewer fields than the one before it, or bytes are not text.
+            OSError: The file cannot be read.
+        """
         with closing(self._records()) as records:
             names = next(records, []) if self.header else []
             places = [names.index(name) for name in self.columns]
@@ -87,10 +92,15 @@ class CsvReader(NamedTuple):
                     yield dict(zip(names, record)) if names else tuple(record)
 
     def names(self) -> list[str]:
-        """Return those of the first line."""
+        """Return the names in the first line of the file. Empty if the file is empty."""
         return next(self._records(), [])
 
     def _records(self) -> Generator[list[str], None, None]:
+        """Yield the fields of each line that is not empty.
+
+        Raises:
+            BrokenFileError: The file is not CSV.
+        """
         with _text(self.path, self.encoding, newline="") as file:
             try:
                 yield from filter(None, csv.reader(file, delimiter=self.delimiter, strict=True))
@@ -99,19 +109,19 @@ class CsvReader(NamedTuple):
 
 
 class RecordReader(NamedTuple):
-    """Records of a TFRecord file, as bytes.
-
-    Raises:
-        BrokenFileError: The file is damaged; the message says where.
-        OSError: The file cannot be read.
-    """
+    """Reads the records of a TFRecord file, as bytes. An instance is called to read the file."""
 
     #: Whether the checksums are compared, if google-crc32c is installed.
     check: bool = True
     path: str = ""
 
     def __call__(self) -> Iterator[bytes]:
-        """Read them."""
+        """Yield the records.
+
+        Raises:
+            BrokenFileError: The file is damaged. The message says where.
+            OSError: The file cannot be read.
+        """
         crc32c = _crc32c() if self.check else None
 
         def is_right(data: bytes, checksum: bytes) -> bool:
@@ -146,7 +156,11 @@ class RecordReader(NamedTuple):
 
 
 def _crc32c() -> Callable[[bytes], int] | None:
-    """Return the CRC-32C (Castagnoli) of bytes, or None if google-crc32c is not installed."""
+    """Return the function that computes the CRC-32C (Castagnoli) of bytes.
+
+    Returns:
+        The function, or None if google-crc32c is not installed.
+    """
     try:
         from google_crc32c import value  # noqa: PLC0415 - a package that may be missing
     except ImportError:
@@ -155,14 +169,23 @@ def _crc32c() -> Callable[[bytes], int] | None:
 
 
 def _opened(path: str) -> IO[bytes]:
-    """Return the bytes of a file, unpacked if its name ends in ``.gz``."""
+    """Open a file to read its bytes, unpacked if its name ends in ``.gz``."""
     file: Any = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115
     return file  # type: ignore[no-any-return]
 
 
 @contextmanager
 def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[str]]:
-    """A text file, after its byte order mark."""
+    """Open a file to read its text, after its byte order mark if it has one.
+
+    Args:
+        path: The path of the file.
+        encoding: The encoding of the text.
+        newline: How line ends are read, see `open`.
+
+    Raises:
+        BrokenFileError: Bytes are not text of this encoding.
+    """
     form = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
         with _opened(path) as file, io.TextIOWrapper(file, form, newline=newline) as text:

@@ -205,7 +205,7 @@ def raising(error: BaseException) -> Iterator[int]:
         (lambda: partitions([raising(ZeroDivisionError("the user's"))]), ZeroDivisionError, "the user's"),
         (lambda: partitions(10 // n for n in (0,)), ZeroDivisionError, "by zero"),
         (lambda: raising(SystemExit("bad option")), FeedError, "reading the rows ended with SystemExit: bad"),
-        (lambda: rows([threading.Lock()]), FeedError, "rows such as .*lock.* can't be sent"),
+        (lambda: rows([threading.Lock()]), FeedError, "rows such as .*lock.* cannot be sent"),
         (lambda: [bytes(2_000_000)], FeedError, "a row would have 2,000,0.. bytes; at most 983,040"),
         (lambda: 7, InputError, "has no rows"),
     ],
@@ -248,7 +248,7 @@ def test_results_that_the_driver_cannot_read(tmp_path: Path):
             send_frame(sock, Kind.RESULTS, [b"cnot_there\nOdd\n."])
 
         lab.run(answer)
-        with pytest.raises(FeedError, match="worker/0: results can't be read by the driver .No module named"):
+        with pytest.raises(FeedError, match="worker/0: results cannot be read by .* .No module named"):
             list(lab.feeder.inference([range(5)]))
         frames_left = iter(lambda: recv_frame(file), None)
         assert [b"".join(buffers) for kind, buffers in frames_left if kind == Kind.GONE]

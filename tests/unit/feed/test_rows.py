@@ -137,7 +137,7 @@ class Row:
 
 def test_rows_that_cannot_be_sent_or_read():
     for row in (threading.Lock(), (1, threading.Lock()), Row(1, threading.Lock())):
-        with pytest.raises(FeedError, match=r"rows such as .*can't be sent to a task: cannot pickle"):
+        with pytest.raises(FeedError, match=r"rows such as .*cannot be sent to a task: cannot pickle"):
             encode([row])
     with pytest.raises(FeedError, match="no_such_module.*must be there too"):
         decode([b"cno_such_module\nRow\n."])

@@ -119,7 +119,7 @@ def test_a_partition_that_is_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(call_module, "MAX_KEPT_BYTES", 100)
     world = World(2, [iter(range(500))]).begins(1)
     world.tasks[0].is_lost()
-    assert re.search("worker/0 is lost .was killed.; partition 0 can't be fed again", str(world.call.error))
+    assert re.search("worker/0 is lost .was killed.; partition 0 cannot be fed again", str(world.call.error))
 
 
 def test_exactly_once():

@@ -241,6 +241,7 @@ class Driver:
                 self.over.set()
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
+        """Keep what an event says about the run, its report or its failure, and pass the event on."""
         if event["event"] == "Opened":
             self.job, self.run_dir = event["job"], event["run_dir"]
         elif event["event"] == "Report":
@@ -256,9 +257,7 @@ class Driver:
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
-        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until the pipe is
-        closed.
-        """
+        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until it has exited."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with pipe:
             while data := os.read(pipe.fileno(), 1 << 16):

@@ -186,8 +186,9 @@ class _Instances(FunctionJob):
         return [future.result() for future in self._futures]
 
     def _ends_itself(self) -> bool:
-        """Return whether a slot has exited with its failed instance, so that `launch` stops the job and says
-        why.
+        """Return whether a slot has exited with its failed instance.
+
+        In this case `launch` stops the job by itself, and says why.
         """
         if self._failed is None:
             return False
@@ -205,7 +206,15 @@ class _Instances(FunctionJob):
                     future.set_exception(error)
 
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
-        """Take the report of a free slot, and return the next instance for it.
+        """Take the report of a slot that is free, and return the next instance for it.
+
+        A slot may send the same report twice, because its connection has broken. It then receives the same
+        answer.
+
+        Args:
+            task: The slot.
+            attempt: The number of the start of the slot. A slot that has died may start again.
+            message: The report: which instance has ended, and how.
 
         Returns:
             The number of the instance, its attempt and its arguments. If the number is None, the slot exits
@@ -217,7 +226,7 @@ class _Instances(FunctionJob):
             last, given = self._given.get(task.name, (_Reported(0, None, 0), None))
             if attempt < last.slot_attempt:  # a late report of a process that has died
                 return {"number": None, "attempt": 0, "code": 0}
-            if reported != last:  # a slot sends its report again when its connection has broken
+            if reported != last:
                 if attempt > last.slot_attempt and given is not None:  # the slot died with this instance
                     self._waiting.appendleft(given)
                 if reported.number is not None:

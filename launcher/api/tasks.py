@@ -385,9 +385,9 @@ class FunctionJob:
         if event["event"] == "Restarting":
             self.tasks_restart({name: at for name, at in event["attempts"].items() if name in self.handles})
         elif event["event"] == "TaskMoved" and event["task"] in self.handles:
-            self._moved(self.handles[event["task"]], event)
+            self._handle_task_moved(self.handles[event["task"]], event)
 
-    def _moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
+    def _handle_task_moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
         """Note a change of a task, and tell the subclass if the task has started or ended.
 
         If the failure of a task stops the job, the subclass hears of it only at the end of the job, which has
@@ -404,6 +404,7 @@ class FunctionJob:
         handle.host, handle.pid = event["host"], event["pid"]
         if started:
             self.task_started(handle)
+            # Containers have some time to connect by the socket, from the start of the first one on.
             if not self._late.ident and self._in_containers and not self._elsewhere:
                 try:
                     start_thread(self._late)
@@ -418,7 +419,7 @@ class FunctionJob:
 
     def _end(self) -> None:
         """Note why the launcher has failed, if so, and tell the subclass that job and tasks have ended."""
-        if not self.driver.asked:
+        if not self.driver.asked:  # a job that this program has stopped itself has not failed
             error = self.driver.error()
             if isinstance(error, TaskFailed) and error.task in self.handles:
                 error = with_outcome(error, error.task, self.handles[error.task].outcome)
@@ -458,7 +459,7 @@ def ending_text(code: int | None, signal: int | None) -> str:
 def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
     """Add the exception that a task's function has raised to the error about the task.
 
-    The error gets the traceback of the exception, and the exception itself as its cause.
+    The error receives the traceback of the exception, and the exception itself becomes its cause.
 
     Args:
         error: The error about the task, which is changed.

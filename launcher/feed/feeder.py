@@ -256,8 +256,10 @@ class Feeder:
     def add(self, peer: FeedPeer) -> None:
         """Take over a connection on which a task opens a feed.
 
-        If no feed has the name that the task asks for, the task is told so.
+        The connection is closed if the task has to connect again later. If there is no feed with the name
+        that the task asks for, the task is told so.
         """
+        # A connection that is refused needs a feed, too, whose threads tell the task the reason.
         feed = self._feeds.get(peer.feed) or next(iter(self._feeds.values()))
         with feed.event() as now:
             refusal = _FEEDER_CLOSED if self._is_closed else ""
@@ -412,7 +414,7 @@ class Feeder:
         return not call.is_over
 
     def close(self) -> None:
-        """Close all connections, and end their threads. Unless `finish` was called, tasks get an error."""
+        """Close all connections, and end their threads. Tasks receive an error unless `finish` was called."""
         with self._lock:
             self._is_closed = True
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]

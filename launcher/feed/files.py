@@ -117,6 +117,7 @@ class CsvFiles(DataFiles):
         files, is_remote = _read_files(read, names, read_on_worker)
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
         super().__init__(files, reader, is_remote=is_remote)
+        # A column that a file lacks is reported now, before anything is fed.
         faults = []
         for file in self.paths if columns else ():
             known = reader._replace(path=file).names() if header else []

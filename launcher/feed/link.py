@@ -170,7 +170,7 @@ class FeedLink:
                 break
             results, weight = partition.answer(results, size)
             found.append((partition, weight))
-            size = 0
+            size = 0  # the bytes of the frame count once, for the first partition
         return found
 
     def pop_finished(self) -> list[Partition]:

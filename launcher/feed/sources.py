@@ -210,7 +210,7 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
 
 
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
-    """Yield the pieces of an iterable of partitions. A source among them may yield several."""
+    """Yield the pieces of an iterable of partitions. An item such as `TextFiles` may yield several."""
     for item in data:
         yield from (item.pieces(workers) if isinstance(item, FeedSource) else [piece_of(item)])
 
@@ -364,7 +364,8 @@ class _ReadAhead:
         self.is_ready.set()
 
     def _read(self) -> None:
-        for is_full in _fill(self.group, self._rows, GROUP_BYTES):  # a row can be taken as soon as it comes
+        """Append rows to the group until no more come. A full group waits until it was taken."""
+        for is_full in _fill(self.group, self._rows, GROUP_BYTES):
             if is_full:
                 self._was_taken.clear()
                 self.is_ready.set()
@@ -441,7 +442,7 @@ def rounds(
     first: Block | None = None
     rest: list[Block] = []
 
-    def dealt(block: Block) -> tuple[Block, ...]:
+    def round_of(block: Block) -> tuple[Block, ...]:
         return tuple(part(block, at, at + batch_size) for at in range(0, whole, batch_size))
 
     with closing(pieces):
@@ -451,7 +452,7 @@ def rounds(
                 joined = join(rest)
                 rest = [part(joined, whole, rows)] if rows > whole else []
                 first = joined if first is None else first
-                yield dealt(joined)
+                yield round_of(joined)
     rows = sum(map(size, rest))
     if equal == "drop" and rows and first is None:
         raise refused(f"{rows} rows for {workers} batches of {batch_size}", "more, or 'pad' or 'repeat'")
@@ -462,4 +463,4 @@ def rounds(
     filled = [last]
     while (missing := whole - sum(map(size, filled))) > 0:
         filled.append(part(source, 0, missing))
-    yield dealt(join(filled))
+    yield round_of(join(filled))

@@ -328,7 +328,7 @@ class FeedState:
             link.end_call()
 
     def stop(self, reason: str) -> None:
-        """Close all connections. If the feed has not ended, its tasks get the reason as an error."""
+        """Close all connections. If the feed has not ended, its tasks receive the reason as an error."""
         reason = "" if self.is_finished and self.call.is_over else reason
         self.call.fail(FeedError("the feeder was closed"))
         for link in self.links:

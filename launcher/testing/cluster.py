@@ -39,8 +39,7 @@ _AGENTS_END_SECONDS = 10.0
 class Cluster:
     """The value of the fixture ``cluster``, which starts clusters for a test.
 
-    Each cluster is a ``launch`` in a process of its own. A test gets this object from pytest, and does not
-    make one.
+    Each cluster is a ``launch`` in a process of its own. pytest makes this object, and a test never does.
 
     Args:
         folder: The folder for the files of the launches.

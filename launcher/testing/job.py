@@ -611,7 +611,7 @@ class Task(_Waits):
 
         Args:
             number: The number of the signal.
-            to_all: Whether all processes of the task get it, or only the main one.
+            to_all: Whether all processes of the task receive it, or only the main one.
 
         Returns:
             The state of each process afterwards, a letter of ``/proc/PID/stat``. Empty if the task has ended

@@ -68,7 +68,7 @@ def request(connector: DriverRoutes, message: Message) -> Message:
             channel.send(message)
             answer: Message = channel.recv()
             return answer
-    raise OSError("the connection to the driver breaks again and again")
+    raise OSError(f"the connection to the driver broke {_MAX_ATTEMPTS} times")
 
 
 def main(sock: socket.socket, connector: DriverRoutes) -> None:

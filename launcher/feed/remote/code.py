@@ -119,7 +119,7 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
         return self._tried[id(value)]
 
     def _code(self, code: CodeType) -> Any:
-        """Return how a code object is made again by `_restore`, with the name and source of its file."""
+        """Return what pickle stores of a code object: the function `_restore` and its arguments."""
         name = code.co_filename
         return _restore, (*self._reduce(code)[:2], name, self._source(name))
 

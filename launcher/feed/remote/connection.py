@@ -89,7 +89,7 @@ class FeedConnection:
             try:
                 frames.send_frame(self._sock, kind, buffers)
             except OSError:
-                frames.hang_up(self._sock)
+                frames.hang_up(self._sock)  # this wakes the thread that receives, which connects again
 
     def terminate(self, number: int, reason: bytes) -> None:
         """Drop the frames that are here, and ask the program for no more, also after a break.

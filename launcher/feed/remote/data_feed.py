@@ -280,19 +280,19 @@ class FeedReader:
         self._block, self._blocks = [], iter(())
 
     def _has_rows(self, *, has_begun: bool) -> bool:
-        """Wait for rows, unless a batch has begun and ends here.
+        """Make the next block with rows the present one, and wait for it if necessary.
 
         Args:
-            has_begun: Whether the batch already contains rows.
+            has_begun: Whether the batch already contains rows. In this case a FLUSH of the program ends it.
 
         Returns:
-            Whether there are rows to read.
+            Whether there are rows. False if the batch or the feed ends here.
         """
         while self._at == self._size:
             if (block := next(self._blocks, None)) is not None:
                 self._block, self._at, self._size = block, 0, codec.size(block)
                 continue
-            if not has_begun:
+            if not has_begun:  # the rows of all earlier batches are consumed
                 self._consumed = self._number
             if not (self._connection.has_frame or self._connection.has_ended):
                 self._report(frames.Kind.HUNGRY)

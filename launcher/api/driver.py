@@ -140,10 +140,10 @@ class Driver:
             raise
 
     def command(self, fields: Mapping[str, Any]) -> None:
-        """Send a command to the launcher, which does nothing if the launcher has exited.
+        """Send a command to the launcher. Nothing happens if the launcher has exited.
 
         Args:
-            fields: The command, as `launcher.launch.orchestrator` reads it.
+            fields: The command, as `launcher.launch.command_pipe` reads it.
         """
         with suppress(OSError, IndexError):
             os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
@@ -172,7 +172,10 @@ class Driver:
             raise
 
     def signal(self, number: int) -> None:
-        """Send the launcher a signal if it runs, and wake it if it is suspended."""
+        """Send the launcher a signal if it runs, and wake it if it is suspended.
+
+        From then on the end of the job is what this process has asked for, and no failure.
+        """
         if not self.over.is_set():
             self.asked = True
             self.process.send_signal(number)

@@ -399,7 +399,11 @@ class FeedState:
         return not stopped and self.call.has_partition(link.sending)
 
     def _may_begin(self, link: FeedLink, now: float) -> bool:
-        """Return whether a task may receive another partition now."""
+        """Return whether a task may receive another partition now.
+
+        A task with a partition waits until the others have opened the feed, so that it does not take all
+        rows.
+        """
         call, name = self.call, link.task.name
         if call.error is not None or link.window >= WINDOW_BYTES or not call.has_rows(name):
             return False

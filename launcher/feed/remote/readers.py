@@ -118,6 +118,9 @@ class RecordReader(NamedTuple):
     def __call__(self) -> Iterator[bytes]:
         """Yield the records.
 
+        A record is stored as its length, the masked checksum of the length, the content, and the masked
+        checksum of the content.
+
         Raises:
             BrokenFileError: The file is damaged. The message says where.
             OSError: The file cannot be read.

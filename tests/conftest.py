@@ -314,7 +314,8 @@ class Ended(NamedTuple):
 
     def expected(self, code: int | None) -> Ended:
         """This, unless an exit code is given and it is not that one."""
-        assert code in (None, self.code), f"exit code {self.code}; it wrote:\n{self.out}\n{self.err}"
+        written = f"{self.out[-4000:]}\n{self.err[-4000:]}"
+        assert code in (None, self.code), f"exit code {self.code}; it wrote:\n{written}"
         return self
 
     @property

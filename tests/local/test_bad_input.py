@@ -89,8 +89,7 @@ def test_gpus_that_are_hidden(launch: Launch):
 
 
 def test_this_machine_by_its_own_name(launch: Launch):
-    ended = launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true")
-    assert ended.code == 0, ended.err
+    launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true", code=0)
 
 
 def test_options_after_a_job_file(launch: Launch, tmp_path: Path):
@@ -174,8 +173,7 @@ def test_a_working_folder_that_can_not_be_entered(launch: Launch, tmp_path: Path
     (tmp_path / "closed").mkdir(mode=0o600)
     (tmp_path / "closed").chmod(0o600)
     command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
-    ended = launch.start("--workdir", tmp_path / "closed", "true", command=command).wait(20)
-    assert ended.code == 2
+    ended = launch.start("--workdir", tmp_path / "closed", "true", command=command).wait(20, code=2)
     assert f"the working folder '{tmp_path}/closed' cannot be entered: permission denied" in ended.err
 
 

@@ -38,8 +38,7 @@ def test_a_file_beside_the_program_or_in_the_current_folder(
     head, env = f"[{table}]" if table else "", f"{table}.env".lstrip(".")
     text = f"{head}\nworkers = 2\nps = 1\nflags = false\n[{env}]\nWORD = 'of the file'\n"
     (project / folder / name).write_text(text)
-    ended = launch("src/train.py", cwd=project)
-    assert ended.code == 0
+    ended = launch("src/train.py", cwd=project, code=0)
     workers = [line for line in _lines(ended.out) if line.startswith("worker")]
     assert workers == [f"worker {project} of the file"] * 2
     assert "ps/0" in ended.out or " ps " in ended.out
@@ -168,8 +167,7 @@ def test_faults_of_other_programs_do_not_matter(launch: Launch, project: Path):
 def test_two_files(launch: Launch, project: Path):
     (project / "launch.toml").write_text("workers = 2")
     (project / "pyproject.toml").write_text("[tool.launch]\nworkers = 3\n")
-    ended = launch.here("true", cwd=project)
-    assert ended.code == 2
+    ended = launch.here("true", cwd=project, code=2)
     assert ended.err == (
         f"launch: launch.toml and pyproject.toml of '{project}' both have defaults; expected one of them\n"
     )

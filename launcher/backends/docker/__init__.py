@@ -1,14 +1,14 @@
-"""Containers as hosts: each host of the job is a container, and the agent is its main process.
+"""The backend for containers of Docker: each host of a job is a container, whose main process is its agent.
 
-Everything goes through the ``docker`` command, here and on the hosts of a hostfile. So contexts,
+Everything goes through the ``docker`` command, on this machine and on the hosts of a hostfile. So contexts,
 ``DOCKER_HOST``, TLS, ``ssh://`` engines, rootless engines and Podman's ``docker`` work as for the user.
 
 ::
 
     here       orchestrator ══ link ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
 
-End-of-file on the container's stdin ends the agent, and with it the container: no container outlives its
-launcher.
+The end of the container's stdin ends the agent, and with it the container, so no container of this machine
+outlives its launcher.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DockerBackend(Backend[docker.DockerOptions]):
-    """Each task in a container of its own at the engine of this machine; or a container on each host."""
+    """The backend for containers: one for each task on this machine, or one on each named host."""
 
     name = "docker"
     runs_in_containers = True
@@ -39,21 +39,19 @@ class DockerBackend(Backend[docker.DockerOptions]):
     group, section = GROUP, SECTION
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> docker.DockerOptions | None:
-        """See `Backend.parse`."""
         return docker.parse(settings, spec)
 
     def is_implied(self, options: docker.DockerOptions) -> bool:
-        """See `Backend.is_implied`: only roles have images."""
+        """Return whether nothing but the images of roles asks for containers."""
         return options.implied
 
     def met_needs(self, options: docker.DockerOptions | None) -> Collection[Need]:
-        """See `Backend.met_needs`."""
         return () if options is None else (DOCKER_CONTAINERS,)
 
     def check(
         self, options: docker.DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault | Note]:
-        """See `Backend.check`."""
+        """Yield the faults of options about containers, of mounts and of images."""
         yield from docker.faults(options, request, chosen)
         if options is not None:
             from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - the live half
@@ -64,13 +62,12 @@ class DockerBackend(Backend[docker.DockerOptions]):
     def allocate(
         self, options: docker.DockerOptions, request: LaunchRequest
     ) -> AbstractContextManager[Allocation]:
-        """See `Backend.allocate`."""
         from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - the live half
 
         return DockerAllocation(options, request)
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
-        """See `Backend.clean`: containers and networks at the engines of the hosts, or of this machine."""
+        """Remove containers and networks at the engines of the named hosts, or else of this machine."""
         from launcher.backends.docker.fleet import clean  # noqa: PLC0415 - the live half
 
         return clean(request)

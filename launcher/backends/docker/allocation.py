@@ -1,4 +1,4 @@
-"""Containers as the hosts of a launch: one for each task here, or one on each host that the user names."""
+"""The hosts of a launch as containers: one for each task on this machine, or one on each named host."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from launcher.job import Placement
 
 
 class DockerAllocation(Allocation):
-    """Containers that `fleet` starts and removes.
+    """The containers of a launch. `fleet` starts and removes them.
 
-    On hosts that the user names, an allocation over SSH reaches the engines.
+    If the user names hosts, an allocation over SSH reaches the engines on them.
     """
 
     moves_tasks = False
@@ -31,9 +31,9 @@ class DockerAllocation(Allocation):
         settings, named = request.settings, request.named_hosts
         spec = with_limits(request.spec, options, settings, mounts_folder=not options.no_mount)
         self.options = options
-        #: The machines under the containers. None: this machine alone.
+        #: The machines whose engines run the containers. None if only this machine does.
         self.machines: SshAllocation | None = None
-        #: Host -> the ids of the GPUs that its container may see.
+        #: The ids of the GPUs that the container of a host may see, by the name of the host.
         self._gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in named}
         if named:
             super().__init__(request, [*map(seen_inside, named)], spec)
@@ -49,7 +49,7 @@ class DockerAllocation(Allocation):
         self.runs_as_other_user = options.user is not None
 
     def fleet(self, placement: Placement, loop: EventLoop) -> AbstractContextManager[Fleet]:
-        """See `Allocation.fleet`."""
+        """Return a fleet whose containers start when tasks are to run, and are removed at its end."""
         is_here = self.machines is None
         planned = containers(self.options, self.spec, placement, self._gpus, here=is_here)
         if self.machines is None:

@@ -1,4 +1,7 @@
-"""The containers of a job: one for each host, their labels, and their ``docker run`` command lines."""
+"""Plans the containers of a job: one for each host, their labels, and their ``docker run`` command lines.
+
+Nothing here asks an engine: `launcher.backends.docker.fleet` starts what this module plans.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placeme
 
 _N = TypeVar("_N")
 
-#: Labels of everything a launch creates: its job, its launcher process, ``--keep``.
+# The labels of everything that a launch creates: its run, its launcher process, and whether it stays
+# (``--keep``).
 JOB_LABEL, OWNER_LABEL, KEPT_LABEL = (f"tf-launcher.{name}" for name in ("job", "owner", "kept"))
-#: Network of containers on the hosts of a hostfile: the host's own.
+#: The network of containers on hosts that the user names, which is that of the host itself.
 HOST_NETWORK = "host"
-#: Characters that container names do not have.
+#: A character that a container name must not contain.
 _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
-#: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
+#: The options of ``docker run`` for those names in ``options:`` of a job file that are spelt as in Compose.
 _OPTION_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 
 
@@ -35,17 +39,17 @@ class Mount(Record):
 
 
 class Container(Record):
-    """One host of the job, before its container exists."""
+    """The container that is to become one host of the job, before it exists."""
 
-    #: The host's name in the plan.
+    #: The name of the host.
     host: str
     image: str
-    #: The image's Python that runs the agent: a path, or a name to look up along the image's PATH.
+    #: The Python of the image that runs the agent: a path, or a name to look up along the PATH of the image.
     python: str
     mounts: tuple[Mount, ...] = ()
-    #: ``UID:GID`` or names the image knows; empty: the image's own user.
+    #: ``UID:GID``, or names that the image knows. Empty for the user that the image sets.
     user: str = ""
-    #: The limit of its memory in bytes. None if it has no limit.
+    #: The memory limit in bytes. None if there is no limit.
     memory: int | None = None
     #: Further options of ``docker run``.
     options: tuple[str, ...] = ()
@@ -55,7 +59,7 @@ class Container(Record):
 
 
 def seen_inside(host: Host) -> Host:
-    """A machine as its container sees it: its GPUs are numbered from 0, and the Python is the image's."""
+    """Return a machine as its container sees it: with GPUs numbered from 0, and the Python of the image."""
     gpus = host.gpus and tuple(map(str, range(len(host.gpus))))
     return replace(host, gpus=gpus, python=None, venv=None)
 
@@ -66,17 +70,17 @@ def seen_inside(host: Host) -> Host:
 def containers(
     docker: DockerOptions, spec: JobSpec, placement: Placement, gpus: Mapping[str, Sequence[str]], here: bool
 ) -> list[Container]:
-    """A container for each host in use.
+    """Return a container for each host that runs tasks.
 
     Args:
-        docker: the options, without faults.
-        spec: the job; its Python is the image's.
-        placement: the tasks of each.
-        gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
-        here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
+        docker: The options, without faults.
+        spec: The job. Its Python is one of the image.
+        placement: The tasks, each with its host.
+        gpus: The ids of the GPUs of each host, by its name. Its container sees them if a task asks for one.
+        here: Whether the engine is that of this machine. Then the folders of tasks are mounted, too.
 
     Raises:
-        PlacementError: tasks of one host have different images.
+        PlacementError: Tasks of one host need different images.
     """
     mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, spec) if here else []
     same = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
@@ -102,14 +106,14 @@ def containers(
 
 
 def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
-    """The container with folders of its tasks mounted at the same path; its own mounts come first."""
+    """Return the container with folders mounted at the paths that they have outside. Its own mounts win."""
     usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
     by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
     return replace(container, mounts=tuple(by_target.values()))
 
 
 def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Container:
-    """The container with the output folders of its tasks mounted."""
+    """Return the container with the output folders of its tasks mounted."""
     mine = (dict(placed.env) for placed in tasks)
     return with_folders(
         container, (env[OUTPUT_DIR_VARIABLE] for env in mine if OUTPUT_DIR_VARIABLE in env), read_only=False
@@ -117,14 +121,20 @@ def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Con
 
 
 def task_folders(docker: DockerOptions, spec: JobSpec) -> list[str]:
-    """The folders of this machine that tasks run in, and that their containers see."""
+    """Return the folders of this machine in which tasks run, so that their containers must see them."""
     workdirs = [] if docker.no_mount else [spec.workdir, *(role.workdir for role in spec.roles)]
-    # A folder that is not here may be the image's own.
+    # A folder that does not exist on this machine may belong to the image.
     return [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
 
 
 def mount_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[Fault]:
-    """The faults of mounts and folders; see `containers`."""
+    """Yield the faults of mounts, and of folders that cannot be mounted.
+
+    Args:
+        docker: The options.
+        spec: The job.
+        here: Whether the engine is that of this machine.
+    """
     yield from asked_mounts(docker, here)[1]
     if here and "/" in task_folders(docker, spec):
         expected = "expected another folder, or --no-mount"
@@ -132,7 +142,7 @@ def mount_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[F
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
-    """The mounts of job file and command line, and their faults."""
+    """Return the mounts that the user asks for, and a fault for each text that is not a mount."""
     found = [(text, _mount(text, here)) for text in docker.mounts]
     expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
     faults = [Fault(f"--mount {text}", "this is not a mount", expected) for text, mount in found if not mount]
@@ -141,7 +151,11 @@ def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount],
 
 
 def _mount(text: str, here: bool) -> Mount | None:
-    """``SRC[:DST][:ro]``; ``~`` is the home here, or of each host; ``None``: it is not a mount."""
+    """Parse a mount ``SRC[:DST][:ro]``. None if the text is not a mount.
+
+    ``~`` is the home on this machine if the engine is ``here``. Otherwise it stays, for the home on each
+    host.
+    """
     source, *rest = text.split(":")
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
     if source and (here or not (source == "~" or source.startswith("~/"))):
@@ -154,7 +168,7 @@ def _mount(text: str, here: bool) -> Mount | None:
 
 
 def _limits(limits: Iterable[_N | None]) -> list[_N]:
-    """The limits of the tasks of a container; empty if a task has none."""
+    """Return the limits of the tasks of a container, or none if a task is without a limit."""
     given = [*limits]
     found = [one for one in given if one is not None]
     return found if len(found) == len(given) else []
@@ -164,17 +178,17 @@ def _limits(limits: Iterable[_N | None]) -> list[_N]:
 
 
 def network_name(run_name: str) -> str:
-    """The name of a job's network at the engine."""
+    """Return the name of a job's network at the engine."""
     return f"tf-launcher-{run_name}"
 
 
 def container_name(run_name: str, host: str) -> str:
-    """The name of a host's container at the engine."""
+    """Return the name of a host's container at the engine."""
     return f"tf-launcher-{run_name}-{_INVALID_CHARACTERS.sub('-', host)}"
 
 
 def labels(run_name: str, keep: bool) -> dict[str, str]:
-    """Return the labels of what this process creates."""
+    """Return the labels of what this process creates at an engine."""
     return {
         OWNER_LABEL: owner_text(this_process()),
         JOB_LABEL: run_name,
@@ -183,23 +197,24 @@ def labels(run_name: str, keep: bool) -> dict[str, str]:
 
 
 def label_options(found: Mapping[str, str]) -> list[str]:
-    """Labels as options of a ``docker`` command."""
+    """Return labels as options of a ``docker`` command."""
     return [text for label, value in found.items() for text in ("--label", f"{label}={value}")]
 
 
 def run_command(
     container: Container, name: str, network: str, its_labels: Mapping[str, str], command: list[str]
 ) -> list[str]:
-    """The arguments of ``docker`` that start a container, its stdin held open.
+    """Return the arguments of ``docker`` that start a container whose stdin stays open.
 
-    No variable of the user's environment is among them: those are sent to the agent.
+    No variable of the user's environment is among them, because other users could see it. The variables are
+    sent to the agent.
 
     Args:
-        container: to start.
-        name: its name at the engine.
-        network: that it joins; in a network of the job its host's name resolves to it.
-        its_labels: with `KEPT_LABEL` the container stays when it has ended.
-        command: to run in the container, instead of the image's entry point.
+        container: The container to start.
+        name: The name of the container at the engine.
+        network: The network that it joins. In a network of the job, the name of the host resolves to it.
+        its_labels: The labels. With `KEPT_LABEL` the container stays after it has exited.
+        command: The command that runs in the container instead of the image's entry point.
     """
     argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     argv += ["--sig-proxy=false"]
@@ -223,5 +238,5 @@ def _mount_option(mount: Mount) -> str:
 
 
 def _csv(field: str) -> str:
-    """A field of a line of CSV, which is the syntax of these options."""
+    """Return a field of a line of CSV, quoted if it must be, because ``--mount`` and ``--gpus`` are CSV."""
     return '"' + field.replace('"', '""') + '"' if set(field) & set(',"\n') else field

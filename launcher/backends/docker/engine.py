@@ -1,6 +1,7 @@
-"""A Docker engine, by the ``docker`` command of this machine or of a host.
+"""A Docker engine, reached by the ``docker`` command of this machine or of a host.
 
-Every command has a time limit: an engine that hangs gives an error that says so.
+`launcher.backends.docker.fleet` and ``launch clean`` use it. Every command has a time limit, and an engine
+that hangs leads to an error that says so.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ from launcher.event_loop import await_readable
 from launcher.job import Host
 from launcher.messages import say
 
-#: They run a command line on a host: with a time limit; with the streams of the remote command.
+#: The function that runs a command line on a host with a time limit.
 _EXECUTE_ENTRY = "launcher.agent.remote_programs:execute"
+#: The function that becomes a command on a host, which gets the streams of the remote program.
 _BECOME_ENTRY = "launcher.agent.remote_programs:become"
-#: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
+#: The time for one answer of an engine.
 ANSWER_TIMEOUT_SECONDS = 30.0
+#: The time for the removal of containers and networks.
 REMOVAL_TIMEOUT_SECONDS = 50.0
 PULL_TIMEOUT_SECONDS = 3600.0
-#: Seconds between two attempts to remove a network whose containers are just ending.
+#: The pause between two attempts to remove a network whose containers are just ending.
 _REMOVAL_PAUSE_SECONDS = 0.1
-#: Seconds for a host to report that a command took too long, and bytes of a command's output.
+#: The time for a host to report that a command took too long.
 _REPORT_TIMEOUT_SECONDS = 10.0
 _MAX_OUTPUT_BYTES = 4 << 20
-#: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
-#: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
+#: A variable of the launcher's environment. With it, a container that was disconnected from the job's network
+#: can be connected again with its former address. Engines allow this only in networks whose subnet the user
+#: chose.
 FIXED_ADDRESSES_VARIABLE = "TF_LAUNCHER_FIXED_ADDRESSES"
-#: Meanings of messages of the engine and of its command, by a pattern; the first match counts.
+#: What messages of the engine and of its command mean, by a pattern. The first match counts.
 _MEANINGS = {
     r"; (?-i:PATH) is ": "the `docker` command is missing ({message}): install Docker",
     r"permission denied while trying to connect": (
@@ -69,7 +73,7 @@ _BUSY_MESSAGE = re.compile(r"active endpoints|removal of container .* is already
 
 
 class Result(Record):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str = ""
@@ -77,7 +81,7 @@ class Result(Record):
 
     @property
     def fault(self) -> str:
-        """The reason of a failure, in one line; empty if the command succeeded."""
+        """The reason of a failure on one line. Empty if the command succeeded."""
         if self.code == 0:
             return ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -88,12 +92,13 @@ class Result(Record):
 
 
 def _late(seconds: float) -> Result:
+    """Return the result of a command that took too long."""
     text = f"the Docker engine does not respond within {seconds:g}s: is it stuck? (try `docker info`)"
     return Result(TIMED_OUT_STATUS, err=text)
 
 
 class EngineObject(Record):
-    """A container or a network with labels of a launch."""
+    """A container or a network at an engine, with labels of a launch."""
 
     kind: str
     id: str
@@ -102,12 +107,12 @@ class EngineObject(Record):
 
 
 class Engine:
-    """The engine that the ``docker`` command uses, here or on a host.
+    """The engine that the ``docker`` command uses, on this machine or on a host.
 
     Args:
-        host: its ``DOCKER_`` variables say where its engine is; ``None``: this machine.
-        commands: run programs on the host.
-        environ: of the ``docker`` command here; ``None``: that of this process.
+        host: The host, whose ``DOCKER_`` variables select its engine. None for this machine.
+        commands: What runs programs on the host.
+        environ: The environment of ``docker`` on this machine. None for that of this process.
     """
 
     def __init__(
@@ -117,23 +122,23 @@ class Engine:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._host, self._commands, self._environ = host, commands, environ
-        #: The commands that run here now.
+        #: The commands that run on this machine now.
         self._running: set[subprocess.Popen[str]] = set()
-        #: Whether they, and all later ones, are killed, see `abandon`.
+        #: Whether these commands, and all later ones, are killed (see `abandon`).
         self._abandoned = False
-        #: Follows the names of containers and networks in lines for the user.
+        #: What follows the names of containers and networks in lines for the user.
         self._where = f" on {host.name}" if host else ""
 
     def docker(self, *arguments: str, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Result:
-        """Run ``docker`` with these arguments."""
+        """Run ``docker`` with these arguments, and return how it ended."""
         return self._run(["docker", *arguments], seconds)
 
     def start(self, programs: ProgramRunner | None, arguments: Sequence[str]) -> Pipe:
         """Start ``docker`` with a pipe to its streams.
 
         Args:
-            programs: Run programs on the host. None: ``docker`` runs here.
-            arguments: Those of ``docker``.
+            programs: What runs programs on the host. None if ``docker`` runs on this machine.
+            arguments: The arguments of ``docker``.
 
         Raises:
             TransportError: There is no connection to the host, or the command cannot be started.
@@ -146,11 +151,17 @@ class Engine:
     def _start(
         self, commands: ProgramRunner, entry: str, argv: Sequence[str], **more: object
     ) -> RemoteProgram:
+        """Start a command on the host, with the variables of the host that select its engine."""
         assert self._host is not None
         env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
         return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
 
     def _run(self, argv: Sequence[str], seconds: float) -> Result:
+        """Run a command where the engine is, and return how it ended.
+
+        Raises:
+            TransportError: The host cannot be reached.
+        """
         if self._commands is None:
             return self._run_here(argv, seconds)
         command = self._start(self._commands, _EXECUTE_ENTRY, argv, seconds=seconds)
@@ -173,6 +184,14 @@ class Engine:
             command.close()
 
     def _run_here(self, argv: Sequence[str], seconds: float, stdout: int = subprocess.PIPE) -> Result:
+        """Run a command on this machine, and return how it ended.
+
+        Args:
+            argv: The command line.
+            seconds: The time limit.
+            stdout: Where the output goes. If it is not a pipe, the user sees it, and Ctrl-C reaches the
+                command.
+        """
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
@@ -194,25 +213,27 @@ class Engine:
                 return _late(seconds)
             finally:
                 self._running.discard(process)
-                # Its output is not read to the end: if ``docker`` is a script, its children may live on.
+                # The output is not read to its end, because children may live on if ``docker`` is a script.
                 process.kill()
         return Result(process.returncode, out or "", err)
 
     def abandon(self) -> None:
-        """End at once the commands that run here in other threads, and all later ones."""
+        """Kill the commands that other threads run on this machine now, and all later ones."""
         self._abandoned = True
         for process in list(self._running):
             process.kill()
 
     def is_installed(self) -> bool:
-        """Return whether there is a ``docker`` command. Without one, launch has left nothing there."""
+        """Return whether the ``docker`` command exists. Without it, launch has left nothing at the engine."""
         return self.docker("--version").code != NOT_FOUND_STATUS
 
     def is_rootless(self) -> bool:
-        """Check that the engine can be used; whether it runs as its user, which is root in its containers.
+        """Return whether the engine runs as its user, who is root in its containers.
+
+        This also checks the engine.
 
         Raises:
-            TransportError: it cannot be used.
+            TransportError: The engine cannot be used.
         """
         result = self.docker("info", "--format", "{{json .}}")
         try:
@@ -230,10 +251,10 @@ class Engine:
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:
-        """``UID:GID`` and the home of the host's login user.
+        """Return ``UID:GID`` and the home of the host's login user.
 
         Raises:
-            TransportError: the host does not answer.
+            TransportError: The host does not answer.
         """
         result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER_TIMEOUT_SECONDS)
         lines = result.out.splitlines()
@@ -245,21 +266,21 @@ class Engine:
     # ------------------------------------------------------------------ images and networks
 
     def ensure_image(self, image: str, policy: str) -> None:
-        """Make sure that the engine has an image: pull it if needed.
+        """Make sure that the engine has an image, and pull it if needed.
 
         Args:
-            image: as the user wrote it.
-            policy: when to pull it: ``missing``, ``always`` or ``never``.
+            image: The image, as the user wrote it.
+            policy: When to pull it: ``missing``, ``always`` or ``never``.
 
         Raises:
-            TransportError: the engine cannot have it.
+            TransportError: The engine cannot get the image.
         """
         if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
             return
         if policy == "never":
             raise TransportError(f"the engine has no image {image}, and --pull never is set")
         say(f"pulling the image {image}{self._where}")
-        if self._commands is None:  # shows its progress on stderr
+        if self._commands is None:  # The user sees the progress on stderr.
             result = self._run_here(["docker", "pull", "--", image], PULL_TIMEOUT_SECONDS, stdout=2)
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL_TIMEOUT_SECONDS)
@@ -267,18 +288,15 @@ class Engine:
             raise TransportError(f"the image {image} cannot be pulled: {result.fault}")
 
     def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
-        """Create the network of a job.
-
-        Returns:
-            Its id.
+        """Create the network of a job, and return its id.
 
         Raises:
-            TransportError: it cannot be created.
+            TransportError: The network cannot be created.
         """
         create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
         result = self.docker(*create, name)
         if result.code == 0 and os.environ.get(FIXED_ADDRESSES_VARIABLE):
-            # Again, with the subnet that the engine chose.
+            # Create it again, now with the subnet that the engine chose.
             form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
             subnets = self.docker("network", "inspect", "--format", form, name).out.split()
             self.docker("network", "rm", name)
@@ -292,14 +310,14 @@ class Engine:
     def objects(
         self, run_name: str | None = None, seconds: float = ANSWER_TIMEOUT_SECONDS
     ) -> list[EngineObject]:
-        """The containers and networks of launches at the engine, containers first.
+        """Return the containers and networks of launches at the engine, containers first.
 
         Args:
-            run_name: of this job only.
-            seconds: time limit for each answer.
+            run_name: The run to which the objects must belong. None for all runs.
+            seconds: The time limit of each answer.
 
         Raises:
-            TransportError: the engine does not list them.
+            TransportError: The engine does not list them.
         """
         keys = [OWNER_LABEL, KEPT_LABEL, JOB_LABEL]
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
@@ -311,7 +329,8 @@ class Engine:
             if result.code:
                 raise TransportError(f"leftovers of launches cannot be listed: {explain(result.fault)}")
             for row in (line.split("\t") for line in result.out.splitlines()):
-                if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
+                # Other lines come from labels of other programs that contain a tab or a newline.
+                if len(row) == len(keys) + 3:
                     its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
                     found.append(
                         EngineObject(kind, id=row[0], name=sanitize_host_text(row[1]), labels=its_labels)
@@ -321,10 +340,10 @@ class Engine:
     def remove(
         self, found: Sequence[EngineObject], seconds: float = REMOVAL_TIMEOUT_SECONDS
     ) -> dict[str, str]:
-        """Remove these, containers first.
+        """Remove these objects, containers first.
 
         Returns:
-            Id of each that is still there -> a line with the reason.
+            A line with the reason for each object that is still there, by its id.
         """
         until = time.monotonic() + seconds
         left = {}
@@ -340,15 +359,16 @@ class Engine:
         return left
 
     def _is_gone(self, item: EngineObject, seconds: float) -> bool:
-        """Return whether an object could not be removed because it is gone, as another one has removed it.
+        """Return whether an object could not be removed because another process has removed it.
 
-        What the engine says of the removal itself depends on how far the other one was.
+        The engine's answer to the removal itself depends on how far the other process was, so this asks
+        again.
         """
         result = self.docker(item.kind, "inspect", "--format", "{{.Name}}", item.id, seconds=seconds)
         return result.code != 0 and _GONE_MESSAGE.search(result.fault) is not None
 
     def remove_leftovers(self) -> None:
-        """Remove what killed launches have left, but not what ``--keep`` left."""
+        """Remove what killed launches have left, except what ``--keep`` left."""
         found = [
             item
             for item in self.objects()
@@ -362,12 +382,12 @@ class Engine:
 
 
 def explain(message: str, image: str = "", python: str = "") -> str:
-    """The meaning of a message of the engine or of its command, with a remedy; else the message itself.
+    """Return what a message of the engine or its command means, with a remedy, or else the message itself.
 
     Args:
-        message: one line.
-        image: that of the container which was to start.
-        python: the Python that was to run in it.
+        message: The message, one line.
+        image: The image of the container that was to start.
+        python: The Python that was to run in the container.
     """
     for pattern, meaning in _MEANINGS.items():
         if found := re.search(pattern, message, re.I):

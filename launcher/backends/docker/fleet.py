@@ -1,4 +1,8 @@
-"""The containers of a launch: one for each task at this machine's engine, or one at each host's engine."""
+"""Runs the containers of a launch: one for each task at this machine's engine, or one at each host's engine.
+
+`launcher.backends.docker.allocation` makes the fleet. No container may be left after a launch, except with
+``--keep``.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +54,11 @@ from launcher.threads import in_thread
 
 _T = TypeVar("_T")
 
-#: The engine of this machine in lines for the user.
+#: The name of the engine of this machine, for messages.
 _THIS_MACHINE = "this machine"
-#: The step, in lines for users who wait.
+#: The step that a user waits for, for messages.
 _START_STEP = "its engine to start the container"
-#: Seconds for an answer from an engine that may hang, after the job.
+#: The time for an answer after the job, from an engine that may hang.
 _HURRIED_ANSWER_SECONDS = 10.0
 
 
@@ -64,10 +68,10 @@ def _for_all(
     step: str,
     loop: EventLoop | None = None,
 ) -> dict[str, _T]:
-    """The results of a function for all engines or hosts, called in threads; see `for_each`.
+    """Call a function for all engines or hosts in threads, and return the results, as `for_each` does.
 
     Raises:
-        HostsError: the faults of some of them, each fault once.
+        HostsError: The function failed for some of them. Each reason occurs once.
     """
     results, failed = for_each(names, function, step, loop=loop)
     if failed:
@@ -76,7 +80,10 @@ def _for_all(
 
 
 def clean(request: CleanRequest) -> Iterator[str]:
-    """See `launcher.backends.backend.Backend.clean`."""
+    """Remove containers and networks of ended launches, and yield a line for each.
+
+    The arguments are those of `launcher.backends.backend.Backend.clean`.
+    """
     engines = {host.name: Engine(host, request.programs) for host in request.named_hosts}
     engines = engines or {_THIS_MACHINE: Engine()}
 
@@ -104,14 +111,16 @@ def clean(request: CleanRequest) -> Iterator[str]:
 
 
 class ContainerFleet:
-    """See `launcher.backends.connections.Fleet`. At the end no container is left, except with ``keep``.
+    """A `launcher.backends.connections.Fleet` of containers.
+
+    At its end no container is left, except with ``--keep``.
 
     Args:
         allocation: The hosts, each of which is a container.
-        options: Of the containers.
+        options: The options of the containers.
         planned: The container of each host.
-        loop: Drives the links to the agents.
-        machines: The machines whose engines start the containers. None: the engine of this machine does.
+        loop: The loop that drives the links to the agents.
+        machines: The machines whose engines start the containers. None if the engine of this machine does.
     """
 
     local_agents: Sequence[int] = ()
@@ -134,14 +143,15 @@ class ContainerFleet:
         if machines is not None:
             hosts = [host for host in allocation.hosts if host.name in self._containers]
             self._engines = {host.name: Engine(host, machines) for host in hosts}
-        #: The job's network here, once it is there.
+        #: The id of the job's network at the engine of this machine. Empty until it exists.
         self._network = ""
         #: The containers that have been started, by host.
         self._started: dict[str, ContainerConnections] = {}
-        #: Removes containers that others replace. At its end the launch does not wait for that.
+        #: The engine as `recover` uses it to remove containers. The end of the launch does not wait for that.
         self._renewing = Engine()
-        #: Held while a container takes the place of another; the launch ends.
+        #: Held while a container replaces another one.
         self._starting = threading.Lock()
+        #: Whether the launch is ending, so that no container may start.
         self._over = False
         self._stack = ExitStack()
 
@@ -149,7 +159,7 @@ class ContainerFleet:
         """Connect to the machines, and check their engines.
 
         Raises:
-            HostsError: An engine cannot be used, or does not have the image.
+            HostsError: An engine cannot be used, or cannot get the image.
         """
         with ExitStack() as stack:
             if self._machines is not None:
@@ -163,31 +173,35 @@ class ContainerFleet:
 
     @property
     def forwarding(self) -> Forwarding | None:
-        """See `Fleet.forwarding`."""
         return None if self._machines is None else self._machines.forwarding
 
     def _prepare(self, name: str) -> None:
-        """Check that an engine responds and has the image; remove what killed launches left there."""
+        """Check that an engine responds and has the image, and remove what killed launches left at it."""
         engine, docker = self._engines[name], self._docker
         rootless = engine.is_rootless()
         engine.remove_leftovers()
         own = list(self._containers) if name == _THIS_MACHINE else [name]
         for image in dict.fromkeys(self._containers[host].image for host in own):
             engine.ensure_image(image, docker.pull)
-        # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
+        # What a task writes to a mount must belong to the caller, who is root in the containers of a rootless
+        # engine.
         mine = f"{os.getuid()}:{os.getgid()}" if name == _THIS_MACHINE else ""
         user = docker.user or ("0:0" if rootless else mine)
         for host in own:
             self._containers[host] = replace(self._containers[host], user=user)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `Fleet.run`: on the host, not in its container."""
+        """Run a program on the machine of a container, outside the container.
+
+        Raises:
+            TransportError: The container runs on this machine, or its machine cannot be reached.
+        """
         if self._machines is None:
             raise TransportError(f"{host}: this is a container of this machine")
         return self._machines.run(host, entry, arguments)
 
     def leftovers(self) -> Sequence[str]:
-        """See `Fleet.leftovers`."""
+        """Return lines about the containers that ``--keep`` leaves, and how to remove them."""
         if not self._docker.keep:
             return ()
         names = [
@@ -206,11 +220,12 @@ class ContainerFleet:
 
     @contextmanager
     def running(self, placement: Placement) -> Iterator[Placement]:
-        """See `Fleet.running`: create all containers, and wait until each agent is up."""
+        """Create all containers, wait for their agents, and end the containers when the context is left."""
         with ExitStack() as stack:
             stack.callback(self._end)
             if self._machines is None:
-                stack.callback(self._request.ignore_signals)  # while they are removed
+                # No signal may interrupt the removal of the containers.
+                stack.callback(self._request.ignore_signals)
             for host, tasks in placement.by_host().items():
                 self._containers[host] = with_output_mounts(self._containers[host], tasks)
             if self._machines is None:
@@ -220,15 +235,16 @@ class ContainerFleet:
             yield placement
 
     def _start_here(self) -> None:
+        """Make the network of the job, and start all containers at the engine of this machine."""
         network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
-        # A signal does not end the command that creates something.
+        # The network is made in a thread, so that a signal does not interrupt the command that creates it.
         self._network = in_thread(partial(engine.make_network, network, self._labels))
         for host in self._containers:
             self._start(self._containers[host])
         _for_all(self._started, lambda host: self._started[host].first.await_agent(), _START_STEP)
 
     def _start(self, container: Container) -> ContainerConnections:
-        """Start a container; its agent may not be up yet."""
+        """Start the container of a host. Its agent may not run yet when this returns."""
         host, name = container.host, self._name(container.host)
         if self._machines is None:
             network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
@@ -242,7 +258,7 @@ class ContainerFleet:
         return started
 
     def _start_there(self, placement: Placement) -> Placement:
-        """Start a container on each host; the placement with folders as the containers have them."""
+        """Start a container on each host. Return the placement with folders as the containers see them."""
 
         def start(host: str) -> dict[TaskId, PlacedTask]:
             user, home = self._engines[host].login()
@@ -264,7 +280,7 @@ class ContainerFleet:
         return replace(placement, tasks=tuple(tasks))
 
     def _in_folder(self, placed: PlacedTask, home: str) -> PlacedTask:
-        """A task whose host names its folder, in full."""
+        """Return a task whose host names the full path of the folder in which the task runs."""
         folder = placed.role.workdir or placed.host.workdir or self._allocation.spec.workdir
         if folder is None:
             return placed
@@ -274,11 +290,11 @@ class ContainerFleet:
     def _end(self) -> None:
         """End all agents by the end of their input, and so their containers.
 
-        Of containers on hosts, only those are left here to which there was no link yet: the links have ended
-        the others. Of this machine's containers, what is left after that is removed by force.
+        On other hosts only those containers are still left for which no link exists, because the links have
+        ended the others. On this machine, whatever is left after that is removed by force.
         """
         if self._machines is not None:
-            for started in list(self._started.values()):  # a thread may still be starting one
+            for started in list(self._started.values()):  # A thread may still be starting one.
                 if not started.taken:
                     started.first.close()
             return
@@ -289,6 +305,7 @@ class ContainerFleet:
             self._remove_here()
 
     def _remove_here(self) -> None:
+        """Wait for the containers of this machine to exit, and remove what is left of the job."""
         for_each(
             self._started, lambda host: self._started[host].first.close(), "its container to exit", quiet=True
         )
@@ -309,7 +326,7 @@ class ContainerFleet:
             say(f"not all of this job was removed ({why}): `launch clean` removes the rest later")
 
     def recover(self, host: str) -> None:
-        """See `Fleet.recover`: remove a container, which kills its tasks, and start another."""
+        """Remove the container of a host, which kills its tasks, and start another one."""
         name = self._name(host)
         left = self._renewing.remove([EngineObject(kind="container", id=name, name=name, labels={})])
         if left:
@@ -321,11 +338,11 @@ class ContainerFleet:
         started.first.await_agent()
 
     def link_to(self, host: Host) -> AgentLink:
-        """See `Fleet.link_to`: the agent is up already."""
+        """Return a link to the agent of a host, which runs already."""
         started = self._started[host.name]
         return ReconnectingLink(self._loop, started, started.arguments)
 
 
 def _absolute(home: str, path: str) -> str:
-    """A path on a host, in full: relative to the home of the login user."""
+    """Return the full path of a path on a host. It may be relative to the home of the login user."""
     return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)

@@ -1,4 +1,4 @@
-"""Connections to the agents in containers: their start, their bytes, and why they ended.
+"""Connections to the agents in containers: how they start, what carries their bytes, and why they ended.
 
 ::
 
@@ -6,12 +6,12 @@
     elsewhere  orchestrator ══ link ══ remote command ══ docker run -i ══ agent (main process) ──> task, ...
                                        after a break: docker exec -i ═══╝
 
-The first connection to the agent is the stdin and stdout of its ``docker run``. Here no network can break
-it: end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the agent
-listens: when that connection breaks, `launcher.agent.main.connect` in the container connects to it.
+The first connection to an agent is the stdin and stdout of its ``docker run``. On this machine no network can
+break it: the end of the container's stdin ends the agent, and with it the container. On other hosts the agent
+listens. When its first connection breaks, `launcher.agent.main.connect` in the container connects to it.
 
-So the agents of containers here have no lease: they wait for a launcher or an engine that is suspended.
-Elsewhere the lease stops the tasks of a killed launcher, even if the engine does not answer.
+So the agents of containers on this machine have no lease, and wait for a launcher or an engine that is
+suspended. On other hosts the lease stops the tasks of a killed launcher, even if the engine does not answer.
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ from launcher.common.record import replace
 from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
 
-#: The agent in a container.
+#: The function that becomes the agent in a container.
 _SERVE_ENTRY = "launcher.agent.main:serve"
-#: Seconds for the exit status of a command that has closed its output.
+#: The time for a command that has closed its output to exit.
 _STATUS_TIMEOUT_SECONDS = 5.0
-#: Seconds for all containers to start.
+#: The time for all containers to start.
 _START_TIMEOUT_SECONDS = 300.0
-#: Seconds until more of a program is sent: no event says that a container takes it now.
+#: The pause before more of a program is sent, because no event says that a container accepts more.
 _POLL_SECONDS = 0.05
 #: What ``docker exec`` prints about a container that has ended.
 _GONE_MESSAGE = re.compile(r"no such container|is not running", re.I)
-#: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
+#: The exit status of ``docker run`` if the engine refused to start a container.
 _REFUSED_STATUS = 125
+#: The exit statuses of ``docker run`` if no container started: refused, not runnable, not found.
 _NOT_STARTED_STATUSES = (125, 126, 127)
-#: What the command says if the engine or the container dies with data unread, as Go words it.
+#: What the command prints, in Go's words, if the engine or the container dies before all data was read.
 _CUT_OFF_MESSAGE = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 
 
 class ContainerProgram(RemoteProgram):
     """The agent in a container, over the stdin and stdout of a ``docker run`` or ``docker exec``.
 
-    The engine may take long until the container reads, so the agent's modules are sent bit by bit.
+    It may take long until the container reads, so the agent's modules are sent bit by bit.
 
     Args:
         command: The ``docker`` command. What it prints is the output of the container.
         container: The container in which the agent runs.
-        program: See `launcher.backends.bootstrap.program`.
+        program: The result of `launcher.backends.bootstrap.program`.
         is_run: Whether the command is ``docker run``, which exits with the container.
         is_only: Whether no other connection to the agent can follow.
     """
@@ -81,17 +82,17 @@ class ContainerProgram(RemoteProgram):
         self._unsent = program
 
     def receive_start(self) -> bool:
-        """See `RemoteProgram.receive_start`; sends more of the program first."""
-        with suppress(TransportError):  # it has ended: reading shows why
+        """Send more of the program, then look for the mark that says that the program runs."""
+        with suppress(TransportError):  # The command has ended, and reading shows why.
             if self._unsent:
                 self._unsent = self._unsent[self._pipe.send(self._unsent) :]
         return super().receive_start()
 
     def await_agent(self) -> None:
-        """Wait until the agent is up; `close` by another thread ends the wait.
+        """Wait until the agent runs. If another thread calls `close`, the wait ends.
 
         Raises:
-            TransportError: there will be no agent.
+            TransportError: The agent will never run.
         """
         until = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self.receive_start():
@@ -102,14 +103,21 @@ class ContainerProgram(RemoteProgram):
             await_readable(self, _POLL_SECONDS)
 
     def _end(self) -> str:
-        """How the container ended; empty: all is well, or the command was killed and does not know."""
+        """Return how the container ended, for messages.
+
+        It is empty if the container ended as it should, or if the command was killed and so does not know.
+        """
         code = self._pipe.wait(_STATUS_TIMEOUT_SECONDS)
         if code is None:
             return "" if self.is_ready else "its `docker` command was killed"
         return end_fault(code, self._container, self.is_ready, self._pipe.stderr())
 
     def start_error(self) -> TransportError | None:
-        """See `RemoteProgram.start_error`: why the container has ended."""
+        """Return why the agent never ran, or why its container has ended.
+
+        Returns:
+            The error, which is a `HostGoneError` if the container is gone. None if only the connection broke.
+        """
         if not self._is_run and _GONE_MESSAGE.search(self._pipe.stderr()):
             return HostGoneError("its container exited while the connection was down")
         if not self.is_ready:
@@ -120,7 +128,7 @@ class ContainerProgram(RemoteProgram):
         return HostGoneError(why) if why else None
 
     def exit_reason(self, said: str) -> str:
-        """See `RemoteProgram.exit_reason`: how the container ended says more than how its agent did."""
+        """Return how the container ended, if that says more than what the agent itself said."""
         why = self._end() if self._is_only else ""
         return said if not why or why.startswith("the agent ") else why
 
@@ -130,12 +138,12 @@ class ContainerConnections(Connections):
 
     Args:
         container: The container.
-        name: Its name at the engine.
-        argv: The arguments of ``docker`` that start it.
+        name: The name of the container at the engine.
+        argv: The arguments of ``docker`` that start the container.
         engine: The engine.
-        programs: Run programs on the host. None: it is the engine of this machine.
-        lease: Seconds that its tasks outlive a lost connection. They do not outlive the connection to an
-            engine of this machine, however long it is silent before.
+        programs: What runs programs on the host. None for the engine of this machine.
+        lease: The seconds for which tasks live on after a lost connection. At an engine of this machine tasks
+            never outlive the connection, but wait for ever while it is silent.
 
     Raises:
         TransportError: The command cannot be started.
@@ -152,36 +160,40 @@ class ContainerConnections(Connections):
     ) -> None:
         self._container, self._name, self._engine, self._programs = container, name, engine, programs
         lease = math.inf if programs is None else lease
-        #: Of the link to its agent.
+        #: The arguments of the link to its agent.
         self.arguments = AgentArguments.new(container.host, lease)
         served = replace(self.arguments, lease=lease_there(lease))
         program = bootstrap.program(_SERVE_ENTRY, served.as_json())
         command = engine.start(programs, argv)
-        #: The first connection to its agent, and whether the link has it.
+        #: The first connection to its agent.
         self.first = ContainerProgram(command, container, program, is_only=programs is None)
+        #: Whether the link uses the first connection already.
         self.taken = False
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `Connections.start_agent`: it runs, or has been started before and has not answered yet."""
+        """Return the first connection to the agent, which started with the container.
+
+        If that connection was returned before, connect to the agent instead.
+        """
         if self.taken:
             return self.connect_agent(host, arguments)
         self.taken = True
         return self.first
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """See `Connections.connect_agent`."""
+        """Connect to the agent by another process in its container."""
         argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
         program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
         command = self._engine.start(self._programs, argv)
         return ContainerProgram(command, self._container, program, is_run=False)
 
     def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
-        """See `Connections.kill_agent`: nothing in a container outlives it."""
+        """Remove the container, because nothing in it outlives it."""
         command = self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
         return RemoteProgram(host, command, is_ready=True)
 
     def reconnect(self, host: str) -> None:
-        """See `Connections.reconnect`."""
+        """Connect to the machine of the engine again, if it is another machine."""
         if self._programs is not None:
             self._programs.reconnect(host)
 
@@ -190,13 +202,13 @@ class ContainerConnections(Connections):
 
 
 def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
-    """How a container ended, from its ``docker run``; empty if all is well.
+    """Return how a container ended, from its ``docker run``. Empty if it ended as it should.
 
     Args:
-        code: exit status of the command; negative: killed by that signal.
-        container: the container.
-        began: whether its agent was up.
-        stderr: of the command and the container.
+        code: The exit status of the command, negative if a signal killed it.
+        container: The container.
+        began: Whether its agent ever ran.
+        stderr: What the command and the container wrote to stderr.
     """
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING: ")]
     last = last_line("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The options about containers, from the settings of a launch."""
+"""Makes the options of the Docker backend from the settings of a launch, and checks them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from launcher.job import JobSpec
 
 
 class DockerOptions(ContainerOptions):
-    """The settings of containers of Docker, of command line and job file."""
+    """The settings of containers of Docker, from command line and job file."""
 
-    #: ``SRC[:DST][:ro]`` each; of two with the same target the last one counts.
+    #: Mounts as ``SRC[:DST][:ro]``. Of two with the same target the last one counts.
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
     keep: bool = False
-    #: ``options:`` of the job file: an option of ``docker run``, with underscores for dashes -> values.
+    #: The ``options:`` of the job file: options of ``docker run``, with underscores for dashes, and their
+    #: values.
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    #: Nothing asks for Docker but the images of roles.
+    #: Whether nothing but the images of roles asks for Docker.
     implied: bool = False
 
 
 def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
-    """Make the options from the settings. None: no containers."""
+    """Return the options that the settings contain, or None if the user does not ask for containers."""
     implied = not settings.is_given(DOCKER)
     if implied and not any(role.image for role in spec.roles):
         return None
@@ -44,7 +45,10 @@ def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
 
 
 def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]) -> Iterator[Fault]:
-    """Yield the faults of the options about containers, see `Backend.check`."""
+    """Yield the faults of the options about containers.
+
+    The arguments are those of `Backend.check`.
+    """
     if options is not None:
         if options.no_mount and options.read_only:
             source = request.settings.source(READ_ONLY)

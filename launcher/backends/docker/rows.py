@@ -1,4 +1,4 @@
-"""Settings of containers of Docker: options, and the section ``docker:`` of files."""
+"""The settings of containers of Docker: options, and the section ``docker:`` of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.config.documents import ConfigNode, FaultList, quoted
 from launcher.config.schema import several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 
-#: Options of ``docker run`` that launch sets itself.
+#: The options of ``docker run`` that launch sets itself.
 _RESERVED = (
     "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
 )  # fmt: skip
@@ -19,11 +19,12 @@ DOCKER_CONTAINERS = Need("the option is about containers", "expected --docker IM
 
 
 def _mount(text: str, folder: str) -> str:
-    """Return a mount with an absolute source; a volume of the engine has none."""
+    """Return a mount whose source is absolute, unless it is a path below ``~`` or has no source."""
     return text if text[:1] in ("~", ":") else os.path.join(folder, text)
 
 
 def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
+    """Read the mapping ``options:``, and add a fault for each option that launch sets itself."""
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
     for name, value in node.value.items():
@@ -33,7 +34,7 @@ def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any
     return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
 
 
-#: The image. It is empty if each role has an image of its own, and None without containers of Docker.
+#: The image of all roles without their own. It is empty if every role has one, and None without containers.
 DOCKER: Setting[str | None] = Setting(
     "docker", values.image, "run each task in a container of this image", metavar="IMAGE", key="image",
     default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,

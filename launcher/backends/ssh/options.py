@@ -135,6 +135,7 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
         SshError: The ProxyCommand would make a shell interpret a name.
         ValueError: A value is not a number.
     """
+
     def value(key: str, default: str = "") -> str:
         found = values.get(key, [default])[0]
         return default if found.lower() == "none" else found

@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_open.clear)
 class _ClusterTasks(FunctionJob):
     """The tasks of a cluster, and the feeds of those that train.
 
-    It tells the `Feeder` what happens to the tasks, so that rows of a lost task reach another one.
+    It tells the `Feeder` what happens to the tasks, so that another task receives the rows of a lost one.
 
     Args:
         roles: The roles of the job, see `FunctionJob`.

@@ -99,6 +99,8 @@ class Driver:
         roles = json.dumps(self.roles).encode() if self.roles else b""
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         output = output if self.output is None else self.output
+        # The launcher inherits one end of each pipe. The copies of its ends are closed here in any case, and
+        # the other ends only if it does not start.
         with ExitStack() as theirs, ExitStack() as ours:
             events, events_in = _pipe(ours, theirs)
             lifeline, lifeline_in = _pipe(theirs, ours)
@@ -126,7 +128,7 @@ class Driver:
             except (OSError, ValueError) as error:
                 _drivers.discard(self)
                 raise LaunchError(f"the job cannot be started: {error}") from error
-            ours.pop_all()
+            ours.pop_all()  # the thread that reads events and `_release` close these ends
         try:
             for name in ("stdout", "stderr"):
                 if (pipe := getattr(self.process, name)) is not None:

@@ -175,10 +175,10 @@ class FunctionJob:
         self._late.daemon = True
 
     def start(self) -> None:
-        """Start the launch, and accept the connections of its tasks. Call `close` afterwards in any case.
+        """Start the launch, and accept the connections of its tasks. After that `close` must be called.
 
         Raises:
-            LaunchError: The launch cannot be started.
+            LaunchError: The launch cannot be started. Nothing needs to be closed.
         """
         modules = packed(_TASK_MODULES)
         self._modules = b"%0*d%s" % (start.SIZE_DIGITS, len(modules), modules)
@@ -197,6 +197,8 @@ class FunctionJob:
                 argv += ["-x", name]
             # The exception contains the last lines of a failed task, and a call names all its settings.
             argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
+            # Tasks on other machines reach the socket through the connections of the launcher, and containers
+            # of this machine reach it in its folder. Only containers of another machine need the network.
             engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
             if self._elsewhere:
                 argv += ["--relay", listener.path]

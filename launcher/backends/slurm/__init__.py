@@ -1,4 +1,4 @@
-"""Nodes of Slurm: those of the allocation that launch runs in, or of one that it asks for (``--slurm``).
+"""The backend for nodes of Slurm: those of the allocation around launch, or of one that launch asks for.
 
 ::
 
@@ -31,27 +31,29 @@ if TYPE_CHECKING:
     from launcher.backends.cleaning import CleanRequest
     from launcher.backends.slurm.batch import SlurmQueue
 
-#: The options that are called as those of salloc.
+#: The options that have the same names as those of salloc.
 _SALLOC_ROWS = (rows.NODES, rows.PARTITION, rows.TIME, rows.GPUS_PER_NODE, rows.ACCOUNT)
-#: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
+#: Steps from this number on were not started by the user: the script of sbatch, the shell of salloc.
 _FIRST_SYSTEM_STEP = 0xFFFF_FF00
 
 
 class SlurmOptions(Record):
-    """What the user asks Slurm for."""
+    """The nodes that the user asks Slurm for."""
 
     nodes: int | None = None
     #: The options of salloc.
     salloc: tuple[str, ...] = ()
-    #: Seconds before the time limit at which the tasks are stopped.
+    #: The tasks are stopped this many seconds before the time limit.
     notice: float = rows.SLURM_NOTICE.default
-    #: Nothing asks for Slurm but the allocation that launch runs in.
+    #: Whether nothing but the allocation around launch asks for Slurm.
     implied: bool = False
 
     def for_job(self, spec: JobSpec) -> tuple[str, ...]:
-        """The options of salloc and sbatch for the tasks of a job, whose number the user may say.
+        """Return the options of salloc and sbatch for the tasks of a job.
 
-        Of ``--ntasks``, Slurm gives the first of several nodes as many as it has CPUs, and one to each other.
+        If the user does not say how many tasks there are, this does. It uses ``--ntasks-per-node`` with
+        several nodes, because with ``--ntasks`` Slurm would grant the first node one task for each of its
+        CPUs, and each other node only one.
         """
         count, nodes = count_tasks(spec), self.nodes
         if any(word.startswith(("--ntasks", "-n")) for word in self.salloc):
@@ -60,28 +62,31 @@ class SlurmOptions(Record):
 
 
 def count_tasks(spec: JobSpec) -> int:
-    """Return the number of tasks that Slurm counts: no sidecar is one."""
+    """Return the number of tasks that Slurm counts, which is without sidecars."""
     return sum(role.count for role in spec.roles if not role.sidecar)
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
-    """Whether these are the variables of a process in an allocation."""
+    """Return whether these environment variables belong to a process in an allocation."""
     return bool(environ.get("SLURM_JOB_ID"))
 
 
 def is_in_step(environ: Mapping[str, str]) -> bool:
-    """Whether these are the variables of a step that the user has started by srun."""
+    """Return whether these environment variables belong to a step that the user started by srun."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < _FIRST_SYSTEM_STEP
 
 
 def is_in_script(environ: Mapping[str, str]) -> bool:
-    """Return whether these are the variables of the script of a batch job. The job ends with that script."""
+    """Return whether these environment variables belong to the script of a batch job.
+
+    The batch job ends with its script.
+    """
     return is_inside(environ) and environ.get("ENVIRONMENT") == "BATCH" and not is_in_step(environ)
 
 
 class SlurmBackend(Backend[SlurmOptions]):
-    """See above."""
+    """The backend for nodes of Slurm."""
 
     name = "slurm"
     provides_hosts = shares_files = True
@@ -89,7 +94,12 @@ class SlurmBackend(Backend[SlurmOptions]):
     group, section = rows.GROUP, rows.SECTION
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SlurmOptions | None:
-        """See `Backend.parse`."""
+        """Return what the user asks Slurm for.
+
+        Returns:
+            The options. They are implied if only the allocation around launch asks for Slurm. None if nothing
+            does, or the user types ``--no-slurm``.
+        """
         if settings[rows.NO_SLURM]:
             return None
         if not settings[rows.SLURM]:
@@ -99,18 +109,17 @@ class SlurmBackend(Backend[SlurmOptions]):
         return SlurmOptions(nodes=settings[rows.NODES], salloc=words, notice=settings[rows.SLURM_NOTICE])
 
     def is_implied(self, options: SlurmOptions) -> bool:
-        """See `Backend.is_implied`: by the job around this process."""
+        """Return whether only the allocation around this process asks for Slurm."""
         return options.implied
 
     def met_needs(self, options: SlurmOptions | None) -> Collection[Need]:
-        """See `Backend.met_needs`."""
         asked_for = options is not None and not options.implied
         return (rows.ALLOCATION,) if asked_for or is_inside(os.environ) else ()
 
     def check(
         self, options: SlurmOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault | Note]:
-        """See `Backend.check`."""
+        """Yield faults of the options, of Slurm's variables, and of how launch was started; and notes."""
         if request.settings[DETACH] and is_in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
             yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
@@ -128,25 +137,24 @@ class SlurmBackend(Backend[SlurmOptions]):
                 yield Note(f"no allocation is asked for ({shlex.join(options.salloc)}): {text}")
 
     def allocate(self, options: SlurmOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
-        """See `Backend.allocate`."""
         from launcher.backends.slurm.allocation import SlurmAllocation  # noqa: PLC0415 - the live half
 
         return SlurmAllocation(options, request)
 
     def batch_queue(self) -> SlurmQueue:
-        """See `Backend.batch_queue`."""
         from launcher.backends.slurm.batch import SlurmQueue  # noqa: PLC0415 - the live half
 
         return SlurmQueue()
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
-        """See `Backend.clean`: jobs that were asked for."""
+        """Cancel allocations that ended launches had asked for, and yield a line for each."""
         from launcher.backends.slurm.batch import clean  # noqa: PLC0415 - the live half
 
         return clean(request)
 
 
 def _wrong_variables() -> Iterator[Fault]:
+    """Yield a fault for each variable of Slurm that cannot be right."""
     job, conf = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CONF", "")
     if job and not re.fullmatch("[1-9][0-9]{0,9}", job):
         yield Fault("SLURM_JOB_ID", f"{job!r}", "expected the number of a job; or --no-slurm")
@@ -155,7 +163,7 @@ def _wrong_variables() -> Iterator[Fault]:
 
 
 def _wrong_start() -> Iterator[Fault]:
-    """Yield a fault if srun has started several launches. Only the first of them says it."""
+    """Yield a fault if srun has started launch several times. Only the first of these launches reports it."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if is_inside(os.environ) and is_in_step(os.environ) and tasks != "1":
         if os.environ.get("SLURM_PROCID", "0") != "0":

@@ -1,4 +1,8 @@
-"""The nodes of a job at Slurm as the hosts of a launch."""
+"""The nodes of a job at Slurm as the hosts of a launch.
+
+`launcher.backends.slurm.SlurmBackend.allocate` returns one. When it is left, no step of it may be left in the
+job.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,16 @@ from launcher.findings import WARNING, Finding
 from launcher.job import Host, ProgramKind
 from launcher.messages import say
 
-#: The time limit of an allocation for a check, in minutes.
+#: The time limit of an allocation for ``launch check``.
 _CHECK_MINUTES = 5
-#: Tasks are stopped before a time limit by more than their grace: by this number of seconds.
+#: Tasks are stopped before a time limit by their grace, and by this time in addition.
 _AFTER_GRACE_SECONDS = 30.0
 
 
 class SlurmAllocation(Allocation):
-    """The nodes of the job around this process, else of a job that Slurm is asked for.
+    """The nodes of the job around this process, or of a job that this launch asks Slurm for.
 
-    A step looks at each node, and stays there: it becomes the agent of the node.
+    A step inspects each node, and stays on it: later the step becomes the agent of the node.
     """
 
     def __init__(self, options: SlurmOptions, request: LaunchRequest) -> None:
@@ -63,18 +67,18 @@ class SlurmAllocation(Allocation):
         return self
 
     def close(self) -> None:
-        """See `Allocation.close`: no step is left, and a job that was asked for is given back."""
+        """End all steps, and give back a job that this launch asked for."""
         self._stack.close()
 
     def _words(self) -> Sequence[str]:
-        """Return the options of salloc."""
+        """Return the options of salloc for this launch. A check gets a short time limit."""
         if self.request.purpose is not Purpose.CHECK:
             return self.options.for_job(self.spec)
         has_limit = self.request.settings[TIME] is not None
         return self.options.salloc if has_limit else (*self.options.salloc, f"--time={_CHECK_MINUTES}")
 
     def _show_examples(self) -> None:
-        """Invent nodes: Slurm names the real ones when it grants them."""
+        """Make up nodes for a dry run, because Slurm names the real ones only when it grants them."""
         count, nodes = count_tasks(self.spec), self.options.nodes or 1
         least, most = max(1, count // nodes), -(-count // nodes)
         self.hosts = tuple(Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1))
@@ -85,7 +89,7 @@ class SlurmAllocation(Allocation):
     # ------------------------------------------------------------------ the nodes
 
     def _inspect_nodes(self) -> None:
-        """Look at all nodes, by steps that stay, and make hosts of them.
+        """Inspect all nodes, by steps that stay on them, and make hosts of them.
 
         Raises:
             JobError: There are more tasks than Slurm was asked for.
@@ -114,7 +118,7 @@ class SlurmAllocation(Allocation):
         self.hosts = self._hosts({name: address for name, address in pairs if name != address})
 
     def _fingerprints(self) -> dict[str, object]:
-        """Return the files by which a node recognizes those of this machine."""
+        """Return the files by which a node can tell whether it sees the files of this machine."""
         spec = self.spec
         folder = os.path.expanduser(spec.workdir) if spec.workdir else os.getcwd()
         programs = (role.program for role in spec.roles if role.program.kind is ProgramKind.SCRIPT)
@@ -124,11 +128,12 @@ class SlurmAllocation(Allocation):
     def _hosts(self, addresses: Mapping[str, str]) -> tuple[Host, ...]:
         """Return the nodes as hosts.
 
-        The tasks of the job are spread evenly. A node takes as many as were asked of Slurm for it, else as
-        many as it has CPUs for the job, or more if there are more.
+        The tasks of the job are spread evenly. A node accepts as many tasks as the user asked of Slurm for
+        it. If the user said no number, it accepts as many as it has CPUs for the job, or more if there are
+        more tasks.
 
         Args:
-            addresses: Numeric, by name, of the nodes whose address is not their name.
+            addresses: The numeric addresses of nodes whose address is not their name, by name.
 
         Raises:
             JobError: There are more tasks than Slurm was asked for.
@@ -146,7 +151,7 @@ class SlurmAllocation(Allocation):
         for number, node in enumerate(self.nodes):
             most = room[number] if room else max(node.cpus, even)
             slots = min(least, most) if count else most
-            # The tasks of a lost node move to others, which take more tasks then.
+            # The tasks of a lost node move to other nodes, which then run more tasks.
             most = max(most, count if self.spec.policy.restarts else 0)
             address, python = addresses.get(node.name), self._python(node)
             hosts.append(
@@ -155,19 +160,22 @@ class SlurmAllocation(Allocation):
         return tuple(hosts)
 
     def _python(self, node: SlurmNode) -> str | None:
-        """Return the Python of tasks on a node. None: the user's, or that of this machine."""
+        """Return the Python of the tasks on a node.
+
+        None if the user named one, or it is that of this machine.
+        """
         settings = self.request.settings
         if self.request.purpose is Purpose.CHECK:
             return None if settings[PYTHON] or settings[VENV] else node.python
         return None if settings.is_given(PYTHON) or node.python == sys.executable else node.python
 
     def _describe(self) -> None:
-        """Tell the user about the job."""
+        """Tell the user about the job, and set the remarks and names by which others describe it."""
         self.limit_name = f"the time limit of Slurm's job {self.job.id} (--time)"
         self.stop_name = "SIGTERM, as scancel sends it"
         nodes = plural(len(self.nodes), "node")
         if self.request.purpose is Purpose.CHECK:
-            self.steps.end(over=False)  # the check runs other programs there
+            self.steps.end(over=False)  # The check runs other programs on the nodes.
             partition, left = self.job.fields().get("Partition", "?"), self.job.seconds_left()
             limit = "no time limit" if left is None else f"{duration(left)} left"
             most = shown("partition", partition).get("MaxTime", "UNLIMITED")
@@ -184,7 +192,7 @@ class SlurmAllocation(Allocation):
 
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
-        """See `Allocation.connect`: the steps that wait on these nodes become their agents."""
+        """Let the steps that wait on these nodes become their agents, and end all steps at the end."""
         self.steps.dismiss({host.name for host in hosts})
         try:
             yield self.steps
@@ -192,7 +200,7 @@ class SlurmAllocation(Allocation):
             self.steps.end()
 
     def findings(self, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
-        """See `Allocation.findings`."""
+        """Yield findings about nodes that see other files, or let tasks use fewer CPUs than the job has."""
         for node in self.nodes:
             if not node.same:
                 seen = f"it does not have the files of {os.getcwd()} here"
@@ -206,10 +214,10 @@ class SlurmAllocation(Allocation):
 
 @contextmanager
 def _way_out(is_implied: bool) -> Iterator[None]:
-    """Open a context whose errors name --no-slurm if it was not the user who asked for Slurm.
+    """Return a context whose errors advise --no-slurm if the user did not ask for Slurm.
 
     Args:
-        is_implied: Whether only variables of the environment say that there is a job of Slurm.
+        is_implied: Whether only environment variables say that there is a job of Slurm.
     """
     try:
         yield

@@ -53,33 +53,38 @@ from launcher.threads import start_function
 
 #: The states of a job that waits.
 _WAITING_STATES = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-#: Seconds until Slurm is asked again for the time that is left: after no answer, and at most; for the end
-#: of its thread.
+#: The pause before Slurm is asked again for the time that is left, after it did not answer.
 _RETRY_SECONDS = 5.0
+#: The longest pause before Slurm is asked again for the time that is left.
 _MAX_POLL_SECONDS = 3600.0
+#: The time for the thread that asks Slurm to exit.
 _END_TIMEOUT_SECONDS = 1.0
-#: The name of a job of ours.
+#: The name of a job that launch has asked for.
 _JOB_NAME_PATTERN = r"launch-\d{8}-\d{6}-[0-9a-z]+"
-#: Lines of srun about a command that it has run.
+#: A line that srun itself prints about a command that it has run.
 _HIDDEN_LINE = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING_MESSAGE.encode())
 
 
 class SlurmQueue(BatchQueue):
-    """See `launcher.backends.batch_queue.BatchQueue`."""
+    """The queue of Slurm, which can start launchers as batch jobs."""
 
     shares_files = True
 
     def can_submit(self) -> bool:
-        """See `BatchQueue.can_submit`."""
+        """Return whether this process is outside of any job of Slurm."""
         return not is_inside(os.environ)
 
     def submit(
         self, options: SlurmOptions, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
     ) -> Submission:
-        """See `BatchQueue.submit`."""
+        """Submit a launcher by sbatch. The arguments are those of `BatchQueue.submit`.
+
+        Raises:
+            TransportError: Slurm refuses the job, or it could never start.
+        """
         script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
         again = "--requeue" if request.spec.policy.restarts else "--no-requeue"
-        # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
+        # Slurm sends SIGUSR1 before a preemption only, because `notice_of_limit` knows the time limit better.
         fixed = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
@@ -91,31 +96,27 @@ class SlurmQueue(BatchQueue):
         return Submission(f"Slurm's job {number} is submitted")
 
     def own(self) -> BatchJob | None:
-        """See `BatchQueue.own`."""
         node = os.environ.get("SLURMD_NODENAME", "")
         return BatchJob("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
 
     def times_requeued(self) -> int:
-        """See `BatchQueue.times_requeued`."""
         return SlurmJob("", os.environ).restarts
 
     def may_requeue(self) -> bool:
-        """See `BatchQueue.may_requeue`."""
+        """Return whether this launcher is the script of a batch job that Slurm may requeue."""
         if self.own() is None or is_in_step(os.environ):
             return False
         fields = SlurmJob.of(os.environ).fields()
         return fields.get("BatchFlag") == fields.get("Requeue") == "1"
 
     def is_requeued(self) -> bool:
-        """See `BatchQueue.is_requeued`."""
         return self.own() is not None and SlurmJob.of(os.environ).is_requeued()
 
     def requeue(self) -> None:
-        """See `BatchQueue.requeue`."""
         ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-        """See `BatchQueue.inspect`."""
+        """Return the states of the batch jobs of runs, by the names of the runs, from one call of squeue."""
         with slow(UNANSWERED_NOTICE):
             shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
         found: dict[str, list[str]] = {}
@@ -130,20 +131,26 @@ class SlurmQueue(BatchQueue):
         }
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """See `BatchQueue.run_there`."""
+        """Run a command of launch in a step on the node of a run's launcher, and return its exit code."""
         assert run.batch is not None
         step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
         return run_shown(step, _HIDDEN_LINE, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
-        """See `BatchQueue.withdraw`."""
+        """Cancel the batch job of a run."""
         number = run.batch.number if run.batch else ""
         ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 
 
 def _queued(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
+    """Return the state of the batch job of a run.
+
+    Args:
+        fields: Number, name, state, reason and start time, from squeue. None if squeue did not list the job.
+        run: The run.
+    """
     number = run.batch.number if run.batch else ""
-    if fields is None:  # one answer without it does not mean that it has ended
+    if fields is None:  # That squeue once does not list the job does not mean that it has ended.
         over = SlurmJob(number, {}).end_reason() if number else f"Slurm has no job {job_name(run.name)}"
         return BatchJobStatus(OVER, over) if over else BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
     number, _, state, reason, start = fields
@@ -157,11 +164,11 @@ def _queued(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
 
 @contextmanager
 def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
-    """Send this process SIGUSR1 before the time limit of a job.
+    """Return a context in which this process gets SIGUSR1 before the time limit of a job.
 
     Args:
-        job: at Slurm.
-        seconds: before its end; at most half of the time that it has left at the beginning.
+        job: The job at Slurm.
+        seconds: How long before the time limit, but at most half of the time that is left at first.
     """
     over = threading.Event()
 
@@ -170,11 +177,11 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
         while True:
             try:
                 left = job.seconds_left()
-            except TransportError:  # the controller is busy
+            except TransportError:  # The controller is busy.
                 if over.wait(_RETRY_SECONDS):
                     return
                 continue
-            if left is None:  # there is no limit
+            if left is None:  # There is no limit.
                 return
             least = min(seconds, left / 2) if least is None else least
             if left <= least and not over.is_set():
@@ -192,12 +199,16 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
 
 
 def clean(request: CleanRequest) -> Iterator[str]:
-    """End the jobs that launches have asked for, and that no process looks after.
+    """Cancel the jobs that launches have asked for and that no process looks after.
 
-    Batch jobs are left alone: they end with their launchers.
+    Batch jobs are left alone, because they end with their launchers. Nothing is done if hosts are named, or
+    if this machine has no commands of Slurm.
 
-    Yields:
-        A line for each. None if hosts are named, or this machine has no commands of Slurm.
+    Args:
+        request: What ``launch clean`` asks for.
+
+    Returns:
+        An iterator of lines, one for each job.
     """
     if request.named_hosts or not shutil.which("squeue"):
         return
@@ -215,7 +226,7 @@ def clean(request: CleanRequest) -> Iterator[str]:
             continue
         owner = owner_of(fields.get("Comment", ""))
         if is_dead(owner) and _is_alive(fields.get("Sid", "").rpartition(":")[2]):
-            continue  # the holder of the job frees it
+            continue  # The holder of the job frees it.
         if request.cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
             if not request.dry_run:
                 ask("scancel", "--quiet", number)
@@ -224,6 +235,6 @@ def clean(request: CleanRequest) -> Iterator[str]:
 
 
 def _is_alive(session: str) -> bool:
-    """Whether a process of this session is there: the holder of a job, and what it has started."""
+    """Return whether a process of this session is alive: the holder of a job, or what it has started."""
     found = (read_process(pid) for pid in all_pids())
     return any(process and str(process.session) == session and not process.has_ended for process in found)

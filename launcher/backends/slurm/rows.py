@@ -1,4 +1,4 @@
-"""Settings of allocations of Slurm: options, and the section ``slurm:`` of files."""
+"""The settings of allocations of Slurm: options, and the section ``slurm:`` of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 from launcher.config import values
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 
-#: Nodes of a job.
+#: The largest number of nodes of a job.
 MOST_NODES = 10_000
 _PROBLEM = "the option is about an allocation of Slurm"
 _EXPECTED = "expected --slurm, too"
@@ -18,7 +18,11 @@ ALLOCATION = Need(_PROBLEM, _EXPECTED)
 
 
 def _options(text: str) -> str:
-    """Options of salloc."""
+    """Return the text if it contains options of salloc, as the setting requires.
+
+    Raises:
+        ValueError: It does not.
+    """
     try:
         words = shlex.split(text)
     except ValueError:
@@ -29,7 +33,13 @@ def _options(text: str) -> str:
 
 
 def time_limit(text: str) -> str:
-    """Return a time limit in a form of Slurm; ``5m`` and ``36h`` are read as --timeout reads them."""
+    """Return a time limit in a form that Slurm accepts.
+
+    ``5m`` and ``36h`` mean the same as for --timeout.
+
+    Raises:
+        ValueError: The text is not a time limit.
+    """
     if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
         return text
     try:
@@ -72,7 +82,7 @@ SLURM_OPTIONS = Setting(
     "slurm_options", _options, "more options, as salloc has them", metavar="'...'", key="options",
     default="", given_in=EVERYWHERE, join=lambda weaker, stronger: f"{weaker} {stronger}", needs=ALLOCATION,
 )  # fmt: skip
-#: Seconds before the time limit at which the tasks are stopped.
+#: The tasks are stopped this many seconds before the time limit.
 SLURM_NOTICE = Setting(
     "slurm_notice", values.duration, "Time from the stop of the tasks to the time limit.", key="notice",
     default=120.0, given_in=FILES,

@@ -1,10 +1,11 @@
-"""Steps of a job at Slurm: a program of ours on a node is the main process of an srun.
+"""Steps of a job at Slurm: each of our programs on a node is the main process of a step that an srun starts.
 
-The first step on a node looks at it, before the tasks are placed. Then it waits to become its agent.
+The first step on a node inspects the node, before the tasks are placed. Then it waits to become the agent of
+the node.
 
-A daemon would be killed with the step that started it, so the agent is the main process of a step. If its
-srun is killed, a second step connects to the agent. For that, launch ends the child of srun that would cancel
-the step then, and cancels steps itself, by their names.
+Slurm would kill a daemon with the step that started it, so the agent is the main process of its step. If the
+srun of the agent is killed, a second step connects to the agent. To make that possible, launch kills that
+child of srun which would cancel the step then, and cancels steps itself, by their names.
 """
 
 from __future__ import annotations
@@ -31,38 +32,41 @@ from launcher.common.protocol import swap
 from launcher.common.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
+#: The function that inspects a node, and then becomes its agent.
 _SERVE_ENTRY = "launcher.agent.slurm_node:serve"
-#: Seconds for the look at a node.
+#: The time for the inspection of a node.
 _INSPECT_TIMEOUT_SECONDS = 60.0
-#: Seconds for the first step of a node to answer. After that a second one looks at the node.
+#: The time for the first step of a node to answer. After it a second step inspects the node.
 _FIRST_STEP_SECONDS = 10.0
-#: Seconds for all steps to exit by themselves at the end of a launch, and after SIGTERM.
+#: The time for all steps to exit by themselves at the end of a launch.
 _END_TIMEOUT_SECONDS = 5.0
+#: The time for steps to exit after SIGTERM.
 _LAST_WAIT_SECONDS = 2.0
-#: Seconds for an srun to exit after its program has closed its stdout.
+#: The time for an srun to exit after its program has closed its stdout.
 _EXIT_TIMEOUT_SECONDS = 0.5
-#: Seconds for cancelled steps to end.
+#: The time for cancelled steps to end.
 _CANCEL_TIMEOUT_SECONDS = 2.0
-#: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
+#: When a job is cancelled, its steps get a signal. Its state may say so only this much later.
 _CANCEL_STATE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-#: Why an agent ended that said no more, and what may be the cause.
+#: The reason of an agent that ended and said no other one.
 _KILLED_REASON = "the agent was killed"
 _CANCELLED_CAUSE = " (scancel of its step does that)"
 _KILLED_CAUSE = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
-#: An agent that was killed before any task could run, and how its step exits then.
+#: The reason of an agent that was killed before any task could run.
 _KILLED_EARLY_REASON = "the agent was killed at its start"
+#: The exit status of an srun whose program was killed.
 _KILLED_STATUS = 128 + signal.SIGKILL
-#: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
-#: Its folder is the user's home, as over SSH.
+#: A step reserves no resource: it runs beside other steps, on all CPUs and GPUs that the job has on its node.
+#: Its working folder is the user's home, as over SSH.
 _SRUN_COMMAND = (
     "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
     "--chdir=/", "--nodes=1", "--ntasks=1",
 )  # fmt: skip
 _STEP_COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
-#: What srun says on clusters that bind no process to CPUs.
+#: What srun prints on clusters that bind no process to CPUs.
 NO_BINDING_MESSAGE = "cluster configuration lacks support for cpu binding"
-#: What srun says at its end if its child was killed, see `Step._let_it_outlive_srun`.
+#: What srun prints at its end if its child was killed, see `Step._let_it_outlive_srun`.
 _NO_CHILD_MESSAGE = "write(shepherd): Broken pipe"
 
 
@@ -73,40 +77,42 @@ def srun(job: str, node: str, name: str = "launch", component: int | None = None
         job: The number of the job.
         node: The name of the node.
         name: The name of the step at Slurm.
-        component: The component of a heterogeneous job to which the node belongs, if it is one.
+        component: The component of a heterogeneous job to which the node belongs. None for other jobs.
     """
     group = [] if component is None else [f"--het-group={component}"]
     return [*_SRUN_COMMAND, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}", *group]
 
 
 class Step(RemoteProgram):
-    """A program of ours in a step, whose srun runs from now on. `SubprocessPipe.deliver` sends the program.
+    """A program of ours in a step, whose srun starts at once.
+
+    `SubprocessPipe.deliver` then sends the program.
 
     Args:
-        host: The node.
-        job: At Slurm.
+        host: The name of the node.
+        job: The job at Slurm.
         python: The Python on the node.
         is_agent: Whether the program is, or becomes, the agent of the node.
     """
 
     def __init__(self, host: str, job: SlurmJob, python: str, *, is_agent: bool) -> None:
         self._job = job
-        #: Whether it is, or becomes, the agent of its node.
+        #: Whether the program is, or becomes, the agent of its node.
         self.is_agent = is_agent
-        #: Its name at Slurm, which no other step has.
+        #: The name of the step at Slurm, which no other step has.
         self.name = f"launch-{os.urandom(8).hex()}"
-        #: Whether its output has passed `swap`.
+        #: Whether the program passes its output through `swap`.
         self.swapped = False
         #: Whether the agent has written anything.
         self._answered = False
-        #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
+        #: Bytes to send in one message with the next ones. A second short message would take 40 ms (Nagle).
         self.first = b""
         argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_STEP_COMMAND]
         self.srun = SubprocessPipe(host, argv, environment())
         super().__init__(host, self.srun, python=python, starter=argv[0])
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
+        """Return bytes of the program's output, swapped back if the program swaps them."""
         data = super().recv(size)
         if not data or not self.swapped:
             return data
@@ -114,25 +120,26 @@ class Step(RemoteProgram):
         return swap(data)
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`."""
+        """Send these bytes after those that wait in ``first``, and return how many of them were sent."""
         sent, before = super().send(self.first + data), len(self.first)
         self.first = self.first[sent:]
         return max(0, sent - before)
 
     def on_ready(self) -> None:
-        """See `RemoteProgram.on_ready`."""
+        """React to the start of an agent: answer it, and let it outlive its srun."""
         if self.is_agent:
-            self.srun.send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
+            # Without an answer, TCP delays what the program writes next by 40 ms.
+            self.srun.send(b"\n")
             self._let_it_outlive_srun()
 
     def _let_it_outlive_srun(self) -> None:
         """Kill the child of srun that waits for the death of srun, and then cancels the step.
 
-        If srun is killed after that, the agent lives on, and another step connects to it. If no other does in
-        time, the agent ends by itself, and `Steps.end` cancels its step.
+        If srun is killed after that, the agent lives on, and another step connects to it. If no step connects
+        in time, the agent ends by itself, and `Steps.end` cancels its step.
         """
         parent = self.srun.process.pid
-        if _program(parent) != "srun":  # a script in its place has the real one as its child
+        if _program(parent) != "srun":  # This is a script that started the real srun.
             return
         for pid in children_of(parent):
             child = read_process(pid)
@@ -140,18 +147,23 @@ class Step(RemoteProgram):
                 send(child, signal.SIGKILL)
 
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
+        """Return the last 64 KiB of the stderr of srun, without lines that mean nothing to the user."""
         lines = super().stderr().splitlines(keepends=True)
         return "".join(
             line for line in lines if NO_BINDING_MESSAGE not in line and _NO_CHILD_MESSAGE not in line
         )
 
     def start_error(self) -> TransportError | None:
-        """See `RemoteProgram.start_error`. When its step has ended, the agent has."""
+        """Return why the program never ran, or why the agent has ended with its step.
+
+        Returns:
+            A `ConnectionLostError` if the agent may live, or another one may be started. A `HostGoneError` if
+            the agent is gone. None if the program ran.
+        """
         never_ran = super().start_error()
         if never_ran is None:
             status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
-            if status is not None and status < 0:  # perhaps the step lives
+            if status is not None and status < 0:  # The step may live on.
                 return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
             if status is None or not self.is_agent:
                 return None
@@ -160,29 +172,33 @@ class Step(RemoteProgram):
         reason = self._reason()
         if never_ran is not None:
             return self.fault(f"the agent cannot be started there: {reason}") if reason else never_ran
-        if not self._answered:  # no task runs there: another agent may be started
+        if not self._answered:  # No task runs on the node, so another agent may be started.
             return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
         return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
 
     def _reason(self) -> str:
-        """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
+        """Return why the step has ended, in Slurm's words: a node failed, or somebody has cancelled it."""
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
 
     @property
     def was_killed(self) -> bool:
-        """Whether srun, or its program, has ended by SIGKILL, or srun by any other signal."""
+        """Whether srun was killed by a signal, or its program by SIGKILL."""
         status = self.srun.process.poll()
         return status is not None and (status < 0 or status == _KILLED_STATUS)
 
     @property
     def may_live(self) -> bool:
-        """Whether the step may still be there, because its srun runs or was killed."""
+        """Whether the step may still exist, because its srun runs or was killed."""
         status = self.srun.process.poll()
         return status is None or status < 0
 
     def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram.exit_reason`."""
+        """Return why the agent exits, with the cause that Slurm names, or the likely one.
+
+        Raises:
+            AllocationEndedError: The job has ended, and so all agents.
+        """
         over = self._job.end_reason()
         until = time.monotonic() + _CANCEL_STATE_SECONDS
         while "SIGTERM" in why and not over and time.monotonic() < until:
@@ -192,14 +208,14 @@ class Step(RemoteProgram):
             raise AllocationEndedError(over)
         if "was killed" in why:
             self.srun.wait(_END_TIMEOUT_SECONDS)
-            if reason := self._reason():  # under load, Slurm may kill the step without a word
+            if reason := self._reason():  # Under load, Slurm may kill the step without a word.
                 return reason
         if "SIGTERM" in why:
             return why + _CANCELLED_CAUSE
         return why + _KILLED_CAUSE if why == _KILLED_REASON else why
 
     def close(self) -> None:
-        """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""
+        """Close the pipe. The srun of an agent stays, because it tells how the agent ends."""
         if self.is_agent:
             self.srun.socket.close()
         else:
@@ -207,11 +223,11 @@ class Step(RemoteProgram):
 
     @property
     def is_running(self) -> bool:
-        """Whether its srun runs."""
+        """Whether the srun of the step runs."""
         return self.srun.process.poll() is None
 
     def signal(self, number: signal.Signals, until: float) -> None:
-        """Signal srun, so that Slurm ends the step, unless it ends before a time (monotonic)."""
+        """Send srun a signal, so that Slurm ends the step, unless srun exits before a time (monotonic)."""
         self.wait(until - time.monotonic())
         self.srun.process.send_signal(number)
 
@@ -221,20 +237,21 @@ class Step(RemoteProgram):
 
 
 class SlurmNode(Record):
-    """What a node of the job has."""
+    """A node of the job, as the first step on it found it."""
 
     name: str
-    #: The Python that answered.
+    #: The Python that runs our programs on the node.
     python: str
+    #: The number of CPUs that the job has on the node.
     cpus: int
-    #: Ids of the GPUs that a step sees; ``None``: Slurm does not say.
+    #: The ids of the GPUs that a step sees. None if Slurm does not say.
     gpus: tuple[str, ...] | None
-    #: Whether the working folder and the programs are those of this machine.
+    #: Whether the working folder and the programs on the node are those of this machine.
     same: bool
 
 
 class _Seen(Record):
-    """The answer of a node: ``CUDA_VISIBLE_DEVICES`` there, and fields of `SlurmNode`."""
+    """The answer of a node: its ``CUDA_VISIBLE_DEVICES``, and fields of `SlurmNode`."""
 
     cpus: int
     gpus: str | None
@@ -242,7 +259,11 @@ class _Seen(Record):
 
 
 class Steps(Connections):
-    """A step for each program on a node of a job, which makes a connection of its own."""
+    """The connections to the nodes of a job: each program on a node is a step, with a connection of its own.
+
+    Args:
+        job: The job at Slurm.
+    """
 
     def __init__(self, job: SlurmJob) -> None:
         self.job = job
@@ -251,19 +272,22 @@ class Steps(Connections):
         self._lock = threading.Lock()
         self._steps: list[Step] = []
         self._over = False
-        #: The steps that have looked at their nodes, and wait to become agents.
+        #: The steps that have inspected their nodes and wait to become agents, by node.
         self._waiting: dict[str, Step] = {}
         self._pythons: dict[str, str] = {}
 
     def inspect(self, host: str, files: Mapping[str, Any]) -> SlurmNode:
-        """Look at a node.
+        """Inspect a node by a step that stays on it, to become its agent.
+
+        The first step that is lost is replaced by a second one. If the Python of this machine does not exist
+        on the node, its ``python3`` is used.
 
         Args:
-            host: the node.
-            files: see `launcher.agent.slurm_node.serve`.
+            host: The name of the node.
+            files: See `launcher.agent.slurm_node.serve`.
 
         Raises:
-            TransportError: it does not answer.
+            TransportError: The node does not answer.
         """
         until, is_first = time.monotonic() + _INSPECT_TIMEOUT_SECONDS, True
         pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
@@ -275,10 +299,12 @@ class Steps(Connections):
                     _Seen, JsonClient(step).receive(min(left, _FIRST_STEP_SECONDS) if is_first else left)
                 )
             except TransportError:
-                # Killed, or without an answer (its slurmstepd was killed, perhaps): no fault of a Python.
+                # A step that was killed, or does not answer (perhaps its slurmstepd was killed), does not
+                # mean that the Python is wrong.
                 is_lost = step.was_killed or step.is_running
                 if is_lost:
-                    # `end` ends what is left of it. That may take long, and the next step need not wait.
+                    # `end` ends what is left of the step. That may take long, and the next step need not
+                    # wait.
                     step.srun.end_input()
                 else:
                     _end([step])
@@ -291,11 +317,10 @@ class Steps(Connections):
             return SlurmNode(host, python=pythons[0], cpus=seen.cpus, gpus=_ids(seen.gpus), same=seen.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
-        """See `ProgramRunner.run`."""
         return self._start(host, self._pythons[host], entry, arguments)
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
-        """See `Connections.connect_agent`."""
+        """Connect to the agent of a node by a new step."""
         step = self.run(host, CONNECT_ENTRY, self._of_agent(arguments))
         step.swapped = True
         return step
@@ -304,8 +329,11 @@ class Steps(Connections):
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
 
     def start_agent(self, host: str, arguments: AgentArguments) -> Step:
-        """See `Connections.start_agent`: the step that has looked at the node becomes the agent."""
-        if host not in self._waiting or not self._waiting[host].is_running:  # it was lost
+        """Let the step that has inspected the node become its agent.
+
+        If that step was lost, start another one.
+        """
+        if host not in self._waiting or not self._waiting[host].is_running:  # The step was lost.
             with self._lock:
                 agents = [step for step in self._steps if step.is_agent and step.host == host]
             # Their sockets stay open, because the link may read from one.
@@ -320,19 +348,22 @@ class Steps(Connections):
         return step
 
     def reconnect(self, host: str) -> None:
-        """See `Connections.reconnect`: the next step makes a new connection."""
+        """Do nothing, because each program makes a connection of its own, but fail if the job has ended."""
         if over := self.job.end_reason(fresh=False):
             raise AllocationEndedError(over)
 
     def _start(
         self, host: str, python: str, entry: str, arguments: object, *, is_agent: bool = False
     ) -> Step:
+        """Start a program in a step on a node, and send the program."""
         step = Step(host, self.job, python, is_agent=is_agent)
-        self._add(step)  # before it takes the program, which may be long: `end` ends it
+        # The step is added before it receives the program, which may take long, so that `end` can end it.
+        self._add(step)
         step.srun.deliver(bootstrap.startup(python, entry, arguments))
         return step
 
     def _add(self, step: Step) -> None:
+        """Remember a step, and release steps that nobody needs. If all is over, kill the new step."""
         with self._lock:
             unused = [each for each in self._steps if each.fileno() < 0 and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]
@@ -345,19 +376,19 @@ class Steps(Connections):
     def _cancel(self, steps: Sequence[Step]) -> None:
         """Cancel those of these steps that may live although their srun was ended."""
         if names := {step.name for step in steps if step.may_live}:
-            with suppress(TransportError):  # Slurm does not answer: they end with the job
+            with suppress(TransportError):  # If Slurm does not answer, the steps end with the job.
                 _cancel_steps(names)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
-        """End the waiting steps of nodes that are not wanted."""
+        """End the waiting steps of all nodes but the wanted ones."""
         for host in self._waiting.keys() - wanted:
             self._waiting.pop(host).srun.end_input()
 
     def end(self, over: bool = True) -> None:
-        """Wait until no step is left; one that does not end is killed.
+        """Wait until no step is left, and kill those that do not end in time.
 
         Args:
-            over: no more steps are made.
+            over: Whether no more steps may start.
         """
         self.dismiss()
         with self._lock:
@@ -367,7 +398,7 @@ class Steps(Connections):
 
 
 def _program(pid: int) -> str:
-    """Return the name of the file that a process executes; empty if the process is gone."""
+    """Return the name of the file that a process executes. Empty if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -375,7 +406,7 @@ def _program(pid: int) -> str:
 
 
 def _cancel_steps(names: Collection[str]) -> None:
-    """Cancel steps of this user, and wait until they have ended, for a limited time.
+    """Cancel steps of this user, and wait for a limited time until they have ended.
 
     Their numbers are looked up by their names, because a step of a heterogeneous job has the number of a
     component in place of that of the job.
@@ -395,6 +426,7 @@ def _cancel_steps(names: Collection[str]) -> None:
 
 
 def _end(steps: Sequence[Step]) -> None:
+    """End steps: let them exit by themselves, then send SIGTERM, then SIGKILL."""
     now = time.monotonic()
     for step in steps:
         step.signal(signal.SIGTERM, now + _END_TIMEOUT_SECONDS if step.is_ready else now)
@@ -405,7 +437,7 @@ def _end(steps: Sequence[Step]) -> None:
 
 
 def _ids(visible: str | None) -> tuple[str, ...] | None:
-    """The ids in ``CUDA_VISIBLE_DEVICES``; ``None``: Slurm does not set it."""
+    """Return the ids in ``CUDA_VISIBLE_DEVICES``. None if Slurm does not set it."""
     if visible is None:
         return None
     return tuple(id for id in visible.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))

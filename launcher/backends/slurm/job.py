@@ -2,7 +2,7 @@
 
 An allocation that launch asks for has a holder, a shell whose stdin is a pipe of launch. When the pipe
 closes, even because launch was killed, the holder cancels a pending salloc. The command that salloc runs
-reads the same pipe, and frees the allocation.
+reads the same pipe, and frees the allocation. Every command of Slurm that this module runs has a time limit.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
 from launcher.messages import say
 
-#: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
+#: The time for an answer from Slurm's controller, which may be busy.
 _ANSWER_TIMEOUT_SECONDS = 30.0
+#: The time for the holder of an allocation to exit.
 _END_TIMEOUT_SECONDS = 10.0
-#: Seconds for which the state of a job is not asked for again.
+#: The state of a job is not asked for again within this time.
 _FRESH_SECONDS = 2.0
-#: Seconds until the first look at a pending job, and from there to the second one. Each later pause is twice
-#: the one before, up to the last one.
+#: The pause before Slurm is asked about a pending job for the first time, and for the second time. Each later
+#: pause is twice as long, up to the longest one.
 _FIRST_POLL_SECONDS = 1.0
 _MAX_POLL_SECONDS = 30.0
-#: Bytes of the environment of an allocation.
+#: The largest size of the environment of an allocation.
 _MAX_ENVIRONMENT_BYTES = 4 << 20
-#: Variables of launch that srun and the steps have.
+#: The variables of launch that srun and the steps get.
 _PASSED_VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "SLURM_CONF")
-#: The states in which a job has ended, and how; any other state, known or not, is no end.
+#: The states in which a job has ended, with how it ended. In any other state the job goes on.
 END_STATES = {
     "CANCELLED": "was cancelled (scancel)",
     "TIMEOUT": "reached its time limit (--time)",
@@ -52,11 +53,11 @@ END_STATES = {
     "COMPLETED": "has ended",
     "FAILED": "has ended",
 }
-#: The same of a job that starts again.
+#: How a job ended that Slurm starts again.
 _REQUEUED_END = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
-#: Reasons why a pending job can never start. Slurm may replace the first by the second a moment later: both
-#: have one text.
+#: Slurm may replace the first of the two reasons with this text by the second a moment later.
 _NODES_REASON = "the partition does not have, or does not allow, so many nodes with room for so many tasks"
+#: The reasons why a pending job can never start.
 _HOPELESS_REASONS = {
     "PartitionConfig": _NODES_REASON,
     "PartitionNodeLimit": _NODES_REASON,
@@ -65,22 +66,23 @@ _HOPELESS_REASONS = {
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
-#: For so long after the submission of a job, Slurm is asked whether it can ever start.
+#: For this time after the submission of a job, Slurm is asked whether the job can ever start.
 _REFUSAL_SECONDS = 1.5
 _REFUSAL_POLL_SECONDS = 0.2
-#: What to do if there are more tasks than the nodes have CPUs.
+#: The advice if there are more tasks than the nodes have CPUs.
 _SHARING_ADVICE = (
     "; Slurm gives each task a CPU of its own: --slurm-options='--exclusive --ntasks-per-node=1' asks for "
     "whole nodes, whose CPUs the tasks share"
 )
 UNANSWERED_NOTICE = "waiting for an answer from Slurm; Ctrl-C stops waiting"
-#: The end of what the holder prints.
+#: The end of the environment that the holder prints when its job is granted.
 _GRANTED_MARK = b"\0\n"
-#: A shell that waits for the allocation, and gives it back when its stdin closes. Its stdin is a pipe of
-#: launch, which closes even if launch is killed. SIGTERM takes a pending salloc out of the queue; if salloc
-#: was killed, its job is still there. A salloc that gets SIGTERM when its job is granted may run for ever.
-#: The second shell has the allocation, and frees it even if salloc was killed. The first one reaps a salloc
-#: that ends early, so its pid may be that of another process at the end: the time of its start tells.
+#: The holder: a shell that waits for an allocation, and gives it back when its stdin closes. Its stdin is a
+#: pipe of launch, which closes even if launch is killed. SIGTERM makes salloc take a pending job out of the
+#: queue. If salloc was killed, its job is still in the queue. A salloc that gets SIGTERM while its job is
+#: being granted may run for ever, so it is killed after three seconds. The second shell runs in the
+#: allocation, and frees it even if salloc was killed. The first shell reaps a salloc that exits early, so the
+#: pid of salloc may belong to another process at the end. The time of its start tells.
 _HOLDER_SCRIPT = r"""trap "" INT TERM HUP
 name=$1
 shift
@@ -98,7 +100,11 @@ wait $! || scancel --quiet --me --name="$name"
 
 
 def environment() -> dict[str, str]:
-    """The variables of Slurm's commands: those of the user's own step would be taken for options."""
+    """Return the variables for Slurm's commands.
+
+    Variables of a step that the user started are left out, because Slurm's commands would read them as
+    options.
+    """
     return {
         name: value
         for name, value in os.environ.items()
@@ -107,12 +113,12 @@ def environment() -> dict[str, str]:
 
 
 def outside() -> dict[str, str]:
-    """The variables of a command that asks for a job: all of this process, but none of a job around it."""
+    """Return the variables for a command that asks for a job: those of this process, outside of any job."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
 
 
 def job_name(run_name: str) -> str:
-    """The name of the job of a run at Slurm."""
+    """Return the name of a run's job at Slurm."""
     return f"launch-{run_name}"
 
 
@@ -126,16 +132,16 @@ def ask(
     environ: Mapping[str, str] | None = None,
     seconds: float = _ANSWER_TIMEOUT_SECONDS,
 ) -> str:
-    """Run a command of Slurm: what it prints.
+    """Run a command of Slurm, and return what it prints.
 
     Args:
-        argv: the command line.
-        stdin: its input.
-        environ: its variables; default: `environment`.
-        seconds: for its answer.
+        argv: The command line.
+        stdin: The input of the command.
+        environ: The environment of the command. None means that of `environment`.
+        seconds: The time limit.
 
     Raises:
-        TransportError: it fails, or does not answer.
+        TransportError: The command fails, or does not answer in time.
     """
     with asked(*argv, environ=environ, seconds=seconds) as answer:
         return answer(stdin)
@@ -145,16 +151,18 @@ def ask(
 def asked(
     *argv: str, environ: Mapping[str, str] | None = None, seconds: float = _ANSWER_TIMEOUT_SECONDS
 ) -> Iterator[Callable[..., str]]:
-    """A context in which a command of Slurm runs; yields a function that waits for what it prints, see `ask`.
+    """Return a context in which a command of Slurm runs, to do something else meanwhile.
+
+    Its value is a function that sends the command its input, waits, and returns what the command prints.
 
     Args:
-        argv: the command.
-        environ: the variables of the command; ``None``: `environment`.
-        seconds: for its answer.
+        argv: The command line.
+        environ: The environment of the command. None means that of `environment`.
+        seconds: The time limit.
 
     Raises:
-        TransportError: there is no such command. The function raises it if the command fails, or does not
-            answer.
+        TransportError: The command does not exist. The function raises it if the command fails, or does not
+            answer in time.
     """
     pipe = subprocess.PIPE
     try:
@@ -181,11 +189,11 @@ def asked(
         try:
             yield answer
         finally:
-            process.kill()  # unless it has ended
+            process.kill()  # This does nothing if the command has exited.
 
 
 def shown(kind: str, name: str) -> dict[str, str]:
-    """What ``scontrol show`` shows of a job or a partition, by name.
+    """Return the fields that ``scontrol show`` prints about a job or a partition, by name.
 
     Raises:
         TransportError: Slurm does not answer, or refuses.
@@ -193,9 +201,10 @@ def shown(kind: str, name: str) -> dict[str, str]:
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    except _KilledError:  # Slurm signals all processes of a job that it ends, even this command
+    except _KilledError:  # Slurm signals all processes of a job that it ends, even this command.
         answer = ask(*words)
-    first, _, _ = answer.partition("\n")  # of a heterogeneous job, the others are its other components
+    # Of a heterogeneous job, the other lines are about its other components.
+    first, _, _ = answer.partition("\n")
     return dict(re.findall(r"(\w+)=(\S+)", first))
 
 
@@ -204,7 +213,7 @@ def _missing(command: str) -> TransportError:
 
 
 def said(stderr: bytes) -> str:
-    """The errors that a command of Slurm has printed, as one line."""
+    """Return the errors that a command of Slurm has printed, on one line."""
     lines = stderr.decode("utf-8", "replace").splitlines()
     errors = [re.sub(r"^\S+: error: ", "", line) for line in lines if ": error: " in line]
     others = [re.sub(r"^\w+: ", "", line) for line in lines if not line.startswith("Try ")]
@@ -215,13 +224,13 @@ class SlurmJob:
     """A job at Slurm.
 
     Args:
-        id: its number.
-        environ: the variables that Slurm gave it.
+        id: The number of the job.
+        environ: The variables that Slurm gave the job. Empty if they are not known.
     """
 
     def __init__(self, id: str, environ: Mapping[str, str]) -> None:
         self.id, self._environ = id, environ
-        #: The component of each node, if the job is heterogeneous.
+        #: The number of the component to which each node belongs, if the job is heterogeneous.
         self.components: dict[str, int] = {}
         self._lock = threading.Lock()
         self._asked_at = -_FRESH_SECONDS
@@ -229,17 +238,17 @@ class SlurmJob:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SlurmJob:
-        """The job around a process that has these variables."""
+        """Return the job around a process that has these environment variables."""
         return cls(environ["SLURM_JOB_ID"], environ)
 
     def nodes(self, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
-        """The names of its nodes.
+        """Return the names of the job's nodes.
 
         Args:
-            meanwhile: called while Slurm is asked.
+            meanwhile: It is called while Slurm is asked.
 
         Raises:
-            JobError: the variables are wrong.
+            JobError: The variables of the job are wrong.
             TransportError: Slurm does not answer, or refuses.
         """
         given = "" if is_in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
@@ -265,7 +274,9 @@ class SlurmJob:
         return names
 
     def _parts(self) -> list[tuple[str, str]]:
-        """Return the number of each component of a heterogeneous job, or an empty one, and its list of nodes.
+        """Return the number and the list of nodes of each component of a heterogeneous job.
+
+        Of another job there is one pair, whose number is empty.
 
         Raises:
             TransportError: Slurm does not answer, or refuses.
@@ -275,26 +286,30 @@ class SlurmJob:
         return [(number.partition("+")[2], nodes) for number, _, nodes in pairs]
 
     def tasks(self, count: int) -> list[int] | None:
-        """The number of tasks on each of its nodes that the user asked for; ``None``: the user did not."""
+        """Return how many tasks the user asked for on each of the job's nodes. None if the user did not say.
+
+        Args:
+            count: The number of the nodes.
+        """
         if is_in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
             return None
         components = dict.fromkeys(self.components.values())
         names = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
         texts = [self._environ.get(name, "") for name in names or ["SLURM_TASKS_PER_NODE"]]
         numbers = [number for text in texts for number in expanded(text)]
-        # One task on each node does not limit them: Slurm assumes it, and scripts that start one program for
+        # One task on each node is no limit, because Slurm assumes it, and scripts that start one program for
         # each node ask for it.
         return numbers if len(numbers) == count and max(numbers) > 1 else None
 
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
-        """The variables that describe it."""
+        """Return the variables by which tasks learn about the job."""
         found = job_variables(self._environ)
         if is_in_step(self._environ) or self.components:
             found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
         return found
 
     def fields(self) -> dict[str, str]:
-        """What ``scontrol show job`` shows, by name.
+        """Return the fields that ``scontrol show job`` prints, by name.
 
         Raises:
             TransportError: Slurm does not answer, or refuses.
@@ -302,7 +317,7 @@ class SlurmJob:
         return shown("job", self.id)
 
     def seconds_left(self) -> float | None:
-        """The seconds until its time limit; ``None``: it has none.
+        """Return the seconds until the job's time limit. None if it has no limit.
 
         Raises:
             TransportError: Slurm does not answer, or refuses.
@@ -313,19 +328,25 @@ class SlurmJob:
 
     @property
     def restarts(self) -> int:
-        """How often Slurm had started it again when it set the variables."""
+        """How often Slurm had restarted the job when it set the variables."""
         count = self._environ.get("SLURM_RESTART_COUNT", "")
         return int(count) if count.isdecimal() else 0
 
     def is_requeued(self) -> bool:
-        """Whether it has been queued again since Slurm set the variables; false if Slurm does not say."""
+        """Return whether Slurm has queued the job again since it set the variables.
+
+        False if Slurm does not say.
+        """
         return self.end_reason().endswith(_REQUEUED_END)
 
     def end_reason(self, fresh: bool = True) -> str:
-        """How it has ended, for the user; empty: it has not, or Slurm does not say. Blocks.
+        """Return how the job has ended, for messages. This blocks.
 
         Args:
-            fresh: ask Slurm, even if it was asked a moment ago.
+            fresh: Whether Slurm is asked even if it was asked a moment ago.
+
+        Returns:
+            The reason. Empty if the job has not ended, or Slurm does not say.
         """
         with self._lock:
             if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH_SECONDS):
@@ -342,9 +363,9 @@ class SlurmJob:
 
 
 def _end_of_state(fields: Mapping[str, str]) -> str:
-    """How a job with these `SlurmJob.fields` has ended; empty: it has not.
+    """Return how a job with these `SlurmJob.fields` has ended. Empty if it has not ended.
 
-    While Slurm ends the processes of a job, its state does not say why.
+    While Slurm ends the processes of a job, the state does not say why, so other fields have to.
     """
     state = fields.get("JobState", "")
     if state == "COMPLETING":
@@ -355,7 +376,7 @@ def _end_of_state(fields: Mapping[str, str]) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    """A time of Slurm, ``1-02:00:00``, in seconds; ``None``: it is no time, such as ``UNLIMITED``."""
+    """Parse a time of Slurm such as ``1-02:00:00``. None if it is no time, as ``UNLIMITED``."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if found is None:
         return None
@@ -364,7 +385,11 @@ def _seconds(text: str) -> int | None:
 
 
 def expanded(text: str) -> list[int]:
-    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; empty if they are too many for a job."""
+    """Parse ``SLURM_TASKS_PER_NODE``: ``3(x2),1`` means three tasks on two nodes, and one on a third.
+
+    Returns:
+        The number of tasks on each node. Empty if there would be too many nodes for a job.
+    """
     pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
     found = [(int(number), int(times or 1)) for number, times in pairs]
     if sum(times for _, times in found) > MOST_NODES:
@@ -376,38 +401,38 @@ def expanded(text: str) -> list[int]:
 
 
 def asked_by() -> str:
-    """Return the comment of a job that this process asks for."""
+    """Return the comment that a job gets that this process asks for. It names this process."""
     return f"launch@{os.uname().nodename}:{owner_text(this_process())}"
 
 
 def owner_of(comment: str) -> str:
     """Return the `owner_text` in the comment of a job.
 
-    Returns:
-        Nothing if it has none, as that of a job that an earlier version asked for.
+    It is empty if the comment contains none, as for a job that an earlier version of launch asked for.
     """
     return comment.partition(":")[2]
 
 
 @contextmanager
 def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None]) -> Iterator[SlurmJob]:
-    """The job around this process, else one of our own, from when Slurm grants it.
+    """Return a context in which there is a job: the one around this process, or one that Slurm grants.
 
     Args:
-        words: options of salloc.
-        name: of the launch.
-        ignore_signals: called before it is given back.
+        words: The options of salloc.
+        name: The name of the run.
+        ignore_signals: It is called before the job is given back.
 
     Raises:
-        TransportError: Slurm does not grant it.
+        TransportError: On entering, if Slurm does not grant the job.
     """
     if is_inside(os.environ):
         yield SlurmJob.of(os.environ)
         return
     label = job_name(name)
-    # Lost nodes do not end the job: launch decides.
+    # With --no-kill, lost nodes do not end the job, because launch decides what to do about them.
     ours = (f"--job-name={label}", f"--comment={asked_by()}", "--no-kill")
-    loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here
+    # What salloc prints is read below, so it must not be silent.
+    loud = [word for word in words if word not in ("-Q", "--quiet")]
     argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:
         try:
@@ -425,6 +450,17 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
 
 
 def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words: Sequence[str]) -> SlurmJob:
+    """Wait until Slurm grants the job of a holder, and tell the user why it is pending.
+
+    Args:
+        holder: The process of the holder.
+        stderr: The file to which salloc writes messages.
+        label: The name of the job at Slurm.
+        words: The options of salloc.
+
+    Raises:
+        TransportError: Slurm does not grant the job.
+    """
     assert holder.stdout is not None
     printed, pause, shown = b"", _FIRST_POLL_SECONDS, ""
     until = time.monotonic() + pause
@@ -456,14 +492,14 @@ def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words
 
 
 def _pending(label: str, words: Sequence[str]) -> str:
-    """Why a job is pending, for the user; empty: Slurm does not say.
+    """Return why a job is pending, for the user. Empty if Slurm does not say.
 
     Raises:
-        TransportError: it would wait for ever.
+        TransportError: The job would wait for ever.
     """
     try:
         number, reason, start = _why_pending(f"--name={label}")
-    except TransportError:  # salloc says why
+    except TransportError:  # salloc reports the reason.
         return ""
     if reason in _HOPELESS_REASONS:
         raise TransportError(_refusal(reason, words))
@@ -473,10 +509,10 @@ def _pending(label: str, words: Sequence[str]) -> str:
 
 
 def _why_pending(option: str) -> tuple[str, str, str]:
-    """Ask about a pending job.
+    """Ask Slurm why a job is pending.
 
     Returns:
-        Its number, why it waits, and when it may start. They are empty if it is not pending.
+        The number of the job, the reason, and when it may start. All are empty if the job is not pending.
 
     Raises:
         TransportError: Slurm does not answer, or refuses.
@@ -495,13 +531,13 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
         words: The options by which it was asked for.
 
     Raises:
-        TransportError: It can never start.
+        TransportError: The job can never start.
     """
     until = time.monotonic() + _REFUSAL_SECONDS
     while time.monotonic() < until:
         try:
             pending, reason, _ = _why_pending(f"--jobs={number}")
-        except TransportError:  # it is submitted: `launch attach` looks at it
+        except TransportError:  # The job is submitted, and `launch attach` looks at it later.
             return
         if reason in _HOPELESS_REASONS:
             ask("scancel", "--quiet", number)
@@ -512,7 +548,7 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
 
 
 def _refusal(reason: str, words: Sequence[str]) -> str:
-    """Return why Slurm can never start a job that was asked for by these words."""
+    """Return a message that Slurm can never start a job that was asked for by these options."""
     counts = re.findall(r"(?:--ntasks=|--ntasks-per-node=|-n *)(\d+)", " ".join(words))
     hint = (
         _SHARING_ADVICE
@@ -523,7 +559,7 @@ def _refusal(reason: str, words: Sequence[str]) -> str:
 
 
 def pending_text(number: str, reason: str, start: str) -> str:
-    """Why a job is pending, for the user, by the fields of squeue."""
+    """Return why a job is pending, for the user, from the fields of squeue."""
     if reason in _HOPELESS_REASONS:
         return f"Slurm's job {number} can never start: {_HOPELESS_REASONS[reason]} ({reason})"
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
@@ -531,27 +567,31 @@ def pending_text(number: str, reason: str, start: str) -> str:
 
 
 def _is_submitted(stderr: IO[bytes]) -> bool:
-    """Whether Slurm has a job of a salloc that writes here."""
+    """Return whether Slurm has a job for a salloc that writes to this file."""
     return re.search(rb"\bjob (?:allocation )?\d", _printed(stderr)) is not None
 
 
 def _printed(stderr: IO[bytes]) -> bytes:
-    return os.pread(stderr.fileno(), 1 << 16, 0)  # its position is that of the writers, too
+    """Return what salloc has written to this file so far."""
+    # Reading must not move the position of the file, which the writers share.
+    return os.pread(stderr.fileno(), 1 << 16, 0)
 
 
 def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) -> None:
+    """Cancel the job of a holder, and wait for the holder to exit."""
     assert holder.stdin is not None and holder.stdout is not None
     if is_submitted:
-        with suppress(TransportError):  # the holder does it, too, unless it or salloc was killed
+        # The holder does this, too, unless it or salloc was killed.
+        with suppress(TransportError):
             ask("scancel", "--quiet", f"--jobname={label}")
     holder.stdin.close()
     holder.stdout.close()
     try:
         holder.wait(_END_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired:  # Slurm does not answer it, either
+    except subprocess.TimeoutExpired:  # Slurm does not answer the holder, either.
         os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()
         return
-    if holder.returncode and not is_submitted:  # salloc is silent (-Q), or has not asked yet
+    if holder.returncode and not is_submitted:  # salloc was silent (-Q), or had not asked yet.
         with suppress(TransportError):
             ask("scancel", "--quiet", "--me", f"--name={label}")

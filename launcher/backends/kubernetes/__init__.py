@@ -1,4 +1,4 @@
-"""Pods of Kubernetes as hosts: each task has a pod, a Job of its own, and the agent is its main process.
+"""The backend for pods of Kubernetes: each task runs in a pod of its own, whose main process is the agent.
 
 ::
 
@@ -16,11 +16,11 @@
 
     here         orchestrator ══ link ══ kubectl exec ══ API server ══ agent ──> task
 
-The program of each kubectl exec passes its stdin and stdout to the agent, then waits. The first program
-brings the agent's modules.
+Each pod belongs to a Job of its own. The program that a kubectl exec runs passes its stdin and stdout to the
+agent, and then waits. The first such program also brings the agent's modules.
 
-Nothing is installed in the cluster: rights in one namespace are enough. An agent whose launcher is gone exits
-when its lease is over. Then its pod ends, and the cluster removes the Job.
+Nothing is installed in the cluster, and rights in one namespace are enough. An agent whose launcher is gone
+exits when its lease is over. Then its pod ends, and the cluster removes the Job.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
-    """See above."""
+    """The backend for pods of Kubernetes."""
 
     name = "kubernetes"
     runs_in_containers = provides_hosts = True
@@ -55,35 +55,31 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
     def parse(
         self, settings: Settings, spec: JobSpec, *, hosts_named: bool
     ) -> kubernetes.KubernetesOptions | None:
-        """See `Backend.parse`."""
         return kubernetes.parse(settings)
 
     def met_needs(self, options: kubernetes.KubernetesOptions | None) -> Collection[Need]:
-        """See `Backend.met_needs`."""
         return () if options is None else (PODS,)
 
     def check(
         self, options: kubernetes.KubernetesOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault]:
-        """See `Backend.check`."""
         return iter(()) if options is None else kubernetes.faults(options, request)
 
     def allocate(
         self, options: kubernetes.KubernetesOptions, request: LaunchRequest
     ) -> AbstractContextManager[Allocation]:
-        """See `Backend.allocate`: the pods are made when the launch connects to them."""
+        """Return an allocation whose pods are made when the launch connects to them."""
         from launcher.backends.kubernetes.pods import KubernetesAllocation  # noqa: PLC0415 - the live half
 
         return KubernetesAllocation(options, request)
 
     def batch_queue(self) -> KubernetesQueue:
-        """See `Backend.batch_queue`."""
         from launcher.backends.kubernetes.batch import KubernetesQueue  # noqa: PLC0415 - the live half
 
         return KubernetesQueue()
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
-        """See `Backend.clean`: the Jobs of launches of this machine."""
+        """Remove the Jobs of ended launches of this machine, if the user typed ``--kubernetes``."""
         settings = request.settings
         if not settings[CLEAN_KUBERNETES]:
             return iter(())

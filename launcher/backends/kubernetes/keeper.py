@@ -1,6 +1,7 @@
 """The main process of a launcher's pod: it runs the launcher, and keeps its files until they are fetched.
 
-It is sent to the pod, and runs there by Python 3.8 or later, with the standard library only.
+`launcher.backends.kubernetes.launcher_pod` sends it to the pod. There it runs in Python 3.8 or later, so it
+must use the standard library only.
 """
 
 from __future__ import annotations
@@ -15,33 +16,36 @@ import time
 from contextlib import suppress
 from typing import Any
 
-#: Lines of its output, which has the messages of the launcher, too: its tasks start; the job has ended.
+# The output of this process contains the messages of the launcher, and these two lines.
+#: The line which says that the tasks of the job start.
 TASKS_START_LINE = b"launch: the tasks start"
+#: The beginning of the line which says that the launcher has ended.
 LAUNCHER_ENDED_LINE = b"launch: the launcher has ended with exit code "
 _LAST_LINE_FORMAT = (
     LAUNCHER_ENDED_LINE + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
 )
-#: Seconds between two looks at whether the tasks start.
+#: How often this process checks whether the tasks start.
 _POLL_SECONDS = 0.1
-#: The descriptor of the socket to the process that has passed us its stdin and stdout.
+#: The descriptor of the socket to the process that has passed its stdin and stdout to this one.
 _PASSER_DESCRIPTOR = 3
 _READ_BYTES = 64 * 1024
 
 
 def keep(arguments: dict[str, Any]) -> int:
-    """Run a launcher, and wait.
+    """Run a launcher, and keep its files for some time after it has ended.
 
     Args:
-        arguments: ``launcher``: the command line. ``environ``: variables for it. ``path``: a folder for its
-            ``PATH``. ``run``: the folder of the run. ``script``: the text of the first word of the command
-            line, a program. ``file``, ``content``: another file. ``ended``: a file that is made when the
-            launcher has ended. ``hours``: to wait then.
+        arguments: ``launcher``: the command line of the launcher. ``environ``: variables for it. ``path``: a
+            folder for its ``PATH``. ``run``: the folder of the run. ``script``: the text of the program that
+            is the first word of the command line. ``file`` and ``content``: the path and the content of
+            another file. ``ended``: the path of a file that is made when the launcher has ended. ``hours``:
+            how long to keep the files then.
 
     Returns:
         The exit code of the launcher.
     """
     os.umask(0o077)
-    os.dup2(0, _PASSER_DESCRIPTOR, False)  # instead of the stdin that was passed
+    os.dup2(0, _PASSER_DESCRIPTOR, False)  # This closes the stdin that was passed.
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     argv, run = arguments["launcher"], arguments["run"]
     for path, content, mode in (
@@ -64,7 +68,8 @@ def keep(arguments: dict[str, Any]) -> int:
         deleted.append(1)
         launcher.terminate()
 
-    signal.signal(signal.SIGTERM, pass_on)  # the first process of a container ignores it otherwise
+    # Without a handler the first process of a container ignores the signal.
+    signal.signal(signal.SIGTERM, pass_on)
     with open(os.path.join(run, "launcher.log"), "wb", buffering=0) as messages:
         _copy(launcher, messages, os.path.join(run, "plan.json"))
     code = launcher.wait()
@@ -74,14 +79,14 @@ def keep(arguments: dict[str, Any]) -> int:
     _say(_LAST_LINE_FORMAT % (code, arguments["hours"]) + b"\n")
     until = time.monotonic() + arguments["hours"] * 3600
     while not deleted and time.monotonic() < until:
-        time.sleep(1.0)  # it continues after the handler of a signal
+        time.sleep(1.0)  # A signal does not end this sleep.
     return code
 
 
 def _copy(launcher: Any, messages: Any, plan: str) -> None:
-    """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan.
+    """Copy the output of a launcher to its log and to our output, and say when the launcher has made a plan.
 
-    The command that submitted the launcher reads our stdout until there is a plan. Then we close it.
+    The command that submitted the launcher reads our stdout until there is a plan. Then we close stdout.
     """
     fd, begun = launcher.stdout.fileno(), False
     while True:
@@ -92,7 +97,7 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
                 return
             messages.write(data)
             _say(data)
-        elif launcher.poll() is not None:  # another process has its output, too
+        elif launcher.poll() is not None:  # Another process still holds the output of the launcher.
             return
         elif not begun and os.path.exists(plan):
             begun = True
@@ -102,7 +107,7 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
 
 
 def _say(data: bytes) -> None:
-    """Write it all to stderr, the log of the pod, and to stdout, whose reader may be gone."""
+    """Write all the data to stderr, which is the log of the pod, and to stdout, whose reader may be gone."""
     for fd in (2, 1):
         left = data
         with suppress(OSError):

@@ -1,4 +1,7 @@
-"""The Jobs of a launch, as manifests: a Job with one pod for each task; pure."""
+"""Makes the manifests of the Jobs of a launch: a Job with one pod for each task.
+
+Nothing here asks the cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,22 @@ from launcher.backends.kubernetes.template import merged
 from launcher.common.record import replace
 from launcher.job import Host, Role
 
-#: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
+#: After this time the cluster removes a Job that has ended, if launch did not remove it.
 _TTL_SECONDS = 300
-#: Seconds after `start_timeout` for which a pod still waits for launch to connect.
+#: The time after `start_timeout` for which a pod still waits for launch to connect.
 _CONNECT_SECONDS = 60
-#: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
+#: The time that a pod gets to end, in addition to the time that its tasks get after SIGTERM.
 _AFTER_GRACE_SECONDS = 10
 _MEBIBYTE = 1 << 20
 #: The home folder of tasks, which the main process creates. Without volumes, a kubelet starts a pod sooner.
 HOME = "/tmp/launch"
-#: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
+#: The memory limit of a launcher in a pod without tasks.
 _LAUNCHER_MEMORY_MEBIBYTES = 256
+#: How much each task adds to that limit, because it needs a kubectl in the launcher's pod.
 _TASK_MEMORY_MEBIBYTES = 64
-#: What a launcher's pod does not take from the user's template; what its container takes from it.
+#: The fields of the user's pod template that do not apply to a launcher's pod.
 _TASK_FIELDS = ("initContainers", "containers")
+#: The fields of the container in the user's pod template that apply to a launcher's container.
 _LAUNCHER_FIELDS = ("env", "envFrom", "securityContext", "volumeMounts")
 _PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
@@ -42,18 +47,18 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
     number: int = 1,
     avoid: str = "",
 ) -> dict[str, Any]:
-    """The Job of a host.
+    """Return the manifest of the Job of a host.
 
     Args:
-        options: of the launch.
-        run: its name.
-        host: with one task of the role.
-        role: of the task.
-        python: the Python of the image that runs the agent.
-        grace: seconds from SIGTERM to SIGKILL of the tasks.
-        owner: names the launcher process.
-        number: of the Jobs of this host, from 1.
-        avoid: a node that is lost; empty: none.
+        options: The options of the launch.
+        run: The name of the run.
+        host: The host, which runs one task of the role.
+        role: The role of the task.
+        python: The Python of the image that runs the agent.
+        grace: The seconds from SIGTERM to SIGKILL of the task.
+        owner: A text that names the launcher process.
+        number: The number of the Job among those of this host, from 1.
+        avoid: The name of a lost node, which the pod should avoid. Empty if there is none.
     """
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user_of(options), grace)
     # Everything else is sent through the connection.
@@ -76,7 +81,8 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
         },
         "spec": {
             "backoffLimit": 0,
-            "podReplacementPolicy": "Failed",  # a pod counts as ended only when its processes have
+            # With this policy a pod counts as ended only when its processes have ended.
+            "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": _TTL_SECONDS,
             "template": pod,
         },
@@ -84,14 +90,13 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
 
 
 def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOptions:
-    """The options of a launcher's pod, which has the token of its service account.
+    """Return the options of a launcher's pod, which gets the token of its service account.
+
+    They are those of the launch with limits of their own, and without what only tasks need.
 
     Args:
-        options: of the launch.
-        tasks: how many the job has.
-
-    Returns:
-        Those of the launch, with limits of its own, and without what only tasks need.
+        options: The options of the launch.
+        tasks: The number of tasks of the job.
     """
     spec = options.pod.get("spec", {})
     # A quota of the namespace may require limits of every pod.
@@ -107,9 +112,9 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
 
 
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:
-    """The spec of a pod that the Pod Security level ``restricted`` admits, if its user is not root.
+    """Return the spec of a pod that the Pod Security level ``restricted`` admits, unless its user is root.
 
-    Its one container has no command yet. See `job_manifest`.
+    Its only container has no command yet: `job_manifest` adds it.
     """
     uid, _, gid = user.partition(":")
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": int(uid)}
@@ -144,10 +149,10 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
 
 
 def with_templates(pod: Mapping[str, Any], options: KubernetesOptions, role: Role) -> dict[str, Any]:
-    """A pod with the user's templates: that of all roles, then that of its own."""
+    """Return a pod with the user's templates merged into it: that of all roles, then that of its role."""
     return merged(merged(pod, options.pod), options.pods.get(role.name, {}))
 
 
 def quantity(size: int) -> str:
-    """Bytes of memory as Kubernetes has them."""
+    """Return a number of bytes in the notation of Kubernetes."""
     return str(size) if size % _MEBIBYTE else f"{size // _MEBIBYTE}Mi"

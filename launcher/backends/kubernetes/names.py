@@ -1,4 +1,4 @@
-"""Names and labels of the objects of a launch; pure."""
+"""The names and labels of the objects of a launch. Nothing here asks the cluster."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import re
 
 from launcher.backends.kubernetes.status import HOST_LABEL
 
-#: Labels of all Jobs and pods: who made them, the run, the host. The annotation names the launcher process.
+#: The label of all Jobs and pods that says who made them.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER_NAME = "tf-launcher"
+#: The label of all Jobs and pods of tasks that names the run.
 RUN_LABEL = "tf-launcher/run"
+#: The annotation of a Job that names the launcher process.
 OWNER_ANNOTATION = "tf-launcher/owner"
-#: The label of a launcher's Job and pod, in place of `RUN_LABEL`: a launch removes all objects with its
-#: `RUN_LABEL`.
+#: The label of a launcher's Job and pod that names the run. They lack `RUN_LABEL`, because a launch removes
+#: all objects with its `RUN_LABEL`.
 LAUNCHER_LABEL = "tf-launcher/launcher"
-#: The longest name of an object; how many of its characters are kept for the number of the Job.
+#: The length of the longest name of an object.
 _MAX_NAME_CHARACTERS = 63
+#: The characters of a name that are kept free for the number of the Job.
 _NUMBER_CHARACTERS = 4
 
 
 def job_name(run: str, host: str, number: int) -> str:
-    """The name of a Job, which is unique in its namespace.
+    """Return the name of a Job, which is unique in its namespace.
 
     Args:
-        run: the name of the launch.
-        host: of the launch.
-        number: of the Jobs of this host, from 1.
+        run: The name of the run.
+        host: The name of the host.
+        number: The number of the Job among those of this host, from 1.
     """
     name = _short(f"launch-{run}-{host}".lower(), _MAX_NAME_CHARACTERS - _NUMBER_CHARACTERS)
     return name if number == 1 else f"{name}-{number}"
 
 
 def _short(name: str, longest: int) -> str:
-    """A name for an object; the end of one that is too long is a digest."""
+    """Return a valid name for an object. The end of a name that would be too long is a digest."""
     name = re.sub("[^a-z0-9-]", "-", name)
     if len(name) > longest:
         name = f"{name[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -41,11 +44,14 @@ def _short(name: str, longest: int) -> str:
 
 
 def labels(run: str, host: str) -> dict[str, str]:
-    """The labels of the objects of a host of a launch."""
+    """Return the labels of the objects of a host of a run."""
     short_host = _short(host, _MAX_NAME_CHARACTERS)
     return {MANAGED_BY_LABEL: MANAGER_NAME, RUN_LABEL: run, HOST_LABEL: short_host}
 
 
 def selector(run: str = "", label: str = RUN_LABEL) -> str:
-    """Selects the objects of a launch, or of all launches; or those of launchers, by `LAUNCHER_LABEL`."""
+    """Return a selector of the objects of a run, or of all runs if ``run`` is empty.
+
+    With `LAUNCHER_LABEL` it selects the objects of launchers instead.
+    """
     return f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}" + (f"={run}" if run else "")

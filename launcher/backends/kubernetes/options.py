@@ -1,4 +1,4 @@
-"""The options about Kubernetes, from the settings of a launch."""
+"""Makes the options of the Kubernetes backend from the settings of a launch, and checks them."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from launcher.config.settings import COMMAND_LINE, Setting, Settings
 from launcher.job import JobSpec, Program, ProgramKind, Role
 
 _NO_FOLDER = "no option: pods see no folder of this machine"
-#: Options of Docker that pods do not have, and what is there in their place.
+#: The options of Docker that do not apply to pods, and what to use in their place.
 _DOCKER_OPTIONS: Mapping[Setting[Any], str] = {
     MOUNTS: "volumes: in pod: of the job file",
     NO_MOUNT: _NO_FOLDER,
     READ_ONLY: _NO_FOLDER,
     KEEP: "no option: pods end with the job",
 }
-#: The pods of a check.
+#: The role of the pods of a check.
 _CHECKED_ROLE = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
 
 
 class KubernetesOptions(ContainerOptions):
-    """The settings of pods, of command line and job file."""
+    """The settings of pods, from command line and job file."""
 
-    #: ``None``: those of kubectl's configuration.
+    #: The namespace. None means that of the context.
     namespace: str | None = None
+    #: The context. None means the current one of kubectl's configuration.
     context: str | None = None
-    #: What is merged into each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
+    #: The pod template that is merged into each pod, with ``metadata`` and ``spec``, as in JSON.
     pod: Mapping[str, Any] = {}
-    #: Role -> what is merged into its pods, too.
+    #: The further template that is merged into the pods of a role, by the name of the role.
     pods: Mapping[str, Mapping[str, Any]] = {}
-    #: Seconds for all pods to run.
+    #: The seconds after which all pods must run.
     start_timeout: float = START_TIMEOUT.default
 
 
 def user_of(options: KubernetesOptions) -> str:
-    """``UID[:GID]`` of the tasks: as the user says, else those of launch, but not root."""
+    """Return ``UID[:GID]`` of the tasks: as the user says, or else that of launch if this is not root."""
     return options.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1000:1000")
 
 
 def user_faults(options: KubernetesOptions) -> Iterator[Fault]:
-    """The fault of a user that has a name: a pod needs numbers."""
+    """Yield a fault if the user of the tasks is given by name, because a pod needs numbers."""
     if options.user is not None and not re.fullmatch("[0-9]{1,9}(:[0-9]{1,9})?", options.user):
         yield Fault("--user", f"{options.user!r} is a name", "expected UID or UID:GID for --kubernetes")
 
 
 def parse(settings: Settings) -> KubernetesOptions | None:
-    """Make the options from the settings. None: no pods."""
+    """Return the options that the settings contain, or None if the user does not ask for pods."""
     if not settings.is_given(KUBERNETES):
         return None
     return KubernetesOptions(
@@ -68,13 +69,13 @@ def parse(settings: Settings) -> KubernetesOptions | None:
 
 
 def requested_spec(request: LaunchRequest) -> JobSpec:
-    """Return the job of a launch: for a check, two pods that do nothing."""
+    """Return the job of a launch. For a check, it is two pods that do nothing."""
     is_check = request.purpose is Purpose.CHECK
     return replace(request.spec, roles=(_CHECKED_ROLE,)) if is_check else request.spec
 
 
 def faults(options: KubernetesOptions, request: LaunchRequest) -> Iterator[Fault]:
-    """Yield the faults of the options about Kubernetes."""
+    """Yield the faults of the options about pods."""
     yield from image_faults(requested_spec(request), options, request.settings, "kubernetes")
     yield from user_faults(options)
     if request.hosts_named:

@@ -1,4 +1,4 @@
-"""The rights that launch needs in a namespace: all are checked at once, before anything is made."""
+"""Checks the rights that launch needs in a namespace, all at once, before anything is made."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.backends.kubernetes.kubectl import is_in_pod
 from launcher.common.errors import TransportError
 
-#: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
+#: The verbs that launch uses, by resource. The Role in docs/kubernetes.md allows them.
 RIGHTS: Mapping[str, Sequence[str]] = {
     "events": ("list",),
     "jobs.batch": ("create", "delete", "list"),
     "pods": ("get", "list", "watch"),
     "pods/exec": ("create",),
 }
-#: Who runs kubectl in the pod of a launcher.
+#: The user who runs kubectl in the pod of a launcher, for messages.
 LAUNCHER_ACCOUNT = "the service account of the launcher's pod"
 _REVIEW_API = "authorization.k8s.io/v1"
-#: Of each answer, one word: ``true`` or ``false``.
+#: The option of kubectl that prints one word for each answer: ``true`` or ``false``.
 _ANSWER_OPTION = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
@@ -26,11 +26,12 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     """Check that the user of this process has all rights that launch needs.
 
     Args:
-        ask: Runs kubectl with these words, and ``stdin``. Returns what it prints.
+        ask: Runs kubectl with these words, and with ``stdin``, and returns what it prints.
         namespace: The namespace of the pods.
 
     Raises:
-        TransportError: Some are missing, there is no such namespace, or the API server does not answer.
+        TransportError: Some rights are missing, the namespace does not exist, or the API server does not
+            answer.
     """
     missing = missing_rights(ask, namespace)
     if not missing:
@@ -49,7 +50,7 @@ def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequ
         namespace: The namespace of the pods.
 
     Returns:
-        By resource, what launch does to it and the user may not do.
+        The verbs that launch uses and the user may not, by resource.
 
     Raises:
         TransportError: The API server does not answer.
@@ -69,7 +70,7 @@ def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequ
 
 
 def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> str:
-    """Return the message about a user who lacks rights."""
+    """Return the message that a user lacks rights."""
     listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
     return (
         f"{user} lacks rights that launch needs in the namespace {namespace}: {listed} "
@@ -78,22 +79,25 @@ def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> st
 
 
 def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
-    """Return what to add if a user has no right at all in a namespace: perhaps it does not exist.
+    """Return what to add to the message if a user has no right at all in a namespace.
+
+    Perhaps the namespace does not exist.
 
     Raises:
-        TransportError: It does not exist.
+        TransportError: It surely does not exist.
     """
     try:
         ask("get", "namespace", namespace, "--output=name")
     except TransportError as error:
         if str(error).endswith(" not found"):
             raise TransportError(f"there is no namespace {namespace!r} in the cluster") from error
-        # Most users may not look at namespaces.
+        # Most users may not read namespaces.
         return f"; or there is no namespace {namespace!r}: --namespace names another one"
     return ""
 
 
 def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
+    """Return a SelfSubjectAccessReview, by which the API server answers whether its user has a right."""
     name, _, group = resource.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
     return {

@@ -1,4 +1,4 @@
-"""Settings of pods of Kubernetes: options, and the section ``kubernetes:`` of files."""
+"""The settings of pods of Kubernetes: options, and the section ``kubernetes:`` of files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _namespace = values.matching(
 
 
 def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
+    """Read a pod template, and add a fault for each thing in it that launch does not allow."""
     from launcher.backends.kubernetes.template import template_faults  # noqa: PLC0415 - with hashlib
 
     template = plain(node)
@@ -28,6 +29,7 @@ def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
 
 
 def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
+    """Read a mapping of roles to pod templates."""
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping of roles to templates")
     templates = (
@@ -36,7 +38,7 @@ def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     return tuple(templates)
 
 
-#: The image. It is empty if each role has an image of its own, and None without pods.
+#: The image of all roles without their own. It is empty if every role has one, and None without pods.
 KUBERNETES: Setting[str | None] = Setting(
     "kubernetes", values.image, "run each task in a pod of this image", metavar="IMAGE", key="image",
     default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,
@@ -62,7 +64,7 @@ POD_OF_ROLES: Setting[tuple[tuple[str, Mapping[str, Any]], ...]] = Setting(
     by_role=True, given_in=FILES, read=_read_templates,
 )  # fmt: skip
 
-#: Of ``launch clean``.
+#: An option of ``launch clean``.
 CLEAN_KUBERNETES = Setting("kubernetes", switch, "only Jobs of Kubernetes, in one namespace", default=False)
 
 GROUP = Group("Kubernetes", (KUBERNETES, NAMESPACE, CONTEXT, START_TIMEOUT))

@@ -1,4 +1,7 @@
-"""The pod templates of the user: checked, and merged into the pods of a launch; pure."""
+"""Checks the pod templates of the user, and merges them into the pods of a launch.
+
+Nothing here asks the cluster, which checks everything else in a template.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from typing import Any
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, MANAGED_BY_LABEL, RUN_LABEL
 from launcher.backends.kubernetes.status import HOST_LABEL, TASK_CONTAINER
 
-#: Fields that the user's template cannot have, because launch sets them: of the pod; of its container.
+#: The fields of a pod that the user's template must not contain, because launch sets them.
 _OUR_POD_FIELDS = ("restartPolicy", "hostname", "subdomain")
+#: The same for the fields of the container.
 _OUR_CONTAINER_FIELDS = ("name", "image", "command", "args", "stdin", "stdinOnce", "tty", "imagePullPolicy")
-#: The values of such fields that change nothing.
+#: Such fields with values that are allowed, because they change nothing.
 _OUR_VALUES = (("restartPolicy", "Never"), ("name", TASK_CONTAINER))
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """Our mapping with the user's merged into it: items of lists follow ours, and ``null`` removes a field.
+    """Return our mapping with the user's template merged into it.
 
-    An item of ``env`` or ``volumes`` replaces ours of that name. The user's container is merged into ours.
+    Items of the user's lists follow ours, and ``null`` removes a field. An item of ``env`` or ``volumes``
+    replaces ours of the same name. The user's container is merged into ours.
     """
     found = dict(ours)
     for name, value in template.items():
@@ -39,7 +44,7 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
 
 
 def template_faults(template: Any) -> Iterator[str]:
-    """What is wrong with the ``pod:`` of a job file, for the user. The API server checks everything else."""
+    """Yield what is wrong with a pod template of a job file, for messages."""
     if not isinstance(template, dict) or template.keys() - {"metadata", "spec"}:
         yield "expected a pod template, with metadata: or spec:"
         return
@@ -67,5 +72,5 @@ def template_faults(template: Any) -> Iterator[str]:
 
 
 def _are(kind: type[dict[Any, Any]] | type[list[Any]], where: Mapping[str, Any], *names: str) -> bool:
-    """Return whether all of these fields that are there are mappings, or lists."""
+    """Return whether all of these fields that exist are mappings, or lists."""
     return all(isinstance(where[name], kind) for name in names if name in where)

@@ -72,7 +72,7 @@ class CommandConnections(Connections):
     def __init__(self, allocation: CommandAllocation, hosts: Iterable[Host]) -> None:
         self._allocation = allocation
         self._hosts = {host.name: host for host in hosts}
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all hosts.
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `ProgramRunner.run`."""

@@ -1,15 +1,17 @@
 """The pods of a launch: their Jobs are made, watched and removed by ``kubectl``.
 
 The main process of a pod first listens on a socket. The program of the first ``kubectl exec`` reads the
-modules of the agent, then passes them, its stdin and its stdout to the main process, which becomes the agent.
-So a ``kubectl exec`` that breaks before has done nothing, and the next one begins again. Both accept only a
-process of the same user in the same container. No output of tasks goes to the stdout of the container,
-because the node would write it to its disk.
+modules of the agent, and then passes them, its stdin and its stdout to the main process, which becomes the
+agent. So a ``kubectl exec`` that breaks before has done nothing, and another one can try. Both processes
+accept only a process of the same user in the same container. No output of tasks goes to the stdout of the
+container, because the node would write it to its disk.
 
-Each ``kubectl`` takes CPU time. So one of them asks for all pods of a launch, and while pods start, a watch
-shows when all of them run. The API lists a pod until its processes have ended, even if it is deleted by
-force, and a new pod waits for that. If the node is lost, it waits for the lease once more. Then it has the
-next number, and avoids the lost node.
+Each ``kubectl`` needs CPU time. So one of them asks for all pods of a launch, and while pods start, a watch
+shows when all of them run.
+
+The API lists a pod until its processes have ended, even if the pod is deleted by force, and a new pod waits
+for that. If the node is lost, the new pod waits for the lease once more. Then its Job gets the next number,
+and the pod avoids the lost node.
 """
 
 from __future__ import annotations
@@ -68,43 +70,48 @@ from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.threads import in_thread
 
+#: The function by which the main process of a pod becomes the agent.
 _SERVE_ENTRY = "launcher.agent.main:serve_passed"
-#: Seconds for which an answer about the pods is fresh; between two looks while something waits.
+#: An answer about the pods is new enough for this time.
 _FRESH_SECONDS = 2.0
+#: How often the API is asked while something waits for its answer.
 _POLL_SECONDS = 0.3
-#: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
+#: The time of a watch of pods that do not run yet. After it, launch asks about all of them.
 _WATCH_SECONDS = 2.0
-#: Seconds until a line says why pods do not run.
+#: After this time a line says why pods do not run.
 _FIRST_NOTICE_SECONDS = 2.0
-#: Seconds until the API is asked, by three commands, why pods do not run; and until it is asked again.
+#: The pause before the API is asked, by three commands, why pods do not run, and before it is asked again.
 _REASON_PAUSE_SECONDS = 4.0
-#: Seconds until the API knows the end of a pod whose connection has ended.
+#: The API knows the end of a pod at most this long after the connection to the pod has ended.
 _END_KNOWN_SECONDS = 3.0
-#: Seconds for an agent to start in a pod that runs.
+#: The time for an agent to start in a pod that runs.
 _AGENT_START_SECONDS = 60
-#: Seconds that an agent waits, at least, for another connection, unless its lease is over before: all
-#: connections to the pods of a node break when its kubelet starts again, for which systemd takes 10 s.
+#: An agent waits at least this long for another connection, unless its lease is over before. All connections
+#: to the pods of a node break when its kubelet restarts, for which systemd takes 10 s.
 MIN_OUTAGE_SECONDS = 20.0
-#: Seconds between two connections to a pod that fail: each takes a tenth of a second of CPU time.
+#: The pause between two failing connections to a pod. Each needs a tenth of a second of CPU time.
 _CONNECT_PAUSE_SECONDS = 1.0
-#: Seconds for pods to be gone when their Jobs are removed.
+#: The time for pods to be gone after their Jobs were removed.
 _REMOVAL_TIMEOUT_SECONDS = 5.0
-#: What it means for the agent how its pod ended. The exit code is that of the watchdog.
+#: What the end of a pod means for its agent. The exit code is that of the watchdog.
 _AGENT_ENDS = {
     "its container exited with 1": "the agent was killed",
     "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
 }
-#: The variable of a launcher in a pod: name and uid of that pod.
+#: The variable that tells a launcher in a pod the name and the uid of that pod.
 OWNER_POD_VARIABLE = "LAUNCH_POD"
-#: What is said of a pod without a reason why it does not run. An image that cannot be pulled is one, between
-#: two attempts.
+#: The reason for a pod that does not run and gives no reason. Between two attempts to pull an image, even a
+#: pod whose image cannot be pulled gives none.
 _IS_STARTING = "its pod is starting"
-#: A line for the user while kubectl takes long.
+#: The line for the user while kubectl is slow.
 _UNANSWERED_NOTICE = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
 
 class KubernetesAllocation(Allocation):
-    """A pod for each task, in a Job of its own. `connect` makes the Jobs, and leaving it removes them."""
+    """The hosts of a launch as pods: one for each task, in a Job of its own.
+
+    Entering the context of `connect` makes the Jobs, and leaving it removes them.
+    """
 
     moves_tasks = False
     replaces_hosts = True
@@ -114,7 +121,7 @@ class KubernetesAllocation(Allocation):
         spec = with_limits(requested_spec(request), options, settings)
         hosts, _ = task_hosts(spec)
         if request.purpose is Purpose.CHECK:
-            hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # where --sync copies to
+            hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # --sync copies files to HOME.
         super().__init__(request, hosts, spec)
         self.options = options
         self.kubectl = Kubectl(options.context, options.namespace)
@@ -123,28 +130,33 @@ class KubernetesAllocation(Allocation):
         self._roles = {role.name: role for role in spec.roles}
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
-        #: Selects the objects of the launch.
+        #: The option of kubectl that selects the objects of the launch.
         self.selects = f"--selector={selector(request.run_name)}"
-        #: Of each host: the number of Jobs that were made for it.
+        #: The number of Jobs that were made for a host, by host.
         self._numbers: dict[str, int] = {}
-        #: By Job: the last answer about each pod that was ever seen; the pods of the last look. Its time.
+        #: The last answer about each pod that ever existed, by the name of its Job.
         self._seen: dict[str, Mapping[str, Any]] = {}
+        #: The pods in the API's last answer, by the names of their Jobs.
         self._found: Mapping[str, Mapping[str, Any]] = {}
+        #: When the API gave that answer (monotonic).
         self._looked_at = -_FRESH_SECONDS
-        #: Why pods do not start: the Jobs, by name, and the events.
+        #: The Jobs by name. They are known only if pods do not start.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
+        #: The events about Jobs and pods. They are known only if pods do not start.
         self._events: Sequence[Mapping[str, Any]] = ()
+        #: Held while the API is asked about the pods.
         self._looking = threading.Lock()
-        #: Commands that something waits for.
+        #: The commands that something waits for.
         self._starting: set[KubectlPipe] = set()
-        #: Held while Jobs are made; whether all have been removed.
+        #: Held while Jobs are made or removed.
         self._making = threading.Lock()
+        #: Whether all Jobs were removed, so that no more may be made.
         self._over = False
         self.remarks = self._description()
 
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
-        """See `Allocation.connect`."""
+        """Make the Jobs of hosts, wait for their pods to run, and remove the Jobs at the end."""
         try:
             self.start(hosts)
             yield _PodConnections(self)
@@ -152,22 +164,22 @@ class KubernetesAllocation(Allocation):
             self.remove()
 
     def address(self, host: Host) -> str | None:
-        """See `Allocation.address`: the IP of the pod."""
+        """Return the IP address of the pod of a host."""
         return self.status(host.name).address or host.address
 
     def node(self, host: Host) -> str:
-        """See `Allocation.node`: that of the pod."""
+        """Return the node of the pod of a host."""
         return self.status(host.name).node
 
     # ------------------------------------------------------------------ Jobs
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
-        """The Job of a host, see `job_manifest`."""
+        """Return the manifest of the Job of a host, see `job_manifest`."""
         role, run_name = self._roles[host.roles[0]], self.request.run_name
         found = job_manifest(
             self.options, run_name, host, role, self.python, self.grace, self._owner, number, avoid
         )
-        # With the pod of this launcher the cluster removes the Job.
+        # If this launcher runs in a pod, the cluster removes the Job with that pod.
         if launcher := os.environ.get(OWNER_POD_VARIABLE):
             name, uid = launcher.split()
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
@@ -188,30 +200,46 @@ class KubernetesAllocation(Allocation):
         """Make the Jobs of hosts, and wait until their pods run.
 
         Args:
-            hosts: those of the launch, each with one task.
+            hosts: Hosts of this launch, each with one task.
 
         Raises:
-            TransportError: they cannot be made, or a pod does not run in time.
+            TransportError: The Jobs cannot be made, or a pod does not run in time.
         """
         self._hosts.update({host.name: host for host in hosts})
         with slow(_UNANSWERED_NOTICE):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
-            # A signal does not end the command that creates something.
+            # The Jobs are made in a thread, so that a signal does not interrupt the command that makes them.
             in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
         self._await_running([host.name for host in hosts], self.selects)
 
     def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
+        """Make Jobs by one command.
+
+        Args:
+            jobs: The host of each Job, the number of the Job, and the node that its pod should avoid.
+
+        Raises:
+            TransportError: The launch is ending, or the API refuses.
+        """
         manifests = [self.manifest(*job) for job in jobs]
         with self._making:
             if self._over:
                 raise TransportError("launch is exiting")
             listing = {"apiVersion": "v1", "kind": "List", "items": manifests}
-            # Before that: if it fails, some may have been made.
+            # The numbers come first, because some Jobs may exist even if the command fails.
             self._numbers.update((host.name, number) for host, number, _ in jobs)
             self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
 
     def _await_running(self, hosts: Sequence[str], selects: str) -> None:
-        """Wait until the pods of hosts run. The option ``selects`` selects these pods."""
+        """Wait until the pods of hosts run, and tell the user what keeps them from running.
+
+        Args:
+            hosts: The names of the hosts.
+            selects: The option of kubectl that selects their pods.
+
+        Raises:
+            TransportError: A pod will never run, or not all run in time.
+        """
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
             self._pause(len(hosts), selects, min(_WATCH_SECONDS, self.options.start_timeout))
@@ -225,7 +253,7 @@ class KubernetesAllocation(Allocation):
                 why = self._why_waiting(hosts)
             except HostsError:
                 raise
-            except TransportError as error:  # the API server may answer again
+            except TransportError as error:  # The API server may answer again.
                 why = str(error)
             if not why:
                 return
@@ -243,16 +271,19 @@ class KubernetesAllocation(Allocation):
                 raise TransportError("launch is exiting")
 
     def _pause(self, count: int, selects: str, longest: float) -> None:
-        """Wait until so many pods run, ``longest`` at most. A watch takes less CPU time than many looks."""
+        """Wait until ``count`` pods run, for ``longest`` seconds at most.
+
+        A watch needs less CPU time than asking again and again.
+        """
         until = time.monotonic() + _POLL_SECONDS
         self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
         time.sleep(max(0.0, until - time.monotonic()))
 
     def _why_waiting(self, hosts: Sequence[str]) -> str:
-        """What keeps pods from running; empty: all run.
+        """Return what keeps the pods of hosts from running. Empty if all run.
 
         Raises:
-            HostsError: one never will.
+            HostsError: One of them will never run.
         """
         waiting, hopeless = {}, {}
         for host in hosts:
@@ -266,10 +297,10 @@ class KubernetesAllocation(Allocation):
         return "; ".join(by_reason(waiting))
 
     def _ask_why(self, hosts: Sequence[str]) -> None:
-        """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod gives no reason.
+        """Ask the API about Jobs and events if a host is without a pod, or its pod gives no reason.
 
         Raises:
-            TransportError: it does not answer.
+            TransportError: The API does not answer.
         """
         pods = [self._found.get(self._job_of(host)) for host in hosts]
         if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
@@ -279,7 +310,10 @@ class KubernetesAllocation(Allocation):
         self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
 
     def replace_host(self, host_name: str) -> None:
-        """See `Allocation.replace_host`."""
+        """Make a new pod for a lost host, when the processes of its old pod have ended.
+
+        If the API does not say that they have, this waits until the agent must have ended its tasks.
+        """
         longest = seconds_until_tasks_ended(self.lease) + self.grace
         until = time.monotonic() + longest
         what = "a new pod is made when the tasks in the lost one have ended"
@@ -292,6 +326,7 @@ class KubernetesAllocation(Allocation):
         self._await_running([host_name], f"--selector=job-name={self._job_of(host_name)}")
 
     def _has_ended(self, host: str) -> bool:
+        """Return whether the processes of the pod of a host have surely ended."""
         try:
             self.refresh(_POLL_SECONDS)
         except TransportError:
@@ -299,7 +334,7 @@ class KubernetesAllocation(Allocation):
         return self.status(host).ended
 
     def remove(self) -> None:
-        """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
+        """Remove all Jobs, and with them the pods. Kill commands that wait for a lost node."""
         self.request.ignore_signals()
         with self._making:
             self._over = True
@@ -311,10 +346,11 @@ class KubernetesAllocation(Allocation):
                 except TransportError as error:
                     say(f"the Jobs cannot be removed: {error}; the cluster removes them later")
                 else:
-                    with suppress(TransportError):  # the pods end even if the API does not answer
+                    with suppress(TransportError):  # The pods end even if the API does not answer.
                         self._await_removal()
 
     def _await_removal(self) -> None:
+        """Wait for a limited time until no pod of the launch is left."""
         until = time.monotonic() + _REMOVAL_TIMEOUT_SECONDS
         self.refresh(0.0, _REMOVAL_TIMEOUT_SECONDS)
         while self._found and time.monotonic() < until:
@@ -327,11 +363,11 @@ class KubernetesAllocation(Allocation):
         """Ask the API about all pods, unless the last answer is new enough.
 
         Args:
-            age: how old the last answer may be, in seconds.
-            limit: seconds for the answer.
+            age: How old the last answer may be, in seconds.
+            limit: The time limit of the answer.
 
         Raises:
-            TransportError: it does not answer.
+            TransportError: The API does not answer.
         """
         with self._looking:
             if time.monotonic() < self._looked_at + age:
@@ -348,7 +384,7 @@ class KubernetesAllocation(Allocation):
         return job_name(self.request.run_name, host, self._numbers.get(host, 0))
 
     def status(self, host: str) -> PodStatus:
-        """The state of the pod of a host, as the last look has found it."""
+        """Return the state of the pod of a host, from the API's last answer."""
         job = self._job_of(host)
         if job in self._found:
             return pod_status(self._found[job], self._events)
@@ -359,12 +395,15 @@ class KubernetesAllocation(Allocation):
         return PodStatus(waiting="its pod is not made yet")
 
     def end_error(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
-        """Why nothing can connect to a host any more; ``None``: something may, or it is not known.
+        """Return why nothing can connect to a host any longer.
 
         Args:
-            host: its name.
-            seconds: for which the API may not know the end yet.
-            taken: only if the cluster or a user ends the pod, see `PodStatus.taken`.
+            host: The name of the host.
+            seconds: How long to wait for the API, which may not know the end yet.
+            taken: Whether only an end by the cluster or a user counts, see `PodStatus.taken`.
+
+        Returns:
+            The error. None if something can still connect, or if nobody knows.
         """
         until = time.monotonic() + seconds
         while True:
@@ -381,10 +420,10 @@ class KubernetesAllocation(Allocation):
             time.sleep(_POLL_SECONDS)
 
     def command(self, host: str, *words: str) -> list[str]:
-        """The command line of a kubectl that runs words in the pod of a host.
+        """Return the command line of a kubectl that runs a command in the pod of a host.
 
         Raises:
-            TransportError: there is no pod.
+            TransportError: The host has no pod.
         """
         job = self._job_of(host)
         if job not in self._found:
@@ -394,18 +433,18 @@ class KubernetesAllocation(Allocation):
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
-        """Return the command line of a kubectl that brings the main process its program.
+        """Return the command line of a kubectl that sends the main process of a pod its program.
 
         See `bootstrap.passing`.
 
         Raises:
-            TransportError: There is no pod.
+            TransportError: The host has no pod.
         """
         return self.command(host, *bootstrap.passing(self.python, self._job_of(host), _AGENT_START_SECONDS))
 
     @contextmanager
     def awaited(self, command: KubectlPipe) -> Iterator[None]:
-        """While a command is awaited, which may be on a lost node, `remove` kills it."""
+        """Return a context in which `remove` kills this command, which may hang on a lost node."""
         self._starting.add(command)
         try:
             if self._over:
@@ -416,14 +455,16 @@ class KubernetesAllocation(Allocation):
 
 
 class PodProgram(RemoteProgram):
-    """A program of ours in a pod, whose kubectl runs from now on.
+    """A program of ours in a pod, whose kubectl starts at once.
 
     Args:
-        pods: Those of the launch.
-        host: The host whose pod it runs in.
+        pods: The pods of the launch.
+        host: The name of the host whose pod runs the program.
         argv: The command line of kubectl.
         kills_agent: Whether the program kills the agent, and with it the pod.
     """
+
+    python_advice = "--python names another Python of the image, --kubernetes another image"
 
     def __init__(
         self, pods: KubernetesAllocation, host: str, argv: Sequence[str], *, kills_agent: bool = False
@@ -433,14 +474,17 @@ class PodProgram(RemoteProgram):
         super().__init__(host, self._kubectl, python=pods.python, starter=argv[0])
 
     def begin(self, startup: bytes, answer_seconds: float = 0.0) -> PodProgram:
-        """Send the program, and wait for so long for its first bytes."""
+        """Send the program, and wait up to ``answer_seconds`` for its first bytes."""
         with self._pods.awaited(self._kubectl):
             self._kubectl.deliver(startup)
             await_readable(self, answer_seconds)
         return self
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`: a program that kills the agent may be killed with the pod."""
+        """Wait for the program to exit, and return its status.
+
+        A program that kills the agent may itself be killed with the pod. Then it has succeeded.
+        """
         status = super().wait(seconds)
         if status and self._kills_agent:
             self._pods.end_error(self.host, _END_KNOWN_SECONDS)
@@ -448,19 +492,23 @@ class PodProgram(RemoteProgram):
         return status
 
     def start_error(self) -> TransportError | None:
-        """See `RemoteProgram.start_error`: when the agent has ended, the pod has.
+        """Return why the program never ran, or why the pod has ended, because an agent ends with its pod.
 
-        If the program never ran, and the pod is there, the kubelet or the way to it is down.
+        If the program never ran and the pod exists, the kubelet or the way to it is down.
         """
         if why := super().start_error():
             return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))
         self.wait(_END_KNOWN_SECONDS)
         status = self._kubectl.process.returncode
-        killed = status is None or status < 0  # perhaps the pod lives
+        killed = status is None or status < 0  # Then the pod may live.
         return self._pods.end_error(self.host, 0.0 if killed else _END_KNOWN_SECONDS)
 
     def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram.exit_reason`: after SIGTERM, or without its watchdog, the pod ends."""
+        """Return why the agent exits. After SIGTERM, or without its watchdog, its pod ends.
+
+        Raises:
+            HostGoneError: The pod has ended, and the message says why.
+        """
         is_asked = "SIGTERM" in why
         if is_asked or "watchdog" in why:
             gone = self._pods.end_error(self.host, _END_KNOWN_SECONDS, taken=is_asked)
@@ -470,43 +518,43 @@ class PodProgram(RemoteProgram):
 
 
 class _PodConnections(Connections):
-    """A kubectl for each program in a pod, which makes a connection of its own."""
+    """The connections to pods: each program in a pod has a kubectl, and a connection of its own."""
 
     def __init__(self, pods: KubernetesAllocation) -> None:
         self._pods = pods
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all pods.
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `ProgramRunner.run`."""
         return PodProgram(self._pods, host, self._command(host)).begin(bootstrap.program(entry, arguments))
 
     def _command(self, host: str) -> list[str]:
+        """Return the command line of a kubectl that runs a program of ours in the pod of a host."""
         return self._pods.command(host, *bootstrap.loader(self._pods.python))
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
-        """See `Connections.start_agent`. The main process becomes the agent, unless it has already."""
+        """Let the main process of a pod become the agent. If it is the agent already, connect to it."""
         more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
         startup = bootstrap.passed(_SERVE_ENTRY, {**arguments.as_json(), **more}, arguments.token)
         program = PodProgram(self._pods, host, self._pods.first_command(host))
-        # The main process becomes the agent only once: nothing else can be tried meanwhile.
+        # The main process becomes the agent only once, so nothing else can be tried meanwhile.
         return program.begin(startup, _AGENT_START_SECONDS)
 
     def kill_agent(self, host: str, agent_id: int) -> PodProgram:
-        """See `Connections.kill_agent`."""
+        """Kill the agent of a pod, which may end the pod and so the killing program, too."""
         program = PodProgram(self._pods, host, self._command(host), kills_agent=True)
         return program.begin(bootstrap.program(KILL_ENTRY, {"agent": agent_id}))
 
     def reconnect(self, host: str) -> None:
-        """See `Connections.reconnect`: the next kubectl makes a new connection."""
+        """Do nothing, because each program makes a connection of its own, but fail if the pod has ended."""
         if gone := self._pods.end_error(host):
             raise gone
 
 
 def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
-    """Remove the Jobs of launches of this user that have ended.
+    """Remove the Jobs of ended launches of this user.
 
-    Yields:
-        A line for each.
+    Returns:
+        An iterator of lines, one for each Job.
     """
     for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]

@@ -95,6 +95,8 @@ class Step(RemoteProgram):
         is_agent: Whether the program is, or becomes, the agent of the node.
     """
 
+    python_advice = "install Python 3.8 or later on the node"
+
     def __init__(self, host: str, job: SlurmJob, python: str, *, is_agent: bool) -> None:
         self._job = job
         #: Whether the program is, or becomes, the agent of its node.

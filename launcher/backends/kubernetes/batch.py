@@ -1,6 +1,6 @@
 """A launcher in a pod, for ``--detach``: submitted, found from other machines, fetched when it has ended.
 
-Commands run in its pod by ``kubectl exec``.
+Commands run in its pod by ``kubectl exec``. `launcher_pod` makes the pod and copies files.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from launcher.output.run_files import write_json
 from launcher.runs.folder import with_batch_job
 from launcher.runs.run import BatchJob, Run, all_runs, json_of
 
-#: What a launcher writes into the folder of its run; the report is the last to be fetched.
+#: What a launcher writes into the folder of its run. The report, which is fetched last, is not among them.
 _FETCHED_FILES = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
 _REPORT_FILE = "report.json"
-#: The file in the folder of a run here: where results go.
+#: The file in the folder of a run on this machine that lists the folders for results.
 _RESULTS_FILE = "results.json"
-#: The line of kubectl about a command that has failed.
+#: The line that kubectl prints about a command that has failed.
 _HIDDEN_LINE = re.compile(rb"^command terminated with exit code \d+$")
 
 
 class KubernetesQueue(BatchQueue):
-    """See `launcher.backends.batch_queue.BatchQueue`."""
+    """The queue of a cluster: it starts launchers in pods, which do not see the files of this machine."""
 
     def submit(
         self,
@@ -67,13 +67,16 @@ class KubernetesQueue(BatchQueue):
         words: Sequence[str],
         parcel: Parcel,
     ) -> Submission:
-        """See `BatchQueue.submit`."""
+        """Make the pod of a launcher, send it files, and start the launcher. If that fails, remove the pod.
+
+        The arguments are those of `BatchQueue.submit`.
+        """
         kubectl = Kubectl(options.context, options.namespace)
         namespace = kubectl.used_namespace()
         context = kubectl.context or _current_context(kubectl)
         options = replace(options, namespace=namespace, context=context)
         pods = LauncherPod(options, request)
-        # Written before the Job is made, so that `withdraw` finds the Job.
+        # This is written before the Job is made, so that `withdraw` finds the Job.
         name = job_name(run.name, POD_HOST.name, 1)
         run = with_batch_job(
             run, BatchJob(transport="kubernetes", number=f"{namespace}/{name}", node="", where=context or "")
@@ -99,7 +102,10 @@ class KubernetesQueue(BatchQueue):
             raise
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-        """See `BatchQueue.inspect`."""
+        """Return the states of the launchers of runs, by the names of the runs.
+
+        A run whose launcher has ended is fetched, its pod is removed, and the run is left out.
+        """
         found: dict[str, BatchJobStatus] = {}
         places: dict[Kubectl, list[Run]] = {}
         for run in runs:
@@ -115,7 +121,7 @@ class KubernetesQueue(BatchQueue):
                 try:
                     with slow(f"{run.name}: waiting for the pod of its launcher"):
                         queued = self._look(kubectl, run, pods.get(run.name), jobs.get(run.name))
-                except TransportError as error:  # others may answer
+                except TransportError as error:  # Other pods may answer.
                     queued = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:
                     found[run.name] = queued
@@ -124,8 +130,16 @@ class KubernetesQueue(BatchQueue):
     def _look(
         self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
     ) -> BatchJobStatus | None:
+        """Return the state of the launcher of a run, or fetch its files and return None if it has ended.
+
+        Args:
+            kubectl: The kubectl that reaches the pod.
+            run: The run.
+            pod: The pod. None if there is none.
+            job: The Job. None if there is none, or if it is not known.
+        """
         assert run.batch is not None
-        if is_lost(run, pod, job):  # nothing can be fetched from it
+        if is_lost(run, pod, job):  # Nothing can be fetched from the pod.
             self.withdraw(run)
         is_pending = "the pod of its launcher is pending"
         if pod is None and job is not None and not run.batch.node:
@@ -151,7 +165,7 @@ class KubernetesQueue(BatchQueue):
         return None
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """See `BatchQueue.run_there`."""
+        """Run a command of launch in the pod of a run's launcher, and return its exit code."""
         assert run.batch is not None
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
         there = Pod(_kubectl(run.batch), run.batch.node)
@@ -160,35 +174,43 @@ class KubernetesQueue(BatchQueue):
         return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
-        """See `BatchQueue.withdraw`."""
+        """Remove the Job of a run's launcher, and with it the pod."""
         assert run.batch is not None
         _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
 
 
 def _kubectl(batch: BatchJob) -> Kubectl:
+    """Return the kubectl that reaches the pod of a batch job."""
     return Kubectl(batch.where or None, batch.number.partition("/")[0])
 
 
 def _current_context(kubectl: Kubectl) -> str | None:
+    """Return the current context of kubectl, or None if kubectl needs none."""
     try:
         return kubectl.ask("config", "current-context").strip() or None
-    except TransportError:  # there is none: a proxy, or kubectl in a pod
+    except TransportError:  # There is none if kubectl uses a proxy, or runs in a pod.
         return None
 
 
 def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
-    """Return the Jobs or pods of launchers, or of the launcher of one run, by the names of their runs."""
+    """Return the Jobs or pods of launchers by the names of their runs.
+
+    Args:
+        kubectl: The kubectl that reaches the cluster.
+        kind: ``jobs`` or ``pods``.
+        run: The name of the only run that counts. Empty for all runs.
+    """
     found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER_LABEL)}")
     return {str(item["metadata"]["labels"].get(LAUNCHER_LABEL)): item for item in found}
 
 
 def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
-    """Return whether only a Job is left of the pod of a launcher, or a pod whose processes have ended.
+    """Return whether only a Job, or a pod whose processes have ended, is left of a launcher.
 
     Args:
         run: The run of the launcher.
-        pod: The pod; None if there is none.
-        job: The Job; None if there is none, or if that is not known.
+        pod: The pod. None if there is none.
+        job: The Job. None if there is none, or if it is not known.
     """
     if pod is not None:
         return pod_status(pod).ended
@@ -196,10 +218,10 @@ def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | No
 
 
 def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
-    """Remove the Jobs of launchers whose pods are lost, of runs that this machine knows.
+    """Remove the Jobs of launchers whose pods are lost, if this machine knows their runs.
 
-    Yields:
-        A line for each.
+    Returns:
+        An iterator of lines, one for each Job.
     """
     jobs = _by_launcher(kubectl, "jobs")
     runs = {run.name: run for run in all_runs() if run.batch is not None} if jobs else {}

@@ -1,7 +1,7 @@
 """The pod of a launcher: made, filled, started, and fetched from.
 
-It gets launch itself, the folders of ``--sync`` and, if its image has none, ``kubectl``, as ``--sync`` copies
-files. `keeper` is its main process.
+It gets launch itself, the folders of ``--sync`` and, if its image lacks it, ``kubectl``, in the way in which
+``--sync`` copies files. `keeper` is its main process.
 
 The pod does not see the files of the machine that submits it. So the options follow the files, pickled, with
 the new places of the folders. After the end of the launcher, the first command about the run fetches its
@@ -49,30 +49,34 @@ from launcher.runs.run import Run
 #: The pod as a host, for functions that take hosts.
 POD_HOST = Host("launcher", roles=("launcher",))
 _KEEP_ENTRY = "launcher.backends.kubernetes.keeper:keep"
-#: In the pod: modules, programs, kubectl, what the user syncs, the run; and the mark of its end.
+# Paths in the pod: modules, programs, kubectl, the files of --sync, and the folder of the run.
 _LIB_PATH, _BIN_PATH, _KUBECTL_PATH, _FILES_PATH, RUN_PATH = (
     f"{HOME}/{name}" for name in ("lib", "bin", "kubectl", "files", "run")
 )
 PROGRAM_PATH = f"{_BIN_PATH}/launch"
 _PYTHON_PATH = f"{_BIN_PATH}/python"
+#: The pickled options in the pod.
 _OPTIONS_PATH = f"{HOME}/options"
+#: The file in the pod that exists when the launcher has ended.
 _END_MARK_PATH = f"{HOME}/ended"
 _SCRIPT = f"import sys\nsys.path.insert(0, {_LIB_PATH!r})\nsys.argv.insert(1, {_LIB_PATH!r})\n{START_CODE}"
-#: Packages that a launcher imports there; all pure Python.
+#: The packages that a launcher imports in the pod. All are pure Python.
 _PACKAGES = ("launcher", "pathspec")
 _MIN_PYTHON = (3, 10)
-#: Hours that the files of a run wait in the pod.
+#: The hours for which the files of a run wait in the pod.
 _KEPT_HOURS = 24
-#: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
+#: The time that a launcher gets after SIGTERM, in addition to the time of the tasks.
 _LAUNCHER_GRACE_SECONDS = 20
-#: Seconds to read from the pod before the API is asked again; for kubectl to end.
+#: The longest wait for output of the pod.
 _READ_SECONDS = 1.0
+#: The time for the API to know the end of a pod.
 _END_TIMEOUT_SECONDS = 5.0
-#: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
-#: before the keeper notes the end.
+#: Python code that prints facts about an image.
 _IMAGE_FACTS_CODE = (
     "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
 )
+#: Python code that prints whether a launcher has ended. The report is written a moment before the keeper
+#: marks the end, so the code waits for the mark if there is a report.
 _HAS_ENDED_CODE = f"""\
 import os, time
 for _ in range(20):
@@ -81,8 +85,8 @@ for _ in range(20):
     time.sleep(0.1)
 print(os.path.exists({_END_MARK_PATH!r}))
 """
-#: A program that asks the API server as kubectl in a pod would, before there is a kubectl: it prints whether
-#: each of these reviews is allowed.
+#: Python code that asks the API server as kubectl in a pod would, before the pod contains kubectl. It prints
+#: for each review whether it is allowed.
 _REVIEW_CODE = """\
 import http.client, json, os, ssl
 host, port = (os.environ["KUBERNETES_SERVICE_" + name] for name in ("HOST", "PORT"))
@@ -102,7 +106,12 @@ for review in json.loads(%r):
 
 
 class LauncherPod(KubernetesAllocation):
-    """The pod of a launcher, while it is made."""
+    """The pod of a launcher, while it is made.
+
+    Args:
+        options: The options of the launch.
+        request: The request of the launch.
+    """
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
         spec = request.spec
@@ -114,7 +123,7 @@ class LauncherPod(KubernetesAllocation):
         self.selects = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
-        """See `KubernetesAllocation.manifest`."""
+        """Return the manifest of the launcher's Job, whose labels differ from those of tasks."""
         found = super().manifest(host, number, avoid)
         del found["metadata"]["annotations"]
         own = found["metadata"]["labels"]
@@ -122,51 +131,57 @@ class LauncherPod(KubernetesAllocation):
         return found
 
     def name_and_uid(self) -> tuple[str, str]:
-        """The name and the uid of the pod."""
+        """Return the name and the uid of the pod."""
         (pod,) = self._found.values()
         return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
 class Pod:
-    """Commands in the pod of a launcher; see `launcher.backends.connections.ProgramRunner`.
+    """Runs commands in the pod of a launcher; a `launcher.backends.connections.ProgramRunner`.
 
     Args:
-        kubectl: of its cluster and namespace.
-        name: of the pod.
-        python: the Python there.
+        kubectl: The kubectl that reaches the pod.
+        name: The name of the pod.
+        python: The Python in the pod.
     """
 
     def __init__(self, kubectl: Kubectl, name: str, python: str = _PYTHON_PATH) -> None:
         self._kubectl, self._name, self._python = kubectl, name, python
 
     def command(self, *options: str, words: Sequence[str]) -> list[str]:
-        """The command line that runs words there."""
+        """Return the command line that runs a command in the pod.
+
+        Args:
+            options: The options of ``kubectl exec``.
+            words: The command.
+        """
         return self._kubectl.argv(*self._words(words, *options))
 
     def _words(self, words: Sequence[str], *options: str) -> list[str]:
+        """Return the words of a ``kubectl exec``, without kubectl itself."""
         pod = (f"--container={TASK_CONTAINER}", f"pod/{self._name}")
         return ["exec", "--quiet", *options, *pod, "--", *words]
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`."""
+        """Run a program of ours in the pod. The arguments are those of `ProgramRunner.run`."""
         argv = self.command("--stdin", words=bootstrap.loader(self._python))
         kubectl = KubectlPipe(host, argv)
         kubectl.deliver(bootstrap.program(entry, arguments))
         return RemoteProgram(host, kubectl, python=self._python, starter=argv[0])
 
     def ask(self, code: str) -> str:
-        """Run code: what it prints."""
+        """Run Python code in the pod, and return what it prints."""
         return self._kubectl.ask(*self._words([self._python, "-E", "-s", "-S", "-c", code]))
 
     def has_ended(self) -> bool:
-        """Whether the launcher there has ended."""
+        """Return whether the launcher in the pod has ended."""
         return self.ask(_HAS_ENDED_CODE).strip() == "True"
 
 
 def check_account(there: Pod, namespace: str) -> None:
     """Check that the service account of a launcher's pod has all rights that the launcher will need.
 
-    The launcher checks that itself. But before it starts, all folders are sent.
+    The launcher checks this itself, too, but all folders are sent before it starts.
 
     Raises:
         TransportError: Some rights are missing.
@@ -178,7 +193,7 @@ def check_account(there: Pod, namespace: str) -> None:
     try:
         with slow("waiting for the API server's answer to the launcher's pod"):
             missing = missing_rights(ask, namespace)
-    except TransportError:  # the launcher, by its kubectl, may get an answer, or says why not
+    except TransportError:  # The launcher's own kubectl may get an answer, or reports why not.
         return
     if missing:
         raise TransportError(lacks(LAUNCHER_ACCOUNT, namespace, missing))
@@ -188,13 +203,13 @@ def check_account(there: Pod, namespace: str) -> None:
 
 
 def send(there: Pod, run: Run, parcel: Parcel) -> dict[str, str]:
-    """Send launch, what it needs, and the folders of the user.
+    """Send launch, what it needs, and the folders of the user to the pod.
 
     Returns:
-        The places of the folders, and of results.
+        The place in the pod of each folder that is sent, and of each that gets results.
 
     Raises:
-        TransportError: the image cannot run a launcher; the files cannot be sent.
+        TransportError: The image cannot run a launcher, or the files cannot be sent.
     """
     with slow("waiting for Python in the launcher's pod"):
         version, has_kubectl = json.loads(there.ask(_IMAGE_FACTS_CODE))
@@ -217,7 +232,7 @@ def send(there: Pod, run: Run, parcel: Parcel) -> dict[str, str]:
 
 
 def _package(name: str) -> SourceTree:
-    """The modules of a package that this process could import."""
+    """Return the modules of a package that this process could import, as files to send."""
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
     folder = f"{PACKAGE_FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
@@ -231,10 +246,10 @@ def _package(name: str) -> SourceTree:
 
 
 def _kubectl_of_here() -> SourceTree:
-    """The kubectl of this machine.
+    """Return the kubectl of this machine, as a file to send.
 
     Raises:
-        TransportError: the file of that command has another name.
+        TransportError: There is none, or its file has another name.
     """
     path = os.path.realpath(shutil.which("kubectl") or "kubectl")
     folder, name = os.path.split(path)
@@ -249,10 +264,17 @@ def _kubectl_of_here() -> SourceTree:
 def fetch(
     there: Pod, run: Run, names: Sequence[str], results: Sequence[str] = (), quiet: bool = False
 ) -> None:
-    """Copy files of a run, and results, from the pod to here.
+    """Copy files of a run, and results, from the pod to this machine.
+
+    Args:
+        there: The pod.
+        run: The run.
+        names: The names of files and folders in the folder of the run.
+        results: The folders of this machine that get results.
+        quiet: Whether the user is told nothing.
 
     Raises:
-        TransportError: some cannot be copied.
+        TransportError: Some files cannot be copied.
     """
     wanted = [(RUN_PATH, name, run.paths.root) for name in names]
     wanted += [(f"{RUN_PATH}/results/{number}", ".", folder) for number, folder in enumerate(results)]
@@ -269,18 +291,18 @@ def fetch(
 
 
 def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
-    """Start the launcher, and show what it says until its tasks start.
+    """Start the launcher, and show what it prints until its tasks start.
 
     Args:
-        pods: of the launcher.
-        content: of the file with its options.
-        owner: the name and the uid of the pod.
+        pods: The pod of the launcher.
+        content: The content of the file with the launcher's options.
+        owner: The name and the uid of the pod.
 
     Returns:
-        The exit code of a launcher that has ended before; ``None``: it runs.
+        None if the tasks start. The exit code if the launcher has ended before.
 
     Raises:
-        TransportError: the pod has ended, or the connection to it.
+        TransportError: The pod has ended, or the connection to it.
     """
     arguments = {
         "launcher": [PROGRAM_PATH, "--submitted", _OPTIONS_PATH],
@@ -301,7 +323,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         while True:
             await_readable(program, _READ_SECONDS)
             data = program.recv(1 << 16)
-            if data is not None:  # from now on the launcher says what it waits for
+            if data is not None:  # From now on the launcher itself says what it waits for.
                 waiting.close()
             if data == b"":
                 why = program.start_error() or "the connection to it has ended"

@@ -1,7 +1,8 @@
-"""What the API server says about pods and Jobs: whether a pod runs, what prevents that, why it has ended.
+"""Reads what the API server says about pods: whether one runs, what prevents that, why it has ended.
 
-The objects are JSON of the API server, with texts of nodes, registries and users in it. Only uid and label of
-a pod must be right; any other field that is not as Kubernetes describes it counts as absent.
+The objects are JSON from the API server, and contain texts of nodes, registries and users. So nothing in them
+is trusted: a pod must have a valid uid and a valid label of its host, and every other field that is not as
+Kubernetes describes it counts as absent.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from launcher.common.errors import TransportError
 from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, signal_name
 
-#: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
+#: The beginning of the reason of a pod that ended because its memory ran out.
 OOM_KILLED_REASON = "OOMKilled"
+#: The exit code of a container after SIGKILL.
 _KILLED_EXIT_CODE = 137
-#: The container of a pod that launch runs, and the label of a pod with the name of its host.
+#: The name of the container that launch runs in a pod.
 TASK_CONTAINER = "task"
+#: The label of a pod that contains the name of its host.
 HOST_LABEL = "tf-launcher/host"
 _Json = Mapping[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-#: Reasons of a container that is just starting.
+#: The reasons of a container that is just starting.
 _STARTING_REASONS = ("", "ContainerCreating", "PodInitializing")
-#: Reasons that take turns while an image cannot be pulled, each with the same message.
+#: The reasons that alternate while an image cannot be pulled, each with the same message.
 _PULLING_REASONS = ("ErrImagePull", "ImagePullBackOff")
 #: Messages about causes that waiting cannot remove.
 _HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
@@ -41,7 +44,7 @@ _CALLER_PREFIX = re.compile(
 )
 #: The reason of the condition DisruptionTarget if the node of a pod no longer exists.
 _COLLECTED_REASON = "DeletionByPodGC"
-#: What a reason of the condition DisruptionTarget has done to a pod.
+#: What happened to a pod, by the reason of its condition DisruptionTarget.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "evicted",
@@ -49,43 +52,46 @@ _DISRUPTIONS = {
     "TerminationByKubelet": "evicted",
     _COLLECTED_REASON: "deleted",
 }
-#: Reasons of events: about a Job that gets no pod, and about a pod that does not start.
+#: The reason of events about a Job that gets no pod.
 JOB_EVENT = "FailedCreate"
+#: The reason of events about a pod that does not start.
 POD_EVENT = "FailedMount"
 
 
 class PodStatus(Record):
-    """A pod of a host."""
+    """The state of the pod of a host."""
 
-    #: Whether the container that launch runs, runs.
+    #: Whether the container of the task runs.
     running: bool = False
-    #: Its node and its address; empty: none yet.
+    #: The node of the pod. Empty if it is on none yet.
     node: str = ""
+    #: The IP address of the pod. Empty if it is without one yet.
     address: str = ""
-    #: What keeps it from running, for the user; empty: nothing, or it is just starting.
+    #: What keeps the pod from running, for messages. Empty if nothing does, or if it is just starting.
     waiting: str = ""
-    #: Whether what it waits for can never come.
+    #: Whether the pod waits for something that can never come.
     hopeless: bool = False
-    #: Why it is over, or ends now, for the user; empty: it does not. A pod on a lost node may run on.
+    #: Why the pod has ended or is ending, for messages. Empty if it does not end. A pod on a lost node may
+    #: run on.
     over: str = ""
-    #: Whether the cluster took it for a reason of its own: preemption, a drain, a lost node. A pod that its
-    #: node evicts may have used too much.
+    #: Whether the cluster ended the pod for a reason of its own: preemption, a drain, a lost node. A pod that
+    #: its node evicts may have used too much, so this does not count.
     preempted: bool = False
-    #: Whether its processes have surely ended.
+    #: Whether the processes of the pod have surely ended.
     ended: bool = False
-    #: Whether the cluster or a user ends it: its processes do not end by themselves.
+    #: Whether the cluster or a user ends the pod, so that its processes do not end by themselves.
     taken: bool = False
 
 
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
-    """What the API server says about a pod.
+    """Return the state of a pod.
 
     Args:
-        pod: the object.
-        events: of its namespace, if they are known: those with the reason `POD_EVENT` add details.
+        pod: The pod, as the API server sent it.
+        events: Events of the namespace, if they are known. Those with the reason `POD_EVENT` add details.
 
     Raises:
-        TransportError: it has no uid, or no host.
+        TransportError: The pod lacks a valid uid, or a valid label of its host.
     """
     uid, host = _text(pod, "metadata", "uid"), _host(pod)
     if not _NAME.fullmatch(uid):
@@ -112,12 +118,13 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
 
 
 def gone_status(pod: _Json) -> PodStatus:
-    """What is known about a pod that no longer exists, from the last answer about it.
+    """Return the state of a pod that no longer exists, from the API's last answer about it.
 
-    Its node removes it when its processes have ended; the cluster does if the node itself is removed.
+    Usually its node removed it after its processes had ended. But if the node itself was removed, the cluster
+    removes the pod, and the processes may run on.
 
     Args:
-        pod: the object.
+        pod: The pod, as the API server sent it last.
     """
     last = pod_status(pod)
     reasons = (_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True"))
@@ -128,11 +135,11 @@ def gone_status(pod: _Json) -> PodStatus:
 
 
 def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
-    """What the API server says about a Job that has no pod yet.
+    """Return the state of the pod that a Job has not made yet.
 
     Args:
-        job: the object.
-        events: of its namespace, with the reason `JOB_EVENT`.
+        job: The Job, as the API server sent it.
+        events: Events of the namespace with the reason `JOB_EVENT`.
     """
     for condition in _list(job, "status", "conditions"):
         if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
@@ -144,6 +151,11 @@ def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
 
 
 def _host(found: _Json) -> str:
+    """Return the name of the host that is a label of a pod.
+
+    Raises:
+        TransportError: The label is not a valid name.
+    """
     host = _text(found, "metadata", "labels", HOST_LABEL)
     if not _NAME.fullmatch(host):
         raise TransportError(f"the API server sends an object with the label {HOST_LABEL}={host!r}")
@@ -151,6 +163,13 @@ def _host(found: _Json) -> str:
 
 
 def _over(pod: _Json, ours: _Json, node: str) -> str:
+    """Return why a pod has ended or is ending, for messages. Empty if it does not end.
+
+    Args:
+        pod: The pod.
+        ours: The state of its task container.
+        node: The name of its node.
+    """
     ended = _get(ours, "state", "terminated")
     reason = _text(pod, "status", "reason")
     # If a process was killed for memory before, this is the reason, however the container ends.
@@ -179,18 +198,28 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
 
 
 def _is_taken(pod: _Json) -> bool:
+    """Return whether the cluster or a user ends a pod."""
     deleted = _get(pod, "metadata", "deletionTimestamp") is not None
     return deleted or bool(_text(pod, "status", "reason")) or _has_condition(pod, "DisruptionTarget", "True")
 
 
 def _is_silent(pod: _Json) -> bool:
-    """Whether its node does not answer: then its controller takes the pod for not ready, without a reason."""
+    """Return whether the node of a pod does not answer.
+
+    Then the node's controller declares the pod not ready without a reason, although its containers are ready.
+    """
     silent = any(not _text(ready, "reason") for ready in _conditions(pod, "Ready", "False"))
     return silent and _has_condition(pod, "ContainersReady", "True")
 
 
 def _end(pod: _Json, name: str, ended: object) -> str:
-    """How a container with this name has ended."""
+    """Return how a container has ended, for messages.
+
+    Args:
+        pod: The pod.
+        name: The words that name the container.
+        ended: The state ``terminated`` of the container.
+    """
     code, message = _get(ended, "exitCode"), _cut(_text(ended, "message"))
     if fault := _no_program(pod, message):
         return fault
@@ -201,6 +230,7 @@ def _end(pod: _Json, name: str, ended: object) -> str:
 
 
 def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
+    """Return what keeps a pod from running, for messages, and whether that can never come."""
     for condition in _conditions(pod, "PodScheduled", "False"):
         if _text(condition, "reason") == "SchedulingGated":
             gates = ", ".join(_text(gate, "name") for gate in _list(pod, "spec", "schedulingGates"))
@@ -220,7 +250,7 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
 
 
 def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
-    """What a container waits for, and whether that can never come."""
+    """Return what a container waits for, and whether that can never come."""
     if reason in _PULLING_REASONS:
         return f"cannot pull the image {_text(container, 'image')}: {message}", False
     if fault := _no_program(pod, message):
@@ -230,7 +260,10 @@ def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[s
 
 
 def _no_program(pod: _Json, message: str) -> str:
-    """The fault of an image without the program of the container; empty: the message is another one."""
+    """Return a message that the image lacks the program of the container.
+
+    Empty if the fault is another one.
+    """
     found = _NO_PROGRAM.search(message)
     if found is None:
         return ""
@@ -242,22 +275,26 @@ def _no_program(pod: _Json, message: str) -> str:
 
 
 def _get(value: object, *path: str) -> Any:
+    """Return the value at a path of keys in a JSON object, or None."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def _text(value: object, *path: str) -> str:
+    """Return the text at a path of keys in a JSON object. Empty if there is no text."""
     found = _get(value, *path)
     return sanitize_host_text(found) if isinstance(found, str) else ""
 
 
 def _list(value: object, *path: str) -> list[_Json]:
+    """Return the objects in the list at a path of keys in a JSON object."""
     found = _get(value, *path)
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
 def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:
+    """Yield the conditions of a pod with this type and status."""
     for condition in _list(pod, "status", "conditions"):
         if _text(condition, "type") == type and _text(condition, "status") == status:
             yield condition
@@ -268,22 +305,23 @@ def _has_condition(pod: _Json, type: str, status: str) -> bool:
 
 
 def _task_container(pod: _Json, *path: str) -> _Json:
+    """Return the item about the task's container in the list at a path of keys."""
     return next((each for each in _list(pod, *path) if _text(each, "name") == TASK_CONTAINER), {})
 
 
 def _said(value: object, reason: str = "") -> str:
-    """The reason and the message of a condition or a status."""
+    """Return the reason and the message of a condition or a status."""
     message = _cut(_text(value, "message"))
     return ": ".join(filter(None, (reason or _text(value, "reason"), message)))
 
 
 def _cut(message: str) -> str:
-    """A message without the names of the functions that passed it on."""
+    """Return a message without the names of the functions that passed it on."""
     return _CALLER_PREFIX.sub("", message).removesuffix(": unknown")
 
 
 def _event(events: Iterable[_Json], uid: str, reason: str) -> str:
-    """The newest event of an object with this reason; empty: there is none."""
+    """Return the text of the newest event of an object with this reason. Empty if there is none."""
     found = [
         event
         for event in events

@@ -1,9 +1,9 @@
-"""Launchers as batch jobs: the queue of a cluster starts them, and may start them again.
+"""Defines the queue of a cluster, which starts launchers as batch jobs, and may start them again.
 
-``--detach`` makes the folder of the run and submits the same command line, which finds the folder by an
-environment variable, and takes the run over. From other machines, commands read the folder, ask the queue for
-its state, and for everything else run themselves beside the launcher (`launcher.backends.queued_runs`). So
-they need no protocol of their own.
+``--detach`` makes the folder of the run and submits the same command line. The launcher finds the folder by
+an environment variable, and takes the run over. On other machines, commands read the folder, ask the queue
+for its state, and for everything else run themselves beside the launcher (`launcher.backends.queued_runs`).
+So they need no protocol of their own.
 """
 
 from __future__ import annotations
@@ -24,86 +24,89 @@ if TYPE_CHECKING:
     from launcher.backends.backend import LaunchRequest
     from launcher.runs.run import BatchJob, Run
 
-#: States of a batch job.
+# The states of a batch job.
 PENDING = "pending"
 RUNNING = "running"
 OVER = "over"
-#: The most bytes of a line that are shown at once.
+#: A longer line is shown in pieces.
 _MAX_LINE_BYTES = 64 * 1024
 
 
 class BatchJobStatus(Record):
-    """A batch job in which a launcher runs, or is to run."""
+    """The state of a batch job in which a launcher runs, or is to run."""
 
-    #: One of the states above.
+    #: `PENDING`, `RUNNING` or `OVER`.
     state: str
-    #: For the user: ``Slurm's job 12 is pending: Priority``.
+    #: The state for the user, as in ``Slurm's job 12 is pending: Priority``.
     text: str
 
 
 class Parcel(Record):
-    """What a launcher needs that does not see the files of this machine."""
+    """What must be sent to a launcher that does not see the files of this machine."""
 
-    #: The values of ``--sync``; and the absolute paths of folders that get files when the job is over.
+    #: The values of ``--sync``.
     folders: tuple[str, ...]
+    #: The absolute paths of folders that get files when the job is over.
     results: tuple[str, ...]
-    #: Gets the place of each on the other machine, and the options of the backend there: the content of
-    #: the file for ``--submitted``.
+    #: Returns the content of the file for ``--submitted``. Its arguments are the place of each folder on the
+    #: other machine, and the options of the backend.
     pack: Callable[[Mapping[str, str], Any], bytes]
 
 
 class Submission(Record):
-    """A launcher that was submitted."""
+    """The outcome of submitting a launcher."""
 
-    #: For the user: ``Slurm's job 12 is submitted``.
+    #: The outcome for the user, as in ``Slurm's job 12 is submitted``.
     text: str = ""
-    #: The exit code of a job that has ended meanwhile; ``None``: it has not ended.
+    #: The exit code of a job that has ended meanwhile. None if it has not ended.
     code: int | None = None
 
 
 class BatchQueue:
-    """The queue of a cluster. A queue overrides methods that differ.
+    """The queue of a cluster. Each backend with a queue overrides the methods that differ.
 
-    All methods may raise `TransportError`; they block for seconds at most. Of a queue that does not share
-    files, `submit` waits until the launcher has begun, `inspect` may copy files.
+    All methods may raise a `TransportError`, and block for seconds at most. But if the queue does not share
+    files, `submit` waits until the launcher has begun, and `inspect` may copy files.
     """
 
-    #: Whether the launcher writes the folder of the run that this machine sees.
+    #: Whether the launcher writes to the same folder of the run that this machine sees.
     shares_files = False
 
     def can_submit(self) -> bool:
-        """Whether ``--detach`` submits a launcher; else it starts one in the background."""
+        """Return whether ``--detach`` submits a launcher. Otherwise it starts one in the background."""
         return True
 
     def submit(
         self, options: Any, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
     ) -> Submission:
-        """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output is added to the messages of
-        the run.
+        """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output goes to the run's messages.
 
         Args:
-            options: those of the backend.
-            request: its name is that of the run.
-            run: whose folder is made.
-            words: the command line of `request`, without its name.
-            parcel: for a launcher that does not share files.
+            options: The options of the backend.
+            request: The request of the launch, which contains the name of the run.
+            run: The run, whose folder exists.
+            words: The command line of launch, without its name.
+            parcel: What a launcher needs that does not share files.
         """
         raise NotImplementedError
 
     def own(self) -> BatchJob | None:
-        """The batch job in which this process runs; ``None``: it runs in none."""
+        """Return the batch job in which this process runs, or None if it runs in none."""
         return None
 
     def times_requeued(self) -> int:
-        """How often the queue has started the batch job around this process again."""
+        """Return how often the queue has restarted the batch job around this process."""
         return 0
 
     def may_requeue(self) -> bool:
-        """Whether the queue may start the batch job around this process again."""
+        """Return whether the queue may restart the batch job around this process."""
         return False
 
     def is_requeued(self) -> bool:
-        """Whether the queue has requeued it by itself, for a preemption: it will kill this process soon."""
+        """Return whether the queue itself has requeued the batch job around this process, for a preemption.
+
+        Then the queue will kill this process soon.
+        """
         return False
 
     def requeue(self) -> None:
@@ -111,20 +114,20 @@ class BatchQueue:
         raise NotImplementedError
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-        """The batch jobs of runs, by the names of the runs.
+        """Return the states of the batch jobs of runs, by the names of the runs.
 
-        If files are not shared, and a launcher has ended, its files are copied to here, its batch job is
-        removed, and the run is left out.
+        If files are not shared and a launcher has ended, its files are copied to this machine, its batch job
+        is removed, and the run is left out.
         """
         raise NotImplementedError
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """Run a command of `launch` on the node of a batch job, and return its exit code.
+        """Run a command of launch on the node of a batch job, and return its exit code.
 
         Args:
-            run: of the batch job.
-            words: the command; the path of the run's folder may be among them.
-            quiet: do not show what it prints.
+            run: The run of the batch job.
+            words: The words of the command. They may contain the path of the run's folder.
+            quiet: Whether to hide what the command prints.
         """
         raise NotImplementedError
 
@@ -140,17 +143,17 @@ def run_shown(
     terminal: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command that runs a program elsewhere, and show its output; a terminal gets no control sequences.
+    """Run a command that runs a program elsewhere, and show its output. A terminal gets no control sequences.
 
     Args:
-        argv: the command.
-        hidden: finds lines that the command itself writes to stderr; they are not shown.
-        quiet: show nothing.
-        terminal: the command has the stdin and stdout of this process, and may control the terminal.
-        environ: the variables of the command; ``None``: those of this process.
+        argv: The command line.
+        hidden: A pattern of lines that the command itself writes to stderr, and that are not shown.
+        quiet: Whether to show nothing.
+        terminal: Whether the command gets the stdin and stdout of this process, and may control the terminal.
+        environ: The environment of the command. None means that of this process.
 
     Returns:
-        Its exit code.
+        The exit code of the command.
     """
     nothing, as_it_is = subprocess.DEVNULL, terminal or not sys.stdout.isatty()
     stdin, stdout = None if terminal else nothing, None if as_it_is else subprocess.PIPE
@@ -166,12 +169,19 @@ def run_shown(
             if command.stdout is not None:
                 lines.join()
             return command.wait()
-        except BaseException:  # Ctrl-C
+        except BaseException:  # Such as Ctrl-C.
             command.kill()
             raise
 
 
 def _show(printed: IO[bytes], shown: TextIO | None, hidden: re.Pattern[bytes] | None = None) -> None:
+    """Copy lines to a stream of this process, without control sequences and without hidden lines.
+
+    Args:
+        printed: The stream from which the lines come.
+        shown: The stream to which they go. None to drop them.
+        hidden: A pattern of lines that are dropped. None if all lines are shown.
+    """
     for line in iter(functools.partial(printed.readline, _MAX_LINE_BYTES), b""):
         if shown is not None and (hidden is None or not hidden.search(line.strip())):
             text = strip_controls(line.decode("utf-8", "replace"))

@@ -1,6 +1,7 @@
 """Decides what ``launch clean`` may remove from engines, queues and clusters.
 
-An object may be removed if its launcher has provably ended, or if the user names its run with ``--foreign``.
+An object may be removed only if its launcher has provably ended, or if the user names its run with
+``--foreign``.
 """
 
 from __future__ import annotations
@@ -18,37 +19,38 @@ from launcher.job import Host
 if TYPE_CHECKING:
     from launcher.backends.connections import ProgramRunner
 
-#: How many objects of a run a line for the user names.
+#: The largest number of objects of a run that a line for the user names.
 _MAX_NAMED_OBJECTS = 5
 
 
 def is_dead(owner: str) -> bool:
-    """Tell whether a label names a process of this user that has ended beyond doubt."""
+    """Return whether a label names a process of this user that has ended beyond doubt."""
     found = read_owner(owner)
     return found is not None and found[1] == os.getuid() and fate_of(found[0]) is Fate.DEAD
 
 
 class Cleaning:
-    """Decides about the objects that launches of this user have left; any thread may ask.
+    """Decides about the objects that launches of this user have left. Any thread may use it.
 
     Args:
-        foreign: The runs of which everything is removed unless their launcher is alive here.
+        foreign: The names of runs of which everything is removed, unless their launcher is alive on this
+            machine.
     """
 
     def __init__(self, foreign: Collection[str] = ()) -> None:
         self._foreign = frozenset(foreign)
         self._found: set[str] = set()
         self._alive: set[str] = set()
-        #: The objects of unknown launchers, by run and machine.
+        #: The objects whose launcher may be alive, by run and machine.
         self._unknown: dict[tuple[str, str], list[str]] = {}
 
     def may_remove(self, run: str, owner: str, name: str) -> bool:
-        """Decide about an object.
+        """Decide whether an object may be removed.
 
         Args:
-            run: The name of its run.
-            owner: Its label that names the launcher process; empty if it has none.
-            name: Its name for the user.
+            run: The name of the object's run.
+            owner: The object's label that names the launcher process. Empty if there is no such label.
+            name: The name of the object for the user.
 
         Returns:
             Whether it may be removed. If not, `notes` or `faults` may say why.
@@ -89,14 +91,14 @@ class Cleaning:
 
 
 class CleanRequest(Record):
-    """What ``launch clean`` asks a backend for."""
+    """What ``launch clean`` asks a backend to remove."""
 
     settings: Settings
-    #: Decides what may be removed.
+    #: What decides whether an object may be removed.
     cleaning: Cleaning
-    #: Where to remove it. Empty: this machine.
+    #: The hosts from which to remove objects. Empty for this machine.
     named_hosts: tuple[Host, ...]
-    #: Runs programs on these hosts.
+    #: What runs programs on these hosts.
     programs: ProgramRunner
-    #: Only say what would be removed.
+    #: Whether only to say what would be removed.
     dry_run: bool

@@ -1,4 +1,4 @@
-"""Containers wherever they run: settings, limits and hosts that Docker, Kubernetes and exports share."""
+"""What all containers share: the settings, limits and hosts that Docker, Kubernetes and exports use."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from launcher.scheduler.plan import DEFAULT_PYTHON
 T = TypeVar("T")
 RoleValues = tuple[tuple[str, T], ...]
 
-#: When an image is pulled.
+#: The values of the setting that says when an image is pulled.
 PULL_CHOICES = ("missing", "always", "never")
-#: A launch whose tasks run in containers.
+#: The need of settings that only apply if tasks run in containers.
 ANY_CONTAINERS = Need("the option is about containers", "expected --docker IMAGE or --kubernetes IMAGE, too")
-#: The option, and a key below ``docker:`` and ``kubernetes:``.
+#: Where the settings below can be given: as an option, and as a key below ``docker:`` and ``kubernetes:``.
 _ENGINES = COMMAND_LINE | FILES
 
 
 def _join_limits(weaker: RoleValues[T], stronger: RoleValues[T]) -> RoleValues[T]:
-    """Add limits of roles; one for every role replaces all of the weaker level."""
+    """Return the limits of roles at two levels joined. A limit for every role replaces all weaker ones."""
     return stronger if any(not role for role, _ in stronger) else weaker + stronger
 
 
 def keep_image(weaker: str | None, stronger: str | None) -> str | None:
-    """Keep the image of the weaker level if the stronger one asks for containers without an image."""
+    """Return the image of the stronger level, or that of the weaker one if the stronger one names none."""
     return stronger or weaker
 
 
@@ -60,9 +60,9 @@ CONTAINER_ROWS = (MEMORY, CPUS, USER, PULL, CONTAINER_GPUS)
 
 
 class ContainerOptions(Record):
-    """The settings of containers wherever they run, of command line and job file."""
+    """The settings of containers wherever they run, from command line and job file."""
 
-    #: Of roles without their own.
+    #: The image of roles without their own.
     image: str = ""
     #: The limits of each role: bytes of memory, and CPUs. The empty role stands for every role.
     memory: RoleValues[int] = ()
@@ -70,16 +70,16 @@ class ContainerOptions(Record):
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.
     pull: str = "missing"
-    #: For each task of a role without its own number; ps and sidecars get none.
+    #: The number of GPUs for each task of a role without its own number. Tasks of ps and sidecars get none.
     gpus: int | None = None
 
 
 def container_options(settings: Settings, image: Setting[str | None]) -> dict[str, Any]:
-    """Return the fields of `ContainerOptions`.
+    """Return the fields of `ContainerOptions`, from the settings.
 
     Args:
-        settings: Those of the launch.
-        image: The setting that has the image.
+        settings: The settings of the launch.
+        image: The setting that contains the image.
     """
     return {
         "image": settings[image] or "",
@@ -98,16 +98,16 @@ def image_faults(
 
     Args:
         spec: The job.
-        options: Made of the settings.
-        settings: Those of the launch.
-        backend: Its name.
+        options: The options, made from the settings.
+        settings: The settings of the launch.
+        backend: The name of the backend.
     """
     for role in spec.roles:
         if not (role.image or options.image):
             expected = f"expected image: in it, {backend}: IMAGE at the top of the file, or --{backend} IMAGE"
             yield Fault(role.source, f"{role.name} has no image", expected)
     names = {role.name for role in spec.roles}
-    # A role that a file has limits for may have no task in this launch.
+    # A file may contain limits for a role that runs no task in this launch.
     parts = (part for row in (MEMORY, CPUS) for part in settings.parts(row) if part.kind in FILES)
     allowed = names.union(["", *(name for part in parts for name, _ in part.value)])
     for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
@@ -118,9 +118,10 @@ def image_faults(
 
 
 def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:
-    """Return the limit of a task. None: it has none.
+    """Return the limit of a task. None if there is no limit.
 
-    A limit for a role, then that in the role's field, comes before the limit for every role.
+    A limit that the user set for this role comes first, then that in the role's own field, then that for
+    every role.
     """
     by_role, own = dict(limits), getattr(role, field)
     found: T | None = by_role.get(role.name, by_role.get("") if own is None else own)
@@ -130,12 +131,12 @@ def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:
 def with_limits(
     spec: JobSpec, options: ContainerOptions, settings: Settings, *, mounts_folder: bool = False
 ) -> JobSpec:
-    """Return the job for containers: each role gets its limits, and without a number of GPUs that of all.
+    """Return the job for containers: each role gets its limits and, without its own number, its GPUs.
 
     Args:
         spec: The job. Tasks of ps and sidecars get no GPUs.
-        options: Those of the containers.
-        settings: Those of the launch. Images have a Python and a working folder of their own.
+        options: The options of the containers.
+        settings: The settings of the launch. Images have a Python and a working folder of their own.
         mounts_folder: Whether containers see the working folder of this machine.
     """
     roles = []
@@ -158,10 +159,10 @@ def task_hosts(
 
     Args:
         spec: The job.
-        free: The ids of this machine's GPUs. None: there are enough elsewhere.
+        free: The ids of this machine's GPUs. None if other machines provide enough.
 
     Raises:
-        JobError: Two roles would have containers of the same name.
+        JobError: Containers of two roles would have the same name.
         PlacementError: There are not enough GPUs.
     """
     names = [_host_name(role, 0) for role in spec.roles]
@@ -181,12 +182,12 @@ def task_hosts(
         for index in range(role.count):
             name = _host_name(role, index)
             given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
-            # A container numbers its GPUs from 0.
+            # In a container GPUs are numbered from 0.
             seen = tuple(map(str, range(role.gpus))) if role.gpus else None
             hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
     return tuple(hosts), given
 
 
 def _host_name(role: Role, index: int) -> str:
-    """``worker-0``; host names have no underscores."""
+    """Return the name of a task's host, as in ``worker-0``. Host names contain no underscores."""
     return f"{role.name.lower().replace('_', '-')}-{index}"

@@ -1,7 +1,7 @@
 """Tells whether a host of the user's list is this machine, where tasks start without a connection.
 
-Two machines may have one host name. So a host with the name of this machine is this machine only if the name
-leads to one of its addresses. The modules that this takes are imported only for such hosts.
+Two machines may have the same host name. So a host with the name of this machine is this machine only if the
+name leads to one of its addresses. The modules that this needs are imported only for such hosts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from launcher.job import Host, is_loopback
 
 
 def is_here(host: Host) -> bool:
-    """Tell whether a host is this machine. Only a host with the name of this machine takes time."""
+    """Return whether a host is this machine. Only a host with the name of this machine takes time."""
     if host.user is not None or host.port is not None:
         return False
     name = os.uname().nodename
@@ -25,19 +25,19 @@ def is_here(host: Host) -> bool:
 
 @functools.cache
 def _leads_here(name: str) -> bool:
-    """Tell whether the name that a connection by SSH would use leads to this machine, or nowhere."""
+    """Return whether the name that a connection by SSH would use leads to this machine, or nowhere."""
     from launcher.backends.ssh_query import addresses_of, host_name_of  # noqa: PLC0415 - with subprocess
 
     try:
         name = host_name_of(name)
-    except TimeoutError:  # the connection will tell
+    except TimeoutError:  # The connection over SSH will show where the name leads.
         return False
     addresses = addresses_of(name)
     return not addresses or any(map(_is_own, addresses))
 
 
 def _is_own(address: str) -> bool:
-    """Tell whether an address belongs to an interface of this machine."""
+    """Return whether an address belongs to an interface of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

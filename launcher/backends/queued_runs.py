@@ -1,4 +1,8 @@
-"""Runs whose launchers the queue of a cluster starts: they are pending, or run on another machine."""
+"""Commands about runs whose launchers are in the queue of a cluster: pending, or on another machine.
+
+``launch ps``, ``logs``, ``attach`` and ``stop`` call it. It lets the machine of the launcher do whatever
+needs the launcher.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,16 @@ from launcher.common.text import escape_controls
 from launcher.messages import say
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find
 
-#: The exit code of ``launch attach`` that leaves a run.
+#: The exit code of a ``launch attach`` whose user left the run.
 LEFT_EXIT_CODE = 130
 
 
 def queue_of(run: Run) -> BatchQueue | None:
-    """The queue that has started the launcher of a run, or will do so; ``None``: none, or it runs here."""
+    """Return the queue that has started the launcher of a run, or will start it.
+
+    Returns:
+        The queue. None if no queue does, or if the launcher runs on this machine.
+    """
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
     backend = backends.backends().get(run.batch.transport)
@@ -24,9 +32,9 @@ def queue_of(run: Run) -> BatchQueue | None:
 
 
 def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-    """The states of those of these runs that are in a queue, by name; each queue is asked once.
+    """Return the states of those of these runs that are in a queue, by name. Each queue is asked once.
 
-    A queue that does not answer is named to the user, and its runs are left out.
+    A queue that does not answer is reported to the user, and its runs are left out.
     """
     found: dict[str, BatchJobStatus] = {}
     by_transport: dict[str, list[Run]] = {}
@@ -43,7 +51,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
 
 
 def going() -> list[Run]:
-    """The runs of this user that run here, or are in a queue; the oldest first."""
+    """Return the runs of this user that run on this machine or are in a queue, the oldest first."""
     runs = [run for run in all_runs() if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
     known = states(runs)
     return [
@@ -54,7 +62,7 @@ def going() -> list[Run]:
 
 
 def find_or_newest(name: str | None) -> Run:
-    """The run of this name; without a name the newest that goes on, else the newest."""
+    """Return the run of this name. Without a name, return the newest run that goes on, or else the newest."""
     return find(name) if name else (going() or [find()])[-1]
 
 
@@ -63,18 +71,18 @@ def _queue_of_unfinished(run: Run) -> BatchQueue | None:
 
 
 def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
-    """Let the machine of the launcher of a run answer a command.
+    """Let the machine of a run's launcher run a command.
 
     Args:
-        run: which.
-        words: the command of `launch`.
-        quiet: do not show what it prints.
+        run: The run.
+        words: The words of the command of launch.
+        quiet: Whether to hide what it prints.
 
     Returns:
-        The exit code; ``None``: the launcher is not in a queue, or has ended, and its files are here.
+        The exit code. None if the launcher is not in a queue, or has ended and its files are on this machine.
 
     Raises:
-        LaunchError: it is pending, or has ended.
+        LaunchError: The launcher is pending, or has ended.
     """
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
@@ -90,42 +98,42 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
 
 
 def shares_files(run: Run) -> bool:
-    """Whether the files of a run that its launcher writes are here now."""
+    """Return whether the files that a run's launcher writes are on this machine now."""
     queue = _queue_of_unfinished(run)
     return queue is None or queue.shares_files
 
 
 def shown_there(run: Run, *words: str, follow: bool) -> int | None:
-    """Let the machine of the launcher show a run whose files are not here.
+    """Let the machine of a run's launcher show a run whose files are not on this machine.
 
     Args:
-        run: which.
-        words: the command of `launch`.
-        follow: whether the command ends when the run has ended; then its files are fetched.
+        run: The run.
+        words: The words of the command of launch.
+        follow: Whether the command runs until the run has ended. Then the files are fetched.
 
     Returns:
-        The exit code; ``None``: the files are here, perhaps since now.
+        The exit code. None if the files are on this machine, perhaps only since now.
 
     Raises:
-        LaunchError: the launcher is pending, has ended without a report, or its connection is lost.
+        LaunchError: The launcher is pending, has ended without a report, or the connection to it is lost.
     """
     if shares_files(run) or (code := relayed(run, *words)) is None:
         return None
     if not follow or code == LEFT_EXIT_CODE:
         return code
-    found = states([run])  # it fetches the files
+    found = states([run])  # This fetches the files.
     if run.state is RunState.ENDED:
         return exit_code_of(run.report())
     now = found.get(run.name)
     why = "the cluster does not answer" if now is None else escape_controls(now.text)
-    raise LaunchError(f"{run.name} is not shown any more: {why}")
+    raise LaunchError(f"{run.name} is no longer shown: {why}")
 
 
 def withdrawn(run: Run) -> str:
-    """Take a run out of its queue if it is pending.
+    """Remove a run from its queue if it is pending.
 
     Returns:
-        What was done, or how it has ended; empty: it runs, or is in no queue.
+        What was done, or how the run has ended. Empty if the run runs, or is in no queue.
     """
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:

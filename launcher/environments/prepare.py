@@ -1,11 +1,11 @@
 """``launch prepare`` on this machine: checks the packages, finds versions, and prepares hosts side by side.
 
 The packages are checked before anything is done with them. uv finds exact versions for any Python and
-platform, here and once; pip downloads their wheels, which uv cannot do. The versions are kept as a text for
-``pip install -r``, whose hash is the name of the environments with these packages.
+platform, once on this machine. pip downloads their wheels, which uv cannot do. The versions are kept as a
+text for ``pip install -r``, whose hash is the name of the environments that contain these packages.
 
-Hosts get no line that names a file of this machine. Passwords in the addresses of package indexes are in no
-file and on no command line.
+A line that names a file of this machine must never reach a host. Passwords in the addresses of package
+indexes must never be in a file or on a command line.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ from launcher.config.documents import read_text
 from launcher.job import Host
 from launcher.messages import say
 
-#: Options about package indexes.
+#: An option about package indexes.
 _OPTION_PATTERN = (
     r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
 )
-#: A package by its name, or with the address of its wheel; no path, option or password.
+#: A package by its name, or with the address of its wheel, but without a path, an option or a password.
 _REQUIREMENT_PATTERN = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
-#: A user and a password in a wrong line: also in an address without a scheme, or with spaces.
+#: A user and a password in a wrong line, even in an address without a scheme, or with spaces.
 _SECRET_PATTERN = r"(?<=://).+@|(?<![^\s=:])[^\s=:]+:(?!//).*@"
 _EXPECTED = (
     "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "
     "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"
 )
-#: The file of a project, and the distributions of TensorFlow.
 _PROJECT_FILE = "pyproject.toml"
+#: The names under which TensorFlow is distributed.
 _TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 
 
 class Requirements(Record):
     """The packages that the user wants."""
 
-    #: The content of requirements files, with all options; of a project: that of its file.
+    #: The content of the requirements files, with all options, or of the file of a project.
     text: str = ""
-    #: What uv reads: ``-`` for `text`.
+    #: The name of the file that uv reads. ``-`` means `text`.
     source: str = "-"
-    #: Options about package indexes, a line each.
+    #: The options about package indexes, one on each line.
     options: str = ""
 
 
 def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, str]) -> Requirements:
-    """Return the packages of files and of the command line.
+    """Return the packages that files and the command line name.
 
-    Without both: those of ``requirements.txt``, else of ``pyproject.toml`` in the current folder, else
-    TensorFlow in the version that is installed here.
+    If both name none, return those of ``requirements.txt`` in the current folder, or else of its
+    ``pyproject.toml``, or else TensorFlow in the version that is installed on this machine.
 
     Args:
-        files: Requirements files.
-        packages: Of the command line.
-        environ: For ``${NAME}`` in the files.
+        files: The paths of requirements files.
+        packages: The packages on the command line.
+        environ: The environment, for ``${NAME}`` in the files.
 
     Raises:
-        InputError: With all faults.
+        InputError: The input contains faults. The error lists all of them.
     """
     if not files and not packages:
         project = (
@@ -114,17 +114,18 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
 
 
 _UV_TIMEOUT_SECONDS = 3600.0
-#: Texts of a host that become words of command lines: its Python, and the platform of its wheels.
+#: The Python of a host, and the platform of its wheels. They become words of command lines, so they are
+#: checked.
 _TARGET_PATTERN = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
 
 
 def hash_of(text: str) -> str:
-    """Return the hash of a text with versions: the name of an environment that has them."""
+    """Return the hash of a text with versions, which names an environment that contains them."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Resolver:
-    """Resolves the requirements of one ``launch prepare``, for all its hosts. Any thread may use it.
+    """Resolves the requirements of one ``launch prepare`` for all its hosts. Any thread may use it.
 
     Args:
         wanted: The requirements.
@@ -136,26 +137,27 @@ class Resolver:
     def __init__(self, wanted: Requirements, folder: str, *, upgrade: bool, offline: bool) -> None:
         self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
         self._lock = threading.Lock()
-        #: Why uv or pip has failed, by its arguments. The text is empty if it has not.
+        #: Why uv or pip has failed, by its arguments. The text is empty if it has succeeded.
         self._faults: dict[tuple[str, ...], str] = {}
         self._options = "--no-index" if offline else wanted.options
         self._cache = os.path.join(cache_folder(), "resolved", hash_of(repr(wanted)))
         paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.txt")
-        #: The hashes of all environments with the versions that an earlier ``launch prepare`` has found.
+        #: The hashes of all environments that contain the versions of an earlier ``launch prepare``.
         self.known = [hash_of(read_regular(path).decode()) for path in paths]
 
     def resolve(self, python: str, platform: str) -> dict[str, str]:
         """Return what a host needs to install the packages.
 
         Args:
-            python: ``3.11``
-            platform: ``x86_64-manylinux_2_36``
+            python: The version of the host's Python, as in ``3.11``.
+            platform: The platform of the host, as in ``x86_64-manylinux_2_36``.
 
         Returns:
-            ``packages``, with exact versions, and ``options``, as in a requirements file; and ``hash``.
+            A mapping with ``packages``, which are exact versions, ``options``, as in a requirements file, and
+            ``hash``.
 
         Raises:
-            LaunchError: There are none, or uv cannot find them.
+            LaunchError: No wheels exist for the platform, or uv cannot find versions.
         """
         path = f"{self._cache}-{python}-{platform}.txt"
         target = _TARGET_PATTERN.fullmatch(f"{python} {platform}")
@@ -171,18 +173,19 @@ class Resolver:
         return {"hash": hash_of(packages), "packages": packages, "options": self._options}
 
     def download(self, python: str, platform: str) -> str:
-        """Download the wheels of all packages, and return their folder.
+        """Download the wheels of all packages, and return the folder that contains them.
 
         Args:
-            python, platform: See `resolve`.
+            python: The version of the host's Python, see `resolve`.
+            platform: The platform of the host, see `resolve`.
 
         Raises:
-            LaunchError: They cannot be downloaded.
+            LaunchError: The wheels cannot be downloaded.
         """
         versions = self.resolve(python, platform)["packages"]
         folder = os.path.join(self._folder, f"{python}-{platform}")
         machine, _, newest = platform.partition("-manylinux_2_")
-        # pip takes wheels for platforms that it is given: one for each version of glibc, the first is 2.5.
+        # pip downloads wheels for the named platforms only: one for each version of glibc, from 2.5.
         names = [f"manylinux_2_{minor}" for minor in range(int(newest), 4, -1)]
         argv = ["pip", "download", "--quiet", "--no-input", "--no-deps", "--disable-pip-version-check"]
         argv += ["-d", folder, "-r", "/dev/stdin"]
@@ -192,16 +195,16 @@ class Resolver:
         return folder
 
     def _run(self, text: str, *argv: str) -> None:
-        """Run uv or pip, once for the same arguments; it ends with this process.
+        """Run uv or pip, but only once with the same arguments. The program is killed when this process ends.
 
         Args:
-            text: Its input, which may have passwords, and is in no file.
-            argv: Its arguments.
+            text: The input of the program. It may contain passwords, so it is in no file.
+            argv: The arguments of Python that run uv or pip as a module.
 
         Raises:
-            LaunchError: It failed; with its reason.
+            LaunchError: The program failed. The message gives its reason.
         """
-        with self._lock:  # other threads wait for the same result
+        with self._lock:  # Other threads wait for the same result.
             if argv not in self._faults:
                 asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
                 program = run_here("this machine", "launcher.environments.remote:run_here", asked)
@@ -211,30 +214,34 @@ class Resolver:
             raise LaunchError(f"on this machine: {self._faults[argv]}")
 
 
-# A host may say nothing for so long.
+#: A host that has sent nothing for this time counts as lost.
 _SILENCE_SECONDS = 300.0
 _SEND_TIMEOUT_SECONDS = 120.0
-# A host may send so many lines: about one comes each second.
+#: The largest number of lines from a host, which sends about one each second.
 _MAX_LINES = 20_000
 
 
 class EnvironmentStatus(Record):
-    """What a host says at the end about itself and an environment; before that, what it does or needs."""
+    """What a host reports: at last the state of its environment, and before that what it does or needs."""
 
-    #: Of Python, TensorFlow and the GPU driver: the version; empty: there is none.
+    #: The version of Python. Like the next two, it is empty if there is none.
     python: str = ""
+    #: The version of TensorFlow.
     tensorflow: str = ""
+    #: The version of the GPU driver.
     driver: str = ""
-    #: ``2.1G``
+    #: The size of the environment on disk, as in ``2.1G``.
     size: str = ""
-    #: A host answers ``ready``, ``missing``, ``other packages``, or ``changed`` if something else has changed
-    #: or damaged it; or ``clean``. `prepare` adds ``failed: ...``. Empty: the host has not answered yet.
+    #: The last answer of a host: ``ready``, ``missing``, ``other packages``, ``changed`` if something has
+    #: changed or damaged the environment, or ``clean``. This module adds ``failed: ...``. Empty until the
+    #: last answer.
     state: str = ""
-    #: What the host does, for the user.
+    #: What the host does now, for the user.
     stage: str = ""
-    #: It asks for versions for its Python and this platform, ``x86_64-manylinux_2_36``; or for the wheels of
-    #: them in this folder.
+    #: The platform for which a host asks for versions, as in ``x86_64-manylinux_2_36``. Empty if it asks for
+    #: none.
     platform: str = ""
+    #: The folder of the host in which it needs the wheels of these versions. Empty if it only needs versions.
     wheels: str = ""
 
 
@@ -243,9 +250,9 @@ class Preparer:
 
     Args:
         hosts: The hosts.
-        asked: What is done there: the arguments of `launcher.environments.remote.main`.
-        resolver: Finds versions and wheels for the hosts.
-        programs: Runs programs on the hosts.
+        asked: What is to be done on each host: the arguments of `launcher.environments.remote.main`.
+        resolver: What finds versions and wheels for the hosts.
+        programs: What runs programs on the hosts.
     """
 
     def __init__(
@@ -254,9 +261,9 @@ class Preparer:
         self._asked, self._resolver, self._programs = asked, resolver, programs
         self._hosts = {host.name: host for host in hosts}
         self._is_interrupted = False
-        #: What each host does now.
+        #: What each host does now, by its name.
         self._stages = dict.fromkeys(self._hosts, "asking what it has")
-        #: What the hosts have at the end that are done.
+        #: The last answers of the hosts that are done.
         self._results: dict[str, EnvironmentStatus] = {}
 
     def prepare(self, fanout: int) -> dict[str, EnvironmentStatus]:
@@ -266,10 +273,11 @@ class Preparer:
             fanout: How many hosts are prepared at the same time.
 
         Returns:
-            What each host has at the end, in the order of the hosts.
+            The last answer of each host, in the order of the hosts.
 
         Raises:
-            SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
+            SystemExit: The user pressed Ctrl-C, or SIGTERM came. When this process has ended, the hosts
+                remove what they began.
         """
         try:
             return for_each(self._hosts, self._run, self._doing, fanout)[0]
@@ -277,13 +285,13 @@ class Preparer:
             self._is_interrupted = True
 
     def _doing(self) -> str:
-        """Return what the hosts do that have not answered yet."""
+        """Return what the hosts are doing that are not done yet, for the line about slow hosts."""
         return join_names(
             sorted({stage for name, stage in self._stages.items() if name not in self._results}), 3
         )
 
     def _begin(self, name: str, stage: str) -> None:
-        """Note that a host has begun a stage, or is done. Print that, and how many hosts are done."""
+        """Note and print what a host does now, or its last answer, with the number of hosts that are done."""
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage
             if not self._is_interrupted:
@@ -293,7 +301,7 @@ class Preparer:
         """Prepare, compare or clean one host.
 
         Returns:
-            What it has at the end; its state has the reason if that failed.
+            The last answer of the host. If something failed, its state contains the reason.
         """
         asked = {**self._asked, "known": self._resolver.known, "python": self._hosts[name].python or ""}
         try:
@@ -307,10 +315,10 @@ class Preparer:
         return status
 
     def _converse(self, name: str, client: JsonClient) -> EnvironmentStatus:
-        """Give a host what it asks for, until it says what it has.
+        """Answer a host what it asks for, until it sends its last answer.
 
         Raises:
-            LaunchError: It cannot do its work, or the connection broke.
+            LaunchError: The host cannot do its work, or the connection broke.
         """
         for _ in range(_MAX_LINES):
             status = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
@@ -322,10 +330,10 @@ class Preparer:
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
     def _answer(self, name: str, status: EnvironmentStatus) -> object:
-        """Return what a host asks for: where wheels are, or versions for its `choose`.
+        """Return what a host asks for: the folder of its wheels, or versions for its `remote.choose`.
 
         Raises:
-            LaunchError: No wheels can be downloaded, or the wheels cannot be sent.
+            LaunchError: The wheels cannot be downloaded, or cannot be sent.
         """
         if status.wheels:
             self._begin(name, "downloading wheels here")
@@ -337,9 +345,10 @@ class Preparer:
             return {"fault": str(error)}
 
     def _send(self, name: str, folder: str, there: str) -> str:
-        """Copy wheels to a folder of a host, by fabric over the connection of launch, and return it.
+        """Copy wheels to a folder of a host, and return the folder.
 
-        By itself fabric accepts any host key and logs in with any key.
+        fabric copies them over the connection of launch, because fabric's own connection would accept any
+        host key and log in with any key.
         """
         from fabric import Config, Connection  # noqa: PLC0415 - with paramiko, to send wheels only
         from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only
@@ -356,6 +365,6 @@ class Preparer:
             for wheel in names:
                 sender.put(f"{folder}/{wheel}", f"{there}/{wheel}")
         except (SSHException, EOFError, OSError) as error:
-            connections.connection(name)  # raises an error of its own, if that broke
+            connections.connection(name)  # If the connection broke, this raises an error that says so.
             raise TransportError(f"wheels cannot be sent: {reason_of(error)}") from error
         return there

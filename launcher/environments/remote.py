@@ -1,4 +1,4 @@
-"""Looks at a host, makes environments there and removes them. It is sent to the host: Python 3.8.
+"""Inspects a host, makes environments on it and removes them. `prepare` sends it to hosts: Python 3.8.
 
 It sends lines of JSON, each an object with some of these fields:
 
@@ -6,14 +6,14 @@ It sends lines of JSON, each an object with some of these fields:
     stage               what it does, for the user
     python, platform    it asks for exact versions of the packages for these, see `choose`
     wheels              it asks for the wheels of these versions in this folder; the answer is where they are
-    state, ...          what the host has: the last line
+    state, ...          the state of the environment, in the last line
 
 If something fails, it exits, and the last line of its standard error is the reason. At the end of its
 standard input it ends itself and all processes that it has started.
 
-Scripts of an environment have its path in them, so its folder is never renamed. It is made under a name of
-its own, its manifest is written last, and the name of the environment becomes a link to it in one step. A
-lock for each user and host, which pip inherits, shows whether a folder without a manifest is left over.
+Scripts of an environment contain its path, so its folder is never renamed. It is made under a name of its
+own, its manifest is written last, and the name of the environment becomes a link to it in one step. A lock
+for each user and host, which pip inherits, shows whether a folder without a manifest is left over.
 """
 
 import ast
@@ -38,23 +38,25 @@ from launcher.common.text import byte_size, plural
 
 MANIFEST = "environment.json"
 ENVIRONMENTS_FOLDER = prepared_environments()
-#: Seconds for a program.
 PROGRAM_TIMEOUT_SECONDS = 3600.0
-#: What the launcher has sent: JSON, a line each.
+#: The answers that the launcher has sent.
 ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
-#: Pythons for an environment, the newest first.
+#: The Pythons for an environment, the newest first.
 CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
-#: What a candidate prints; what it needs without uv, and lacks without python3-venv.
+#: Python code by which a candidate prints its version.
 VERSION_CODE = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+#: Python code that fails without Debian's python3-venv. A candidate needs that unless there is uv.
 ENSUREPIP_CODE = "import ensurepip; "
 #: pip and uv try an index that does not answer twice, 15 s each, unless the user has set other numbers.
 PATIENCE_VARIABLES = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
-#: Settings of pip, and the variables of uv that mean the same. uv itself does not read those of pip.
+#: The variables of uv that name package indexes, by the settings of pip that mean the same. uv does not read
+#: those of pip.
 INDEX_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
 }
+#: The same for access to package indexes.
 ACCESS_VARIABLES = {"trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
 #: Other variables by which a user tells uv where packages are.
 OLD_INDEX_VARIABLES = ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
@@ -63,18 +65,21 @@ TENSORFLOW_PATTERN = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
 
 
 def send(**fields: Any) -> None:
-    """Tell the launcher; any thread may."""
+    """Send an object with these fields to the launcher. Any thread may call this."""
     os.write(1, json.dumps(fields).encode("ascii") + b"\n")
 
 
 def say_alive(*_: Any) -> None:
-    """Tell the launcher that this program runs. Where nobody hears it, `read_answers` ends this program."""
+    """Tell the launcher that this program runs. If nobody hears it, `read_answers` ends this program."""
     with suppress(OSError):
         send()
 
 
 def read_answers() -> None:
-    """Read answers; at the end of standard input, end this program and all processes that it has started."""
+    """Read answers of the launcher.
+
+    At the end of standard input, end this program and all that it has started.
+    """
     with open(0, "rb", 0) as answers:
         for line in answers:
             ANSWERS.put(json.loads(line))
@@ -82,21 +87,21 @@ def read_answers() -> None:
 
 
 def ask(**fields: Any) -> Any:
-    """Ask the launcher for something, and wait for its answer."""
+    """Ask the launcher for something, and return its answer."""
     send(**fields)
     return ANSWERS.get()
 
 
 class IndexSettings:
-    """The indexes in which uv looks for packages, also if the user has told only pip about them.
+    """The package indexes that uv uses, even if the user has told only pip about them.
 
     Args:
         python: A Python whose pip is asked for its settings. Without pip there are none.
-        folder: The folder in which uv runs: it may have settings of a project.
+        folder: The folder in which uv runs, which may contain settings of a project.
     """
 
     def __init__(self, python: str, folder: str) -> None:
-        #: For the environment of uv, because an address may have a password.
+        #: Variables for uv. The settings are passed in variables because an address may contain a password.
         self.variables: Dict[str, str] = {}
         #: Whether pip uses no index at all.
         self.no_index = False
@@ -108,14 +113,15 @@ class IndexSettings:
             timeout=PROGRAM_TIMEOUT_SECONDS,
             encoding="utf-8", errors="replace", cwd=folder,
         ).stdout  # fmt: skip
-        # Lines such as global.cert='/etc/ca.crt'. Those of variables begin with :env:, and pip prefers them.
+        # pip prints lines such as global.cert='/etc/ca.crt'. Those of variables begin with :env:, and pip
+        # prefers them.
         for line in sorted(printed.splitlines()):
             name, _, value = line.partition("=")
             with suppress(SyntaxError, ValueError):
                 self._add(name.rpartition(".")[2], str(ast.literal_eval(value)))
 
     def _add(self, name: str, value: str) -> None:
-        """Take over a setting of pip, unless uv has one of its own."""
+        """Use a setting of pip for uv, too, unless the user has told uv something of its own."""
         if name in ACCESS_VARIABLES:
             if ACCESS_VARIABLES[name] not in os.environ:
                 self.variables.setdefault(ACCESS_VARIABLES[name], " ".join(value.split()))
@@ -125,7 +131,7 @@ class IndexSettings:
         elif name in INDEX_VARIABLES and not self._uv_has_own:
             separator = "," if name == "find-links" else " "
             self.variables.setdefault(INDEX_VARIABLES[name], separator.join(value.split()))
-            if name == "extra-index-url":  # pip takes the best version of all its indexes
+            if name == "extra-index-url":  # pip uses the best version of all its indexes.
                 self.variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
             self._from_pip.append(name)
 
@@ -162,13 +168,13 @@ def run(
     """Run a program, which inherits the lock.
 
     Args:
-        argv: Its command line.
-        text: Its standard input: it may have passwords, and is in no file.
-        cwd: Its working folder.
-        variables: For its environment.
+        argv: The command line.
+        text: The standard input of the program. It may contain passwords, so it is in no file.
+        cwd: The working folder of the program.
+        variables: Further variables for the program.
 
     Returns:
-        Its exit code, and what it printed on one line: at most 400 characters.
+        The exit code, and the first 400 characters of what the program printed, on one line.
     """
     done = subprocess.run(
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROGRAM_TIMEOUT_SECONDS,
@@ -181,7 +187,11 @@ def run(
 
 
 def run_here(asked: Dict[str, Any]) -> None:
-    """On the machine of the user: run a program (``argv``, ``text``), and send why it failed, or nothing."""
+    """Run a program on the machine of the user, and send the launcher why it failed, or an empty text.
+
+    Args:
+        asked: ``argv`` and ``text``, see `run`.
+    """
     threading.Thread(target=read_answers, daemon=True).start()
     argv, text = list(asked["argv"]), asked["text"]
     if "uv" not in argv[:4]:
@@ -195,13 +205,13 @@ def run_here(asked: Dict[str, Any]) -> None:
 
 
 def check(code: int, printed: str) -> None:
-    """Exit if a program has failed; what it printed is the reason."""
+    """Exit if a program has failed. What it printed is the reason."""
     if code:
         sys.exit(printed)
 
 
 def check_private() -> None:
-    """Exit if other users can change environments: tasks would run their code."""
+    """Exit if other users can change the environments, because tasks would run the code of these users."""
     with suppress(FileNotFoundError):
         found = os.stat(ENVIRONMENTS_FOLDER)
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -210,7 +220,10 @@ def check_private() -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold the lock: one program makes or removes environments at a time. It leaves only whole ones."""
+    """Return a context that holds the lock, so that only this program makes or removes environments.
+
+    Before and after its body, incomplete environments are removed.
+    """
     os.makedirs(ENVIRONMENTS_FOLDER, 0o700, exist_ok=True)
     with open(f"{ENVIRONMENTS_FOLDER}/.lock", "a") as file:
         os.set_inheritable(file.fileno(), True)
@@ -219,28 +232,29 @@ def locked() -> Iterator[None]:
             remove_incomplete()
             yield
         finally:
-            # What interrupts this would leave what it has not removed yet.
+            # A signal that interrupted this would leave environments that are not removed yet.
             ends = signal.signal(signal.SIGTERM, signal.SIG_IGN)
             remove_incomplete()
             signal.signal(signal.SIGTERM, ends)
 
 
 def content(path: str) -> str:
-    """Return the content of a file; empty if there is none."""
+    """Return the content of a file. Empty if the file cannot be read."""
     with suppress(OSError), open(path, errors="replace") as file:
         return file.read()
     return ""
 
 
 def folders() -> List[str]:
-    """Return the folders of environments, even of those that are not whole."""
+    """Return the folders of all environments, even of incomplete ones."""
     return sorted(glob.glob(f"{glob.escape(ENVIRONMENTS_FOLDER)}/{'[0-9a-f]' * 16}-py3.*"))
 
 
 def remove_incomplete() -> None:
     """Remove folders without a manifest. Only a holder of the lock may call this.
 
-    An environment without its Python stays: another machine with this home folder may have it.
+    An environment without its Python stays, because another machine with this home folder may have that
+    Python.
     """
     for folder in folders():
         if not content(f"{folder}/{MANIFEST}"):
@@ -248,10 +262,11 @@ def remove_incomplete() -> None:
 
 
 def manifest(folder: str) -> Dict[str, Any]:
-    """Return what an environment has.
+    """Return the manifest of an environment.
 
     Returns:
-        Nothing if it is not whole, has lost its Python, or has other packages now.
+        The manifest. Empty if the environment is incomplete, has lost its Python, or contains other packages
+        now.
     """
     with suppress(ValueError):
         made = dict(json.loads(content(f"{folder}/{MANIFEST}")))
@@ -267,14 +282,16 @@ def packages(folder: str) -> List[str]:
 
 
 def choose(python: str) -> Tuple[str, Dict[str, str]]:
-    """Return the newest Python for which all packages have versions: its path, and what the launcher answers.
-
-    The answer has exact versions of the ``packages`` and ``options`` about package indexes, both as in a
-    requirements file, and the ``hash`` of an environment with them; or it has a ``fault``: the reason why
-    no versions were found. This function adds the Python's version (``python``) and its ``platform``.
+    """Find the newest Python for which all packages exist in some version, by asking the launcher about each.
 
     Args:
-        python: The only candidate; empty: all of PATH.
+        python: The only candidate. Empty for every Python along PATH.
+
+    Returns:
+        The path of the Python, and the answer of the launcher: ``packages``, which are exact versions, and
+        ``options``, both as in a requirements file, and the ``hash`` of an environment that contains them.
+        The version of the Python (``python``) and the ``platform`` are added. If there is no such Python,
+        this program exits.
     """
     code = VERSION_CODE if shutil.which("uv") else ENSUREPIP_CODE + VERSION_CODE
     host = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
@@ -292,11 +309,12 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
 
 
 def install(name: str, path: str, wanted: Dict[str, str]) -> None:
-    """Make an environment, unless there is one like it, and link its name to it in one step.
+    """Make an environment, unless one with the same packages exists, and link its name to it in one step.
 
     Args:
-        name: Of the environment.
-        path, wanted: See `choose`.
+        name: The name of the environment.
+        path: The path of the Python, see `choose`.
+        wanted: The packages, see `choose`.
     """
     with locked():
         same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
@@ -307,7 +325,14 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
 
 
 def fill(path: str, wanted: Dict[str, str]) -> str:
-    """Make an environment, and return its folder."""
+    """Make an environment, and return its folder. Exit if that is not possible.
+
+    If the host reaches no package index, the launcher sends it the wheels.
+
+    Args:
+        path: The path of the Python, see `choose`.
+        wanted: The packages, see `choose`.
+    """
     tensorflow = TENSORFLOW_PATTERN.search(wanted["packages"])
     free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
     needed = 2_500_000_000 if tensorflow else 50_000_000
@@ -348,24 +373,26 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
 
 
 def clean(days: int) -> None:
-    """Remove environments that no task has used for so many days."""
+    """Remove environments that no task has used for this number of days."""
     with locked():
         for folder in folders():
             used = os.path.getmtime(f"{folder}/{MANIFEST}")
-            # A process that runs in it has loaded libraries from it.
+            # A process that runs in the environment has loaded libraries from it.
             libraries = os.path.realpath(folder) + "/"
             runs = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
             if used < time.time() - days * 24 * 3600 and not runs:
                 send(stage=f"removing {os.path.basename(folder)}")
-                os.unlink(f"{folder}/{MANIFEST}")  # now it is not whole, so it is removed at the end
+                # Without its manifest the environment is incomplete, so `locked` removes it.
+                os.unlink(f"{folder}/{MANIFEST}")
 
 
 def main(asked: Dict[str, Any]) -> None:
-    """Make, compare or remove environments, then say what the one with a name is.
+    """Make, compare or remove environments, then send the state of the named one.
 
     Args:
-        asked: ``name`` of the environment; ``known`` hashes of what it should be; ``makes``: make it if it is
-            anything else; ``python`` for that, see `choose`; ``days``, see `clean`: 0: compare.
+        asked: ``name``: the name of the environment. ``known``: the hashes of environments that would do.
+            ``makes``: whether to make the environment if it is another one. ``python``: the Python for that,
+            see `choose`. ``days``: what to remove, see `clean`, or 0 to remove nothing.
     """
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -110,7 +110,10 @@ class BatchQueue:
         return False
 
     def requeue(self) -> None:
-        """Requeue the batch job around this process. The queue may kill this process at once."""
+        """Put the batch job around this process into the queue again, to run once more.
+
+        The queue may kill this process at once.
+        """
         raise NotImplementedError
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:

@@ -291,9 +291,10 @@ def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
 
 
 def passing(python: str, name: str, seconds: int) -> list[str]:
-    """Return the command line of a process that passes its stdin and stdout to a `waiting` process.
+    """Return the command line of a process that hands its stdin and stdout over to a `waiting` process.
 
-    The process first reads the bytes of `passed`.
+    The main process of a container cannot be reached otherwise: ``kubectl exec`` only starts another process
+    in the container. That process first reads the bytes of `passed`.
 
     Args:
         python: The Python that runs it.

@@ -47,6 +47,10 @@ class Cleaning:
     def may_remove(self, run: str, owner: str, name: str) -> bool:
         """Decide whether an object may be removed.
 
+        An object of another user, or of a launcher that is alive on this machine, never may. An object of a
+        run in ``--foreign``, or of a launcher that has surely ended, may. Every other object is left alone,
+        because its launcher may run on another machine.
+
         Args:
             run: The name of the object's run.
             owner: The object's label that names the launcher process. Empty if there is no such label.

@@ -72,7 +72,7 @@ class AgentLink(Protocol):
         """
 
     def unwatch(self) -> None:
-        """Let the loop no longer call the ``ready`` of `watch`."""
+        """Tell the loop to stop calling the ``ready`` that `watch` was called with."""
 
     def receive(self) -> Sequence[Message] | None:
         """Return the messages that have arrived.

@@ -124,6 +124,7 @@ class HostPrograms:
         self._stack.__exit__(*details)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Start a program of ours on a host. The arguments are those of `ProgramRunner.run`."""
         if host in self.local:
             from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
 
@@ -175,6 +176,12 @@ class AgentFleet:
         self._stack = ExitStack()
 
     def __enter__(self) -> AgentFleet:
+        """Fork the agents of this machine, then connect to the other hosts and open links to their agents.
+
+        Raises:
+            HostsError: Hosts on which tasks run cannot be reached. An agent that cannot be forked is reported
+                later, by `link_to`.
+        """
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # The forks come first, because connections need threads, and a process with threads cannot be

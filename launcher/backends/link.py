@@ -431,9 +431,10 @@ class ReconnectingLink:
             self._connect()
 
     def _silent_at(self) -> float:
-        """Return when the present connection counts as lost if nothing comes.
+        """Return when the present connection counts as lost if nothing comes (monotonic).
 
-        Never if the lease is infinite.
+        A new connection has more time, because it must first start a program. With an infinite lease a
+        connection is never lost by silence.
         """
         if math.isinf(self._lease):
             return math.inf

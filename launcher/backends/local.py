@@ -164,7 +164,11 @@ class ForkedAgentLink(PipeLink):
         return f"the agent exited: {last}" if last else "the agent was killed"
 
     def kill(self, seconds: float) -> str | None:
-        """Kill watchdog and agent, which are one process group, then the tasks, which carry its tag."""
+        """Kill watchdog and agent, which are one process group. Then `wait` kills the tasks that they leave.
+
+        Returns:
+            How the agent ended, for messages. None if processes are left after this many seconds.
+        """
         if not self._is_over():
             try:
                 os.killpg(self.pid, signal.SIGKILL)

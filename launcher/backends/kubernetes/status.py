@@ -198,7 +198,10 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
 
 
 def _is_taken(pod: _Json) -> bool:
-    """Return whether the cluster or a user ends a pod."""
+    """Return whether the cluster or a user ends a pod.
+
+    The pod is then deleted, evicted or lost (its status names a reason), or chosen for a disruption.
+    """
     deleted = _get(pod, "metadata", "deletionTimestamp") is not None
     return deleted or bool(_text(pod, "status", "reason")) or _has_condition(pod, "DisruptionTarget", "True")
 

@@ -48,6 +48,12 @@ class SlurmAllocation(Allocation):
         self._stack = ExitStack()
 
     def __enter__(self) -> SlurmAllocation:
+        """Get the job and inspect its nodes. A dry run outside of any job only makes up nodes.
+
+        Raises:
+            JobError: There are more tasks than Slurm was asked for.
+            TransportError: Slurm grants no nodes, or does not answer, or a node does not.
+        """
         if self.request.purpose is Purpose.DRY_RUN and not is_inside(os.environ):
             self._show_examples()
             return self

@@ -526,6 +526,8 @@ def _why_pending(option: str) -> tuple[str, str, str]:
 def refuse_hopeless(number: str, words: Sequence[str]) -> None:
     """Cancel a job that was just submitted if it can never start.
 
+    Slurm reports that only some time after it has accepted the job, so this asks for more than a second.
+
     Args:
         number: The number of the job.
         words: The options by which it was asked for.

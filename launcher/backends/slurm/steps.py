@@ -331,9 +331,11 @@ class Steps(Connections):
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
 
     def start_agent(self, host: str, arguments: AgentArguments) -> Step:
-        """Let the step that has inspected the node become its agent.
+        """Let the step that has inspected a node become its agent.
 
-        If that step was lost, start another one.
+        If that step was lost, end it and start another.
+
+        The arguments of the agent are sent with the first bytes of the link.
         """
         if host not in self._waiting or not self._waiting[host].is_running:  # The step was lost.
             with self._lock:

@@ -19,7 +19,10 @@ DOCKER_CONTAINERS = Need("the option is about containers", "expected --docker IM
 
 
 def _mount(text: str, folder: str) -> str:
-    """Return a mount whose source is absolute, unless it is a path below ``~`` or has no source."""
+    """Return a mount whose relative source is completed by the folder in which the user wrote it.
+
+    A source below ``~`` stays, and so does a mount without a source.
+    """
     return text if text[:1] in ("~", ":") else os.path.join(folder, text)
 
 

@@ -494,7 +494,10 @@ class PodProgram(RemoteProgram):
     def start_error(self) -> TransportError | None:
         """Return why the program never ran, or why the pod has ended, because an agent ends with its pod.
 
-        If the program never ran and the pod exists, the kubelet or the way to it is down.
+        Returns:
+            A `HostGoneError` if the pod has ended. A `RouteDownError` if the program never ran although the
+            pod exists, because then the kubelet or the way to it is down. None if the program ran, and the
+            pod may live.
         """
         if why := super().start_error():
             return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))

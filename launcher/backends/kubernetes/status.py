@@ -233,7 +233,17 @@ def _end(pod: _Json, name: str, ended: object) -> str:
 
 
 def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
-    """Return what keeps a pod from running, for messages, and whether that can never come."""
+    """Find out what keeps a pod from running.
+
+    Args:
+        pod: The pod.
+        ours: The state of its task container.
+        uid: The uid of the pod.
+        events: Events of the namespace, if they are known.
+
+    Returns:
+        The reason for messages, empty if the pod is just starting; and whether waiting cannot help.
+    """
     for condition in _conditions(pod, "PodScheduled", "False"):
         if _text(condition, "reason") == "SchedulingGated":
             gates = ", ".join(_text(gate, "name") for gate in _list(pod, "spec", "schedulingGates"))

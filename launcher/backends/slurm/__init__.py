@@ -163,7 +163,10 @@ def _wrong_variables() -> Iterator[Fault]:
 
 
 def _wrong_start() -> Iterator[Fault]:
-    """Yield a fault if srun has started launch several times. Only the first of these launches reports it."""
+    """Yield a fault if srun has started launch several times, once for each task of a step.
+
+    Only the first of these launches reports it. The others exit at once and print nothing.
+    """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if is_inside(os.environ) and is_in_step(os.environ) and tasks != "1":
         if os.environ.get("SLURM_PROCID", "0") != "0":

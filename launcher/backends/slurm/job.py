@@ -580,7 +580,13 @@ def _printed(stderr: IO[bytes]) -> bytes:
 
 
 def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) -> None:
-    """Cancel the job of a holder, and wait for the holder to exit."""
+    """Cancel the job of a holder, and wait for the holder to exit.
+
+    Args:
+        holder: The process of the holder.
+        label: The name of the job at Slurm.
+        is_submitted: Whether Slurm has the job. If not, salloc may be asking for it just now.
+    """
     assert holder.stdin is not None and holder.stdout is not None
     if is_submitted:
         # The holder does this, too, unless it or salloc was killed.

@@ -367,7 +367,10 @@ class Steps(Connections):
         return step
 
     def _add(self, step: Step) -> None:
-        """Remember a step, and release steps that nobody needs. If all is over, kill the new step."""
+        """Remember a step, and release steps whose pipe is closed and whose srun has exited.
+
+        If no more steps may start, the new one is killed.
+        """
         with self._lock:
             unused = [each for each in self._steps if each.fileno() < 0 and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]

@@ -189,7 +189,15 @@ def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str
 
 
 def _gateways(host: Host, address: str, written: str) -> tuple[str, ...]:
-    """Return the gateways of a ``ProxyJump``, but none if the last of them is the host itself."""
+    """Return the gateways of a ``ProxyJump``. There are none if the last of them is the host itself.
+
+    A ``Host *`` section sets ProxyJump for the gateway, too, which needs no gateway.
+
+    Args:
+        host: The host.
+        address: The address of the host.
+        written: The value of ``ProxyJump``, with commas between gateways.
+    """
     hops = tuple(part.strip() for part in written.split(",") if part.strip())
     return () if not hops or parse_gateway(hops[-1]).name in (host.name, address) else hops
 

@@ -35,7 +35,7 @@ trap '' TERM; (setsid sleep 300 &); echo up; sleep 300 & wait; sleep 300"""
 WORDS = ("--workers", "2", "--grace", "1", "--lease", "6", "--restarts", "1")
 #: Why a job that was cancelled has ended, in the order of what may notice it.
 CANCELLED = (
-    r"was cancelled \(scancel\)|scancel of its step|STEP \S+ ON n\d CANCELLED|Slurm gives no nodes: "
+    r"was cancelled \(scancel\)|scancel of its step|STEP \S+ ON n\d CANCELLED|Slurm did not grant any nodes: "
     r"|stopped by SIGTERM, as scancel sends it|JOB \d+ ON n\d CANCELLED|revoked"
 )
 
@@ -109,7 +109,7 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     if victim in ("job", "step") and ended.code != 130:
         assert ended.code == 125 and re.search(CANCELLED, ended.err + ended.out), (ended.code, ended.err)
     elif victim in ("salloc", "holder") and ended.code == 125:
-        assert moment in ("pending", "start") and "Slurm gives no nodes" in ended.err, ended.err
+        assert moment in ("pending", "start") and "Slurm did not grant any nodes" in ended.err, ended.err
     else:
         assert ended.code == 130, (ended.code, ended.err)
     assert "network" not in ended.err, ended.err

@@ -68,7 +68,7 @@ def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runn
         assert send(program, b"x") or receive(program, 1)
     with pytest.raises(TransportError) as caught:
         run(hosts[0], "echo")
-    assert str(caught.value).startswith(f"{hosts[0].name}: its ssh server gives no further session")
+    assert str(caught.value).startswith(f"{hosts[0].name}: its ssh server opens no further session")
 
 
 def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):

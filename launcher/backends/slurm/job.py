@@ -486,7 +486,7 @@ def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words
                 text = "salloc was killed, or has started nothing (--no-shell)"
             if "salloc: not found" in text:
                 raise _missing("salloc")
-            raise TransportError(f"Slurm gives no nodes: {text}")
+            raise TransportError(f"Slurm did not grant any nodes: {text}")
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return SlurmJob.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
 
@@ -557,7 +557,7 @@ def _refusal(reason: str, words: Sequence[str]) -> str:
         if _HOPELESS_REASONS[reason] is _NODES_REASON and any(int(count) > 1 for count in counts)
         else ""
     )
-    return f"Slurm gives no nodes: {_HOPELESS_REASONS[reason]}: {shlex.join(words)} ({reason}){hint}"
+    return f"Slurm did not grant any nodes: {_HOPELESS_REASONS[reason]}: {shlex.join(words)} ({reason}){hint}"
 
 
 def pending_text(number: str, reason: str, start: str) -> str:

@@ -60,7 +60,7 @@ class SshChannelPipe:
             self._channel = connection.transport.open_session()
         except ChannelException as error:
             raise TransportError(
-                f"{connection.host}: its ssh server gives no further session on this connection "
+                f"{connection.host}: its ssh server opens no further session on this connection "
                 "(is MaxSessions very low, or does it only forward?)"
             ) from error
         except (SSHException, EOFError, OSError) as error:

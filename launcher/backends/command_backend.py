@@ -24,6 +24,7 @@ class CommandBackend(Backend[OptionsT]):
         raise NotImplementedError
 
     def allocate(self, options: OptionsT, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+        """Return the hosts that the user names, or else this machine. Nothing is acquired."""
         return _NamedHosts(lambda host: self.start_command(host, options), request)
 
 
@@ -74,6 +75,7 @@ class CommandConnections(Connections):
         bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all hosts.
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Start a program on a host by a command line, and send the program to it."""
         record = self._hosts[host]
         python = self._allocation.python(record)
         startup = bootstrap.startup(python, entry, arguments)

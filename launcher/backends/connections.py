@@ -166,6 +166,7 @@ class Connections:
     login_seconds: Mapping[str, float] = {}
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Start a program of ours on a host. The arguments are those of `ProgramRunner.run`."""
         raise NotImplementedError
 
     def reconnect(self, host: str) -> None:

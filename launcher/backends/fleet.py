@@ -115,6 +115,7 @@ class HostPrograms:
         self._stack = ExitStack()
 
     def __enter__(self) -> HostPrograms:
+        """Connect to those hosts that are other machines. `failed` names the ones that cannot be reached."""
         if self.remote:
             self.connections = self._stack.enter_context(self._allocation.connect(self.remote))
             self.failed = {**self.connections.failed}
@@ -252,10 +253,12 @@ class AgentFleet:
 
     @property
     def forwarding(self) -> Forwarding | None:
+        """What forwards ports of the remote hosts. None if their connections forward no ports."""
         return self.programs.connections.forwarding
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
+        """How long a task of a lost host may still be alive. It is 0 if `recover` replaces the host."""
         return 0.0 if self._allocation.replaces_hosts else seconds_until_tasks_ended(self._lease)
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:

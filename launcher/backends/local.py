@@ -235,6 +235,7 @@ def fork_agent(host: str) -> ForkedAgentLink:
 
 
 def _run_agent(host: str, agent_id: int) -> NoReturn:
+    """Become the agent, in the forked process."""
     from launcher.agent import main  # noqa: PLC0415 - in the agent, while the launcher imports its own modules
 
     main.run({"host": host, "agent": agent_id})

@@ -198,6 +198,7 @@ class RemoteProgram:
         return self.fault(f"the agent could not be started there: {ended}{printed}")
 
     def _how_exited(self) -> str:
+        """Return how the command that starts the program exited, for messages."""
         status = self._pipe.wait(0.0)
         if status is None:
             return "exited"

@@ -67,6 +67,7 @@ def find_or_newest(name: str | None) -> Run:
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:
+    """Return the queue of a run that has not ended. None if it has ended, or is in no queue."""
     return None if run.state is RunState.ENDED else queue_of(run)
 
 

@@ -46,6 +46,7 @@ class DockerBackend(Backend[docker.DockerOptions]):
         return options.implied
 
     def met_needs(self, options: docker.DockerOptions | None) -> Collection[Need]:
+        """Return the need of options about containers, if there are containers."""
         return () if options is None else (DOCKER_CONTAINERS,)
 
     def check(

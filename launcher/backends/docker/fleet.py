@@ -173,6 +173,10 @@ class ContainerFleet:
 
     @property
     def forwarding(self) -> Forwarding | None:
+        """What forwards ports of the machines under the containers.
+
+        None if only this machine runs containers.
+        """
         return None if self._machines is None else self._machines.forwarding
 
     def _prepare(self, name: str) -> None:

@@ -58,6 +58,7 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
         return kubernetes.parse(settings)
 
     def met_needs(self, options: kubernetes.KubernetesOptions | None) -> Collection[Need]:
+        """Return the need of options about pods, if there are pods."""
         return () if options is None else (PODS,)
 
     def check(

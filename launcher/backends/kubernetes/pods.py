@@ -528,6 +528,7 @@ class _PodConnections(Connections):
         bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all pods.
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
+        """Start a program in the pod of a host, by a kubectl of its own."""
         return PodProgram(self._pods, host, self._command(host)).begin(bootstrap.program(entry, arguments))
 
     def _command(self, host: str) -> list[str]:

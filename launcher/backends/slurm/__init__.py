@@ -113,6 +113,7 @@ class SlurmBackend(Backend[SlurmOptions]):
         return options.implied
 
     def met_needs(self, options: SlurmOptions | None) -> Collection[Need]:
+        """Return the need of options about allocations, if the user asks for one, or launch is inside one."""
         asked_for = options is not None and not options.implied
         return (rows.ALLOCATION,) if asked_for or is_inside(os.environ) else ()
 

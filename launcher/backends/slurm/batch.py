@@ -96,10 +96,12 @@ class SlurmQueue(BatchQueue):
         return Submission(f"Slurm's job {number} is submitted")
 
     def own(self) -> BatchJob | None:
+        """Return Slurm's job around this process and its node, or None outside of any job."""
         node = os.environ.get("SLURMD_NODENAME", "")
         return BatchJob("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
 
     def times_requeued(self) -> int:
+        """Return how often Slurm had restarted the job around this process when this process started."""
         return SlurmJob("", os.environ).restarts
 
     def may_requeue(self) -> bool:
@@ -110,9 +112,11 @@ class SlurmQueue(BatchQueue):
         return fields.get("BatchFlag") == fields.get("Requeue") == "1"
 
     def is_requeued(self) -> bool:
+        """Return whether Slurm has requeued the job around this process, and so will end this process."""
         return self.own() is not None and SlurmJob.of(os.environ).is_requeued()
 
     def requeue(self) -> None:
+        """Let Slurm end the job around this process, and put it into the queue again."""
         ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:

@@ -319,6 +319,7 @@ class Steps(Connections):
             return SlurmNode(host, python=pythons[0], cpus=seen.cpus, gpus=_ids(seen.gpus), same=seen.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
+        """Start a program on a node, in a step of its own."""
         return self._start(host, self._pythons[host], entry, arguments)
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
@@ -328,6 +329,7 @@ class Steps(Connections):
         return step
 
     def _of_agent(self, arguments: AgentArguments) -> dict[str, Any]:
+        """Return the arguments of an agent that is the main process of a step."""
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
 
     def start_agent(self, host: str, arguments: AgentArguments) -> Step:

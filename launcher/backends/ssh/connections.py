@@ -282,6 +282,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return connection is not None and connection.is_alive
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Start a program on a host, in a channel of the connection to the host."""
         from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko
 
         connection, python = self.connection(host), self.python(host)

@@ -84,7 +84,7 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
     elif state.phase is Phase.STARTUP and host.tasks:
         host.environment_error = event.why
         failure = Failure(reason=reason, task=None, host=host.name, at=event.at, text=event.why)
-        if state.fail(failure, event.code):
+        if state.fail(failure, event.code):  # The other hosts may still answer, as in `_fail_host`.
             state.set_timer(TimerKind.OTHER_HOSTS)
     _stop_if_failed(state)
 
@@ -165,7 +165,8 @@ def _refuse(state: JobState, event: events.PortsRefused | events.PeersTried, tex
 def _fail_host(state: JobState, host: HostRecord, reason: Reason, at: float, text: str) -> None:
     """Record the fault of a host as the job's failure.
 
-    Before the first start the other hosts may still answer.
+    Before the first task starts, the job does not stop at once: the other hosts get some seconds to answer,
+    so that the user sees the faults of all hosts.
     """
     failure = Failure(reason=reason, task=None, host=host.name, at=at, text=text)
     if state.fail(failure, HOST_FAULT_EXIT_CODE) and state.phase is Phase.STARTUP:

@@ -385,23 +385,24 @@ class Feeder:
                 with feed.event():
                     feed.state.is_finished = True
             while not (self._is_closed or self._error is not None or time.monotonic() > deadline):
-                going = [feed for feed in self._feeds.values() if self._check_call(feed)]
-                if not going:
+                running = [feed for feed in self._feeds.values() if self._survives_check(feed)]
+                if not running:
                     return
-                begun = waiting.due()
-                for feed in going if begun else ():
+                beginning = waiting.due()  # It is empty most of the time, so that the user is told rarely.
+                for feed in running if beginning else ():
                     action = "takes results" if feed.state.call.is_inference else "feeds rows"
-                    text = f"{begun} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
+                    text = f"{beginning} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
                     limit = f"at most {feed.state.call.timeout:g}s without any"
                     self._say_unless_quiet(f"shutdown: {text} ({limit})")
-                going[0].news.wait(POLL_SECONDS)
+                # The next round checks all feeds, so it does not matter whose news ends this wait.
+                running[0].news.wait(POLL_SECONDS)
 
     def _say_unless_quiet(self, text: str) -> None:
         if not self._quiet:
             say(text)
 
-    def _check_call(self, feed: Feed) -> bool:
-        """Stop the call of a feed if no thread takes its results any longer.
+    def _survives_check(self, feed: Feed) -> bool:
+        """Stop the call of a feed if it is an inference whose results no thread takes any longer.
 
         Returns:
             Whether the call still runs.
@@ -501,12 +502,12 @@ class Feeder:
             if text := feed.state.results_missing(now):
                 say(text)
             missing = feed.state.missing(now)
-            if missing and (begun := feed.waiting.due()):
+            if missing and (beginning := feed.waiting.due()):
                 hint = "importing TensorFlow takes seconds"
                 if lines := self._last_lines(missing[0]):
                     hint = f"last line of {missing[0]}: {lines[-1]}"
                 what = f"{join_names(missing)} to ask for rows of the feed {feed.state.name!r}"
-                self._say_unless_quiet(f"{begun} {what} ({hint})")
+                self._say_unless_quiet(f"{beginning} {what} ({hint})")
             feed.news.wait(POLL_SECONDS)
         if call.error is not None:
             raise call.error

@@ -52,7 +52,7 @@ def create(
 ) -> RunPaths:
     """Make the folder of a new run, with a record that names this process as its launcher.
 
-    From now on only this user can read and write what this process creates.
+    From now on this user can read and write what this process creates, even if the user's umask denies that.
 
     Args:
         run_dir: The folder, which must not exist yet or be empty. None: a folder below the state folder.
@@ -68,6 +68,8 @@ def create(
         JobError: The folder is in use.
         LaunchError: The folder cannot be made, for example because the disk is full.
     """
+    # Keep what the umask denies to others, and drop what it denies to this user, as 0777 and 0277 do. Python
+    # can read the umask only by setting another one.
     os.umask(os.umask(0o077) & 0o077)
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
         raise JobError([Fault("--run-dir", f"more than {_MAX_DEPTH} folders in each other")])
@@ -90,7 +92,8 @@ def create(
 def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPaths:
     """Make this process the launcher of a run whose folder another process has made.
 
-    A cluster's queue starts such a launcher, and may start it again after a time limit.
+    A cluster's queue starts such a launcher, and may start it again after a time limit. From now on this user
+    can read and write what this process creates, as after `create`.
 
     Args:
         run: The run, whose folder `create` has made.
@@ -103,6 +106,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
     Raises:
         LaunchError: The folder cannot be written.
     """
+    # See `create`.
     os.umask(os.umask(0o077) & 0o077)
     try:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)

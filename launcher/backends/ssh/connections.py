@@ -94,12 +94,14 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         if self._forward is not None:
             self._forward.close()
         self._closed.set()
+        # This closes the sockets of all connections, also of those that are being made, without waiting.
         if self._connector is not None:
             self._connector.close()
         with self._lock:
             proxies = list(self._proxies)
-        for proxy in proxies:  # paramiko may know none of them yet.
+        for proxy in proxies:  # The connector knows a ProxyCommand only from the beginning of its handshake.
             proxy.close()
+        # Without its socket, the thread of a connection ends by itself.
         deadline = time.monotonic() + _LAST_WAIT_SECONDS
         for connection in list(self._connections.values()):
             connection.transport.join(max(0.0, deadline - time.monotonic()))
@@ -196,9 +198,9 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         seconds = options.connect_timeout or self._settings[CONNECT_TIMEOUT]
         began = time.monotonic()
         opened = gateway or self._open_way(options, seconds)
-        opening = time.monotonic() - began
+        opening_seconds = time.monotonic() - began
         connection = self._paramiko().connect(replace(options, gateways=before), opened, seconds)
-        connection.login_seconds += gateway.login_seconds if gateway else opening
+        connection.login_seconds += gateway.login_seconds if gateway else opening_seconds
         return connection
 
     def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:

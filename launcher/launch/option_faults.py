@@ -73,7 +73,11 @@ def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) ->
 
 
 def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | Note]:
-    """Yield what is wrong with the words of a command line together, though each option is right."""
+    """Yield what is wrong with the program of a command line, and with paths and combinations of options.
+
+    A note is only a warning: the launch goes on.
+    """
+    # What follows a program belongs to it, but options of launch may follow a job file.
     if not words.has_roles:
         yield from map(Note, _misplaced_options(settings, words.command, is_marked=words.is_marked))
     yield from _path_faults(settings)

@@ -61,7 +61,7 @@ class Started(Record):
     pid: int
     #: A non-blocking descriptor from which the output of the task is read.
     output: int
-    #: The process tag, or 0 if this user may not set one.
+    #: The process tag (see `launcher.agent.processes`), or 0 if this user may not set one.
     tag: int
 
 
@@ -224,7 +224,9 @@ class Spawner:
         return processes.tag(self._agent, self._count)
 
     def _spawn(self, prepared: Prepared, inherited: int, streams: Sequence[int]) -> Tuple[int, int]:
-        """Start a process in a session of its own.
+        """Start a process in a session of its own, with the limits of a task and a new process tag.
+
+        A process inherits its limits and its tag from the agent, which sets them for this moment.
 
         Args:
             prepared: The command.
@@ -253,6 +255,7 @@ class Spawner:
         except (OSError, ValueError) as error:
             raise _start_error(error, prepared.argv[0], prepared.path) from error
         finally:
+            # While the agent itself holds the writing end of a pipe, it never reads the end of the output.
             os.dup2(self._nothing, self._inherited, inheritable=False)
         return pid, tag if tagged else 0
 

@@ -87,9 +87,11 @@ def _about_task(
 ) -> list[str]:
     """Return the lines about the task that failed: its last lines, hints, and the path of its log.
 
+    If the failure is about no task, there is at most a hint.
+
     Args:
         report: How the job ended.
-        failure: The failure of the job, which may be about no task.
+        failure: The failure of the job.
         paths: The files of the run.
         place: Where the tasks ran.
         with_last_lines: Whether to show the last lines of the task.
@@ -102,15 +104,16 @@ def _about_task(
         return [f"{_HINT_PREFIX}{hint}"] if hint else []
     data, is_cut = tail(paths.log(failure.task))
     printed = clean_lines(data, is_cut=is_cut)
-    lines = _without_rows([line for line in printed if not is_about_the_build(line)])
+    lines = _without_inner_rows([line for line in printed if not is_about_the_build(line)])
     block = last_traceback(lines)
     if block and _MISTAKE_EXCEPTIONS.match(lines[block.stop - 1]):
         hint = ""  # It would name tasks that had ended before, which are not the cause.
-    last = [*lines[-_MAX_LAST_LINES:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    found = hints([failure.text, *last], _facts(failure, paths, place))
+    # Many lines may follow the traceback, so its last line, which names the exception, is added.
+    clues = [*lines[-_MAX_LAST_LINES:], *(lines[block.stop - 1 : block.stop] if block else [])]
+    found = hints([failure.text, *clues], _facts(failure, paths, place))
     tips = [f"{_HINT_PREFIX}{each}" for each in [*found, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
-    if not lines and not started:
+    if not lines and not started:  # A task that never started has no log to name.
         return tips
     tips.append(f"  log: {escape_controls(paths.log(failure.task))}")
     if not with_last_lines:
@@ -189,7 +192,7 @@ def _exception(log: str) -> str:
 # ---------------------------------------------------------------------- the lines of a task
 
 
-def _without_rows(lines: Sequence[str]) -> list[str]:
+def _without_inner_rows(lines: Sequence[str]) -> list[str]:
     """Return lines without the inner rows of large arrays, which exceptions of TensorFlow show."""
     found: list[str] = []
     for are_rows, group in itertools.groupby(lines, _is_row):

@@ -156,29 +156,31 @@ class Step(RemoteProgram):
         )
 
     def start_error(self) -> TransportError | None:
-        """Return why the program never ran, or why the agent has ended with its step.
+        """Return why the program never ran, or what the end of its srun means for the agent.
 
         Returns:
-            A `ConnectionLostError` if the agent may live, or another one may be started. A `HostGoneError` if
-            the agent is gone. None if the program ran.
+            A `ConnectionLostError` if the step may live on without its srun, or if the agent was lost before
+            any task, so that another one may be started. A `HostGoneError` if the agent is gone with its
+            tasks, or the job has ended. Another error if the program never ran. None if it ran and none of
+            this has happened.
         """
         never_ran = super().start_error()
         if never_ran is None:
             status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
             if status is not None and status < 0:  # The step may live on.
                 return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
-            if status is None or not self.is_agent:
+            if status is None or not self.is_agent:  # Only an agent whose step has ended needs a reason.
                 return None
         if over := self._job.end_reason():
             return AllocationEndedError(over)
-        reason = self._reason()
+        reason = self._slurm_reason()
         if never_ran is not None:
             return self.fault(f"the agent cannot be started there: {reason}") if reason else never_ran
         if not self._answered:  # No task runs on the node, so another agent may be started.
             return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
         return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
 
-    def _reason(self) -> str:
+    def _slurm_reason(self) -> str:
         """Return why the step has ended, in Slurm's words: a node failed, or somebody has cancelled it."""
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
@@ -210,7 +212,7 @@ class Step(RemoteProgram):
             raise AllocationEndedError(over)
         if "was killed" in why:
             self.srun.wait(_END_TIMEOUT_SECONDS)
-            if reason := self._reason():  # Under load, Slurm may kill the step without a word.
+            if reason := self._slurm_reason():  # Under load, Slurm may kill the step without a word.
                 return reason
         if "SIGTERM" in why:
             return why + _CANCELLED_CAUSE

@@ -263,6 +263,7 @@ class FeedState:
         call.moved, call.is_exhausted = now, item is None
         if error is not None:
             call.fail(error)
+        # With equal batches, the rows of a task that accepts no more are dropped and not given to others.
         if item is not None and not call.is_over:
             call.add(item, [task.name for task in self.tasks.values() if task.has_refused])
 
@@ -451,10 +452,11 @@ class FeedState:
         )
 
     def missing(self, now: float) -> list[str]:
-        """Return the tasks that rows wait for, and that have no connection.
+        """Return the tasks without a connection for which the call waits, so that the user can be told.
 
         Returns:
-            Their names. Empty if other tasks can take the rows, or the time for opening feeds is not over.
+            Their names. Empty if the call does not wait for them: some task is connected, and the time for
+            opening feeds is over, so that the connected tasks receive all rows. Equal batches always wait.
         """
         missing = [task.name for task in self.takers if not task.is_connected]
         all_miss = len(missing) == sum(task.is_alive for task in self.tasks.values())

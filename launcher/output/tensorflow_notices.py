@@ -25,15 +25,16 @@ _OPTION_PATTERN = (
 
 
 @functools.cache
-def _patterns() -> tuple[bytes, bytes]:
-    """Return the pattern of notices about the build of TensorFlow, and the pattern of all notices."""
+def _patterns() -> dict[str, bytes]:
+    """Return the pattern of notices about the build of TensorFlow, ``build``, and of all notices, ``all``."""
     notices = read_table("output/notices.toml")
-    return "|".join(notices["build"]).encode(), "|".join([*notices["build"], *notices["server"]]).encode()
+    build, server = "|".join(notices["build"]), "|".join(notices["server"])
+    return {"build": build.encode(), "all": f"{build}|{server}".encode()}
 
 
 def is_about_the_build(line: str) -> bool:
     """Return whether a line is a notice about the build of TensorFlow, which never explains a failure."""
-    return re.search(_patterns()[0], line.encode("utf-8", "replace")) is not None
+    return re.search(_patterns()["build"], line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
@@ -48,7 +49,7 @@ def last_of_program(lines: Sequence[str]) -> str:
     at = len(lines) - 1
     while at >= 0:
         line = lines[at]
-        if line and not re.search(_patterns()[1], line.encode()) and not re.match(_MESSAGE_PATTERN, line):
+        if line and not re.search(_patterns()["all"], line.encode()) and not re.match(_MESSAGE_PATTERN, line):
             first = at
             while first and re.match(_OPTION_PATTERN, lines[first].encode()):
                 first -= 1
@@ -84,8 +85,7 @@ class Folding:
             return ""
         notices, tasks = plural(self._notices, "start-up notice"), plural(len(self._tasks), "task")
         verb = "is" if self._notices == 1 else "are"
-        where = f"{verb} in the logs only; --verbose shows them"
-        return f"{notices} of TensorFlow ({tasks}) {where}"
+        return f"{notices} of TensorFlow ({tasks}) {verb} in the logs only; --verbose shows them"
 
 
 class TaskFolding:
@@ -121,16 +121,17 @@ class TaskFolding:
             self._in_traceback = not _EXCEPTION.match(text)
             return False
         self._in_traceback = text.startswith(_TRACEBACK)
-        if not self._is_about_the_start(text):
+        if not self._belongs_to_notice(text):
             return False
         self._folding.count(self._task)
         return True
 
-    def _is_about_the_start(self, line: bytes) -> bool:
-        """Return whether the next line is a notice, or belongs to one."""
+    def _belongs_to_notice(self, line: bytes) -> bool:
+        """Return whether the next line is a notice, or one of the options with which a notice continues."""
         if self._in_options:
             self._in_options = re.match(_OPTION_PATTERN, line) is not None
+            # The empty line after the options belongs to the notice, too.
             if self._in_options or not line:
                 return True
         self._in_options = _OPTIONS_START in line
-        return re.search(_patterns()[1], line) is not None
+        return re.search(_patterns()["all"], line) is not None

@@ -73,6 +73,7 @@ class StopRequests:
             return StopRequest.NEW
         if at < self._first_at[number]:  # The clock was set back.
             self._first_at[number] = at
+        # Signals that never mean "at once" have no entry, so repeating them changes nothing.
         apart = self._seconds_apart.get(number)
         if apart is None or at - self._first_at[number] < apart:
             return StopRequest.SAME

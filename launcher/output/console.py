@@ -184,6 +184,7 @@ class Console(Renderer):
             from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
             why = failure_report(report, self._paths, options.place, with_last_lines=options.last_lines)
+            # The report does not repeat the last message, which the user has just read.
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)
@@ -238,6 +239,7 @@ class Console(Renderer):
         self._folds.pop(task, None)
 
     def _show_notices(self) -> None:
+        """Show the messages that wait, unless tmux covers the terminal."""
         if not self._kept or self._options.covered():
             return
         for notice in self._kept:
@@ -246,6 +248,7 @@ class Console(Renderer):
         self._kept.clear()
 
     def _notice(self, notice: str, *, is_urgent: bool = False) -> None:
+        """Print a message on stderr, above the live line."""
         if self._status:
             self._status.erase()
         self._last_notice = notice
@@ -296,8 +299,10 @@ class _StatusLine:
         except OSError:
             columns = 80
         elapsed = duration(int(now - self._began)).replace(".0s", "s")
+        # With a character in the last column, some terminals wrap the line.
         text = shortened(f"  {counts} · {elapsed}", columns - 1)
         if text != self._drawn and not self._writer.blocked():
             self._writer.write(self._fd, _ERASE_LINE + text.encode())
             self._drawn, self._drawn_at = text, now
+        # The text shows whole seconds, so it next changes when one is over.
         return max(_DRAW_SECONDS, 1.0 - (now - self._began) % 1.0) if self._drawn else _DRAW_SECONDS

@@ -127,6 +127,7 @@ class SlurmQueue(BatchQueue):
         for line in shown.splitlines():
             fields = line.split("|")
             if len(fields) == 5:
+                # The name is for runs that do not know the number of their job yet.
                 found[fields[0]] = found[fields[1]] = fields
         return {
             run.name: _queued(found.get(run.batch.number) or found.get(job_name(run.name)), run)
@@ -170,14 +171,18 @@ def _queued(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
 def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
     """Return a context in which this process gets SIGUSR1 before the time limit of a job.
 
+    Launch handles this signal as a notice of a limit: it stops the tasks, which then have time to save their
+    state.
+
     Args:
         job: The job at Slurm.
-        seconds: How long before the time limit, but at most half of the time that is left at first.
+        seconds: How long before the time limit. If less than twice this time is left at first, the signal
+            comes after half of what is left, so that tasks can do some work before.
     """
     over = threading.Event()
 
     def watch() -> None:
-        least: float | None = None
+        notice_seconds: float | None = None
         while True:
             try:
                 left = job.seconds_left()
@@ -187,11 +192,11 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
                 continue
             if left is None:  # There is no limit.
                 return
-            least = min(seconds, left / 2) if least is None else least
-            if left <= least and not over.is_set():
+            notice_seconds = min(seconds, left / 2) if notice_seconds is None else notice_seconds
+            if left <= notice_seconds and not over.is_set():
                 os.kill(os.getpid(), SIGUSR1)
                 return
-            if over.wait(min(max(left - least, 0.0), _MAX_POLL_SECONDS)):
+            if over.wait(min(max(left - notice_seconds, 0.0), _MAX_POLL_SECONDS)):
                 return
 
     thread = start_function(watch, name="time limit")

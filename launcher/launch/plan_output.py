@@ -190,6 +190,7 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
+    """Return a character as it is written within ``$'...'``, where octal numbers stand for bytes."""
     if char in "\\'":
         return f"\\{char}"
     if char.isprintable():

@@ -100,7 +100,8 @@ class RequestedFiles:
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
         """Return a task that runs in the copy of the first synced folder.
 
-        If the task or ``--workdir`` names a folder within it, the task runs in the copy of that one.
+        If the task or ``--workdir`` names a folder within it, the task runs in the copy of that one. A folder
+        elsewhere is used as the user wrote it.
 
         Args:
             placed: The task and its host.
@@ -112,10 +113,13 @@ class RequestedFiles:
             workdir = self.options.spec.workdir
         inside: str | None = self._subfolder
         if workdir:
+            # On the host ``~`` is its own home, which the copy does not contain.
             inside = None if workdir.startswith("~") else first.inside(workdir)
         name = role.program.name
+        # An absolute path of this machine does not exist on the host, but the copy contains the same file.
         if os.path.isabs(name) and first.inside(name) is not None:
             name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
+        # The copy is elsewhere on each host, so the host names the folder. That of a role would override it.
         return replace(
             placed,
             role=replace(role, workdir=None, program=replace(role.program, name=name)),

@@ -317,13 +317,14 @@ def restart(state: JobState, restart: Restart, record: TaskRecord, failure: Fail
 
 
 def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterable[str] | None) -> str:
-    """Return that the tasks of a lost host start again elsewhere.
+    """Return that the tasks of a lost host start again elsewhere. It is appended to `host_lost`.
 
     Args:
         state: The state of the job.
         host: The lost host.
         restart: The restart with which its tasks start again.
-        new_hosts: Where they move. None if the restart was under way, because another host was lost.
+        new_hosts: Where they move. None if another host was lost before, and they join its restart, which
+            places them later. The text then names all hosts that were lost.
     """
     tasks = host.main_tasks
     details = f"attempt {tasks[0].attempt + 1}, {_restart_number(state, restart)}"
@@ -336,6 +337,7 @@ def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterabl
 
 
 def _restart_number(state: JobState, restart: Restart) -> str:
+    """Return ``restart 1 of 3``, or that a restart does not count against ``--restarts``."""
     if not restart.number:
         return "not counted"
     return f"restart {restart.number} of {state.restart_policy.limit}"

@@ -352,6 +352,14 @@ def start_program(host: str, argv: Sequence[str], startup: bytes, python: str) -
 
 
 def run_here(host: str, entry: str, arguments: object) -> RemoteProgram:
-    """Run a program of ours as a child of this process, with the same arguments as `ProgramRunner.run`."""
+    """Run a program of ours as a child of this process, as `ProgramRunner.run` does on another host.
+
+    So callers need not distinguish this machine from other hosts.
+
+    Args:
+        host: What messages call this machine.
+        entry: As for `ProgramRunner.run`.
+        arguments: As for `ProgramRunner.run`.
+    """
     program = bootstrap.program(entry, arguments)
     return start_program(host, bootstrap.loader(sys.executable), program, sys.executable)

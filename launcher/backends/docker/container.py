@@ -142,7 +142,14 @@ def mount_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[F
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
-    """Return the mounts that the user asks for, and a fault for each text that is not a mount."""
+    """Return the mounts that the user asks for, and a fault for each text that is not a mount.
+
+    Of several mounts at the same path in the container the last one counts.
+
+    Args:
+        docker: The options.
+        here: Whether the engine is that of this machine, so that ``~`` is the home on it.
+    """
     found = [(text, _mount(text, here)) for text in docker.mounts]
     expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
     faults = [Fault(f"--mount {text}", "this is not a mount", expected) for text, mount in found if not mount]
@@ -161,6 +168,7 @@ def _mount(text: str, here: bool) -> Mount | None:
     if source and (here or not (source == "~" or source.startswith("~/"))):
         source = os.path.abspath(os.path.expanduser(source))
     target = rest[0] if rest else source
+    # Without a DST, a folder below the home on a host has the same path in the container.
     at_home = target.startswith("~/") and not rest
     if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
         return None

@@ -178,7 +178,7 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
         hosts: The hosts of the launch, whose variables are checked, too.
         env_source: Where the user wrote ``spec.env``, for messages.
     """
-    written = _written(spec, hosts, env_source)
+    written = _texts_of_user(spec, hosts, env_source)
     roles, found = [role.name for role in spec.roles], set()
     for where, label, text in written:
         for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
@@ -198,8 +198,8 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
             yield Fault(where, problem, "expected the path of a file")
 
 
-def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
-    """Return all arguments and variables of tasks that the user wrote.
+def _texts_of_user(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
+    """Return all arguments and variables of tasks that the user wrote, for `check_texts`.
 
     Each is a tuple of the place where it is written, what messages call it, and its text.
 
@@ -213,8 +213,9 @@ def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tupl
         for role in spec.roles
         for argument in role.program.args
     ]
-    carried = tuple((name, value) for name, value in spec.option_env if name not in spec.copied)
-    variables = [(env_source, spec.env), ("-x", carried)]
+    # A copied value comes from the environment of launch, and may contain any text.
+    option_env = tuple((name, value) for name, value in spec.option_env if name not in spec.copied)
+    variables = [(env_source, spec.env), ("-x", option_env)]
     variables += [(role.source, role.env) for role in spec.roles]
     variables += [(host.source, host.env) for host in hosts]
     # Messages contain only the names of variables, because values may be secret.

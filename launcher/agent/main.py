@@ -186,7 +186,8 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     """Be an agent that listens, under its watchdog, with the passed stdin and stdout as its first connection.
 
-    Our own stdin is a socket to the program that has passed them, see `launcher.backends.bootstrap.waiting`.
+    Our own stdin is a socket to the program that has passed them, see
+    `launcher.backends.bootstrap.waiting_command`.
 
     Args:
         arguments: The arguments of the launcher, see the top of this module.

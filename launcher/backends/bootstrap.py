@@ -273,13 +273,15 @@ def frame(data: bytes) -> bytes:
     return b"%08d%s" % (len(data), data)
 
 
-def loader(python: str) -> list[str]:
+def loader_command(python: str) -> list[str]:
     """Return the command line of a process that reads `program` from its stdin. It needs no shell."""
     return [python, "-E", "-s", "-S", "-c", _LOADER]
 
 
-def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
-    """Return the command line of the main process of a container, which waits for a `passing` process.
+def waiting_command(python: str, name: str, seconds: int, folder: str) -> list[str]:
+    """Return the command line of the main process of a container, which waits for its program.
+
+    Another process in the container, started by `passing_command`, hands the program over.
 
     Args:
         python: The Python that runs it.
@@ -290,11 +292,11 @@ def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
     return [python, "-E", "-s", "-S", "-c", _WAITING_CODE.format(folder, seconds, name)]
 
 
-def passing(python: str, name: str, seconds: int) -> list[str]:
-    """Return the command line of a process that hands its stdin and stdout over to a `waiting` process.
+def passing_command(python: str, name: str, seconds: int) -> list[str]:
+    """Return the command line of a process that hands its stdin and stdout over to the main process.
 
-    The main process of a container cannot be reached otherwise: ``kubectl exec`` only starts another process
-    in the container. That process first reads the bytes of `passed`.
+    The main process, started by `waiting_command`, cannot be reached otherwise, because ``kubectl exec`` only
+    starts another process in the container. That process first reads the bytes of `passing_input`.
 
     Args:
         python: The Python that runs it.
@@ -306,8 +308,8 @@ def passing(python: str, name: str, seconds: int) -> list[str]:
     return [python, "-E", "-s", "-S", "-c", code]
 
 
-def passed(entry: str, arguments: object, token: str = "") -> bytes:
-    """Return the bytes that a `passing` process reads from its stdin.
+def passing_input(entry: str, arguments: object, token: str = "") -> bytes:
+    """Return the bytes that a `passing_command` process reads from its stdin.
 
     Args:
         entry: See `startup`.

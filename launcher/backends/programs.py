@@ -362,4 +362,4 @@ def run_here(host: str, entry: str, arguments: object) -> RemoteProgram:
         arguments: As for `ProgramRunner.run`.
     """
     program = bootstrap.program(entry, arguments)
-    return start_program(host, bootstrap.loader(sys.executable), program, sys.executable)
+    return start_program(host, bootstrap.loader_command(sys.executable), program, sys.executable)

@@ -58,7 +58,7 @@ class ProcessLink(PipeLink):
 def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> Iterator[Driver]:
     """An agent of which the host has only what travels."""
     startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})
-    argv = bootstrap.loader(request.param)
+    argv = bootstrap.loader_command(request.param)
     with EventLoop() as loop:
         driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
         driver.ready()

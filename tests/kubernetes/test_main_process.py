@@ -55,7 +55,7 @@ def name() -> str:
 def process(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """It, in a process namespace of its own, as a container has."""
     namespace = ["unshare", "--pid", "--fork", "--kill-child", "--"]
-    with subprocess.Popen([*namespace, *bootstrap.waiting(sys.executable, name, 60, "/")]) as process:
+    with subprocess.Popen([*namespace, *bootstrap.waiting_command(sys.executable, name, 60, "/")]) as process:
         assert soon(lambda: f"@{name}" in Path("/proc/net/unix").read_text())
         yield process
         process.kill()
@@ -73,7 +73,7 @@ def test_only_its_own_user_in_its_container_is_heard(process: subprocess.Popen[b
         assert others[-1].stdout is not None and others[-1].stdout.readline() == b"sent\n"
     frames = [b"", (PROGRAM % "launch").encode(), b"", b""]
     sent = b"".join(map(bootstrap.frame, frames)) + b"it begins"
-    passing = [*inside, *bootstrap.passing(sys.executable, name, 30)]
+    passing = [*inside, *bootstrap.passing_command(sys.executable, name, 30)]
     with subprocess.Popen(passing, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdin is not None and first.stdout is not None
         first.stdin.write(sent)
@@ -85,7 +85,7 @@ def test_only_its_own_user_in_its_container_is_heard(process: subprocess.Popen[b
 
 
 def test_it_ends_if_nobody_comes(name: str):
-    assert subprocess.run(bootstrap.waiting(sys.executable, name, 1, "/"), timeout=30).returncode == 1
+    assert subprocess.run(bootstrap.waiting_command(sys.executable, name, 1, "/"), timeout=30).returncode == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces, and be another user")
@@ -96,7 +96,7 @@ def test_another_process_at_its_socket_gets_nothing(name: str, user: int):
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"listens\n"
         namespace = ["unshare", "--pid", "--fork", "--"] if user == 0 else []
-        argv, sent = bootstrap.passing(sys.executable, name, 30), bootstrap.frame(b"") * 4
+        argv, sent = bootstrap.passing_command(sys.executable, name, 30), bootstrap.frame(b"") * 4
         done = subprocess.run([*namespace, *argv], input=sent, capture_output=True, timeout=30)
         assert other.communicate(timeout=10)[0] == b"0\n"
     assert done.returncode == 1 and b"another one has its socket" in done.stderr
@@ -111,15 +111,16 @@ class _Pod(Connections):
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
         """See `Connections.start_agent`."""
         entry = "launcher.agent.main:serve_passed"
-        sent = bootstrap.passed(entry, {**arguments.as_json(), "grace": 20.0}, arguments.token)
-        argv = bootstrap.passing(sys.executable, self._name, 30)
+        sent = bootstrap.passing_input(entry, {**arguments.as_json(), "grace": 20.0}, arguments.token)
+        argv = bootstrap.passing_command(sys.executable, self._name, 30)
         return start_program(host, argv, sent, sys.executable)
 
 
 def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):
     saved = tmp_path / "saved"
     script = f"trap 'sleep 2; : > {saved}; exit' TERM; echo up; while :; do sleep 0.1; done"
-    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60, "/")) as main, EventLoop() as loop:
+    command = bootstrap.waiting_command(sys.executable, name, 60, "/")
+    with subprocess.Popen(command) as main, EventLoop() as loop:
         link = ReconnectingLink(loop, _Pod(name), AgentArguments.new("node1", 30.0))
         agent = Driver(link, "node1", {}, loop)
         agent.start("worker/0", ["sh", "-c", script])

@@ -135,13 +135,13 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
     home: Home, hosts: list[LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     home.config(f"Host node1\n  ProxyCommand echo $$ > {tmp_path}/pid; exec sleep 600\n")
-    imported, original = threading.Event(), SshConnections._paramiko
+    imported, original = threading.Event(), SshConnections._get_connector
 
     def import_slowly(fleet: SshConnections) -> object:
         imported.wait(60)
         return original(fleet)
 
-    monkeypatch.setattr(SshConnections, "_paramiko", import_slowly)
+    monkeypatch.setattr(SshConnections, "_get_connector", import_slowly)
     fleet = SshConnections([Host(hosts[0].name)], PATIENT, attempts=1)
     pid = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:

@@ -245,9 +245,8 @@ class Engine:
         if result.code or errors:
             text = result.err if result.err.strip() else "\n".join(map(str, errors))
             fault = replace(result, code=result.code or 1, err=text).fault
-            meaning = explain(fault)
-            unknown = f"the Docker engine cannot be used: {fault}"
-            raise TransportError(unknown if meaning == fault else meaning)
+            cause = explain(fault)
+            raise TransportError(f"the Docker engine cannot be used: {fault}" if cause == fault else cause)
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:

@@ -254,7 +254,7 @@ class ContainerFleet:
             network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         else:
             network, engine = HOST_NETWORK, self._engines[host]
-        argv = run_command(container, name, network, self._labels, bootstrap.loader(container.python))
+        argv = run_command(container, name, network, self._labels, bootstrap.loader_command(container.python))
         programs = None if self._machines is None else self._machines.programs
         lease = self._request.settings[LEASE]
         started = ContainerConnections(container, name, argv, engine, programs, lease)

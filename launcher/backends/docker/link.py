@@ -182,7 +182,7 @@ class ContainerConnections(Connections):
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
         """Connect to the agent by another process in its container."""
-        argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
+        argv = ["exec", "--interactive", self._name, *bootstrap.loader_command(self._container.python)]
         program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
         command = self._engine.start(self._programs, argv)
         return ContainerProgram(command, self._container, program, is_run=False)

@@ -120,14 +120,14 @@ class KubernetesQueue(BatchQueue):
             for run in own:
                 try:
                     with slow(f"{run.name}: waiting for the pod of its launcher"):
-                        queued = self._look(kubectl, run, pods.get(run.name), jobs.get(run.name))
+                        queued = self._inspect_run(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # Other pods may answer.
                     queued = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:
                     found[run.name] = queued
         return found
 
-    def _look(
+    def _inspect_run(
         self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
     ) -> BatchJobStatus | None:
         """Return the state of the launcher of a run, or fetch its files and return None if it has ended.

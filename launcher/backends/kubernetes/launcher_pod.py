@@ -164,7 +164,7 @@ class Pod:
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Run a program of ours in the pod. The arguments are those of `ProgramRunner.run`."""
-        argv = self.command("--stdin", words=bootstrap.loader(self._python))
+        argv = self.command("--stdin", words=bootstrap.loader_command(self._python))
         kubectl = KubectlPipe(host, argv)
         kubectl.deliver(bootstrap.program(entry, arguments))
         return RemoteProgram(host, kubectl, python=self._python, starter=argv[0])
@@ -315,7 +315,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "ended": _END_MARK_PATH,
         "hours": _KEPT_HOURS,
     }
-    sent = bootstrap.passed(_KEEP_ENTRY, arguments)
+    sent = bootstrap.passing_input(_KEEP_ENTRY, arguments)
     program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
     with closing(program), ExitStack() as waiting:
         rest = b""

@@ -62,7 +62,7 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
     """
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user_of(options), grace)
     # Everything else is sent through the connection.
-    spec["containers"][0]["command"] = bootstrap.waiting(
+    spec["containers"][0]["command"] = bootstrap.waiting_command(
         python, name, int(options.start_timeout) + _CONNECT_SECONDS, HOME
     )
     if avoid:

@@ -85,7 +85,7 @@ _REASON_PAUSE_SECONDS = 4.0
 #: The API knows the end of a pod at most this long after the connection to the pod has ended.
 _END_KNOWN_SECONDS = 3.0
 #: The time for an agent to start in a pod that runs.
-_AGENT_START_SECONDS = 60
+_START_SECONDS = 60
 #: An agent waits at least this long for another connection, unless its lease is over before. All connections
 #: to the pods of a node break when its kubelet restarts, for which systemd takes 10 s.
 MIN_OUTAGE_SECONDS = 20.0
@@ -435,12 +435,12 @@ class KubernetesAllocation(Allocation):
     def first_command(self, host: str) -> list[str]:
         """Return the command line of a kubectl that sends the main process of a pod its program.
 
-        See `bootstrap.passing`.
+        See `bootstrap.passing_command`.
 
         Raises:
             TransportError: The host has no pod.
         """
-        return self.command(host, *bootstrap.passing(self.python, self._job_of(host), _AGENT_START_SECONDS))
+        return self.command(host, *bootstrap.passing_command(self.python, self._job_of(host), _START_SECONDS))
 
     @contextmanager
     def awaited(self, command: KubectlPipe) -> Iterator[None]:
@@ -533,15 +533,15 @@ class _PodConnections(Connections):
 
     def _command(self, host: str) -> list[str]:
         """Return the command line of a kubectl that runs a program of ours in the pod of a host."""
-        return self._pods.command(host, *bootstrap.loader(self._pods.python))
+        return self._pods.command(host, *bootstrap.loader_command(self._pods.python))
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
         """Let the main process of a pod become the agent. If it is the agent already, connect to it."""
         more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
-        startup = bootstrap.passed(_SERVE_ENTRY, {**arguments.as_json(), **more}, arguments.token)
+        startup = bootstrap.passing_input(_SERVE_ENTRY, {**arguments.as_json(), **more}, arguments.token)
         program = PodProgram(self._pods, host, self._pods.first_command(host))
         # The main process becomes the agent only once, so nothing else can be tried meanwhile.
-        return program.begin(startup, _AGENT_START_SECONDS)
+        return program.begin(startup, _START_SECONDS)
 
     def kill_agent(self, host: str, agent_id: int) -> PodProgram:
         """Kill the agent of a pod, which may end the pod and so the killing program, too."""

@@ -58,7 +58,7 @@ class SlurmAllocation(Allocation):
             self._show_examples()
             return self
         with ExitStack() as stack:
-            with _way_out(self.options.implied):
+            with _advising_no_slurm(self.options.implied):
                 self.job = stack.enter_context(
                     allocated(self._words(), self.request.run_name, self.request.ignore_signals)
                 )
@@ -219,7 +219,7 @@ class SlurmAllocation(Allocation):
 
 
 @contextmanager
-def _way_out(is_implied: bool) -> Iterator[None]:
+def _advising_no_slurm(is_implied: bool) -> Iterator[None]:
     """Return a context whose errors advise --no-slurm if the user did not ask for Slurm.
 
     Args:

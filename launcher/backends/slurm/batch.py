@@ -38,7 +38,7 @@ from launcher.backends.slurm.job import (
     ask,
     environment,
     job_name,
-    outside,
+    outer_environment,
     owner_of,
     pending_text,
     refuse_hopeless,
@@ -88,7 +88,7 @@ class SlurmQueue(BatchQueue):
         fixed = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
-        environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
+        environ = {**outer_environment(), RUN_FOLDER_VARIABLE: run.paths.root}
         words = options.for_job(request.spec)
         with slow(UNANSWERED_NOTICE):
             number = ask("sbatch", *fixed, *names, *words, stdin=script, environ=environ).partition(";")[0]
@@ -130,7 +130,7 @@ class SlurmQueue(BatchQueue):
                 # The name is for runs that do not know the number of their job yet.
                 found[fields[0]] = found[fields[1]] = fields
         return {
-            run.name: _queued(found.get(run.batch.number) or found.get(job_name(run.name)), run)
+            run.name: _batch_status(found.get(run.batch.number) or found.get(job_name(run.name)), run)
             for run in runs
             if run.batch is not None
         }
@@ -147,7 +147,7 @@ class SlurmQueue(BatchQueue):
         ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 
 
-def _queued(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
+def _batch_status(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
     """Return the state of the batch job of a run.
 
     Args:

@@ -112,7 +112,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def outside() -> dict[str, str]:
+def outer_environment() -> dict[str, str]:
     """Return the variables for a command that asks for a job: those of this process, outside of any job."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
 
@@ -438,7 +438,7 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
         try:
             pipe = subprocess.PIPE
             holder = subprocess.Popen(
-                argv, stdin=pipe, stdout=pipe, stderr=stderr, env=outside(), start_new_session=True
+                argv, stdin=pipe, stdout=pipe, stderr=stderr, env=outer_environment(), start_new_session=True
             )
         except OSError as error:
             raise TransportError(f"salloc cannot be started: {why_not_started(error)}") from error

@@ -154,6 +154,7 @@ class ClosingSocket:
             waits = bool(self._unsent)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
+        # The descriptor of a channel does not show when the channel accepts more, so sending is tried again.
         poll.register(self._fd, select.POLLIN | (select.POLLOUT if waits and not self._is_channel else 0))
         poll.poll((min(seconds, _SEND_PAUSE_SECONDS) if waits and self._is_channel else seconds) * 1000 + 1)
         with suppress(BlockingIOError):

@@ -132,17 +132,17 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             self._settings[FANOUT],
         )
         preparing.join()
-        for line in self._paramiko().known.added:
+        for line in self._get_connector().known.added:
             say(line)
         return self.failed
 
     def _prepare(self) -> None:
         """Do what needs processor time and what all hosts need, while servers answer."""
         with suppress(ImportError, OSError):  # The threads of the hosts report it.
-            self._paramiko()
+            self._get_connector()
             bootstrap.packed(bootstrap.AGENT_MODULES)
 
-    def _paramiko(self) -> SshConnector:
+    def _get_connector(self) -> SshConnector:
         """Return what makes connections with paramiko, and import paramiko first if nobody has."""
         with self._importing:
             if self._connector is None:
@@ -199,7 +199,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         began = time.monotonic()
         opened = gateway or self._open_way(options, seconds)
         opening_seconds = time.monotonic() - began
-        connection = self._paramiko().connect(replace(options, gateways=before), opened, seconds)
+        connection = self._get_connector().connect(replace(options, gateways=before), opened, seconds)
         connection.login_seconds += gateway.login_seconds if gateway else opening_seconds
         return connection
 

@@ -55,7 +55,7 @@ class LocalHosts:
         if host in self._codes:
             argv = [*start, self.python, "-I", "-c", _READY + self._codes[host]]
             return start_program(host, argv, b"", self.python)
-        argv = [*start, *bootstrap.loader(self.python)]
+        argv = [*start, *bootstrap.loader_command(self.python)]
         return start_program(host, argv, bootstrap.program(entry, arguments), self.python)
 
 

@@ -51,7 +51,7 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
         ("--slurm --partition nope true", "Slurm did not grant any nodes: invalid partition specified: nope"),
         ("--slurm -N 99 true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm --gpus-per-node 3 true", "Slurm did not grant any nodes: "),
-        ("--slurm --slurm-options=--nonsense true", "no nodes: unrecognized option '--nonsense'"),
+        ("--slurm --slurm-options=--nonsense true", "any nodes: unrecognized option '--nonsense'"),
         ("--slurm -N 2 --workers 30 true", "--nodes=2 --ntasks-per-node=15 "),
         ("--slurm -N 9 -d true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm -N 9 true", "the partition does not have, or does not allow, so many nodes"),

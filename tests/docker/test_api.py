@@ -15,7 +15,7 @@ from tests.docker.host_engines import Site
 
 
 @pytest.fixture(scope="module", autouse=True)
-def engines(real_engine: Engine, two_hosts: Site) -> None:
+def both_engines(real_engine: Engine, two_hosts: Site) -> None:
     """They are there before a test looks at what is open."""
 
 

@@ -15,7 +15,7 @@ from tests.local.seeing import last_run
 pytestmark = pytest.mark.timeout(120)
 
 HEAD = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: job}\nspec:\n"
-#: Each task shows what it has; a ps never exits.
+#: Each task shows what it has; a ps never exits. The job ends with the master, so that waits for the others.
 SHOW = """\
   tfReplicaSpecs:
     Master:
@@ -34,7 +34,8 @@ SHOW = """\
 """.replace(
     "&",
     "{name: tensorflow, image: 'example.com/tf:1', command: [sh, -c], args: ['echo \"$(A) $B {rank}\"; "
-    "cat; echo $TF_CONFIG'], env: [{name: A, value: one}, {name: B, value: $(A)two}]}",
+    "cat; echo $TF_CONFIG; [ $JOB_NAME != master ] || sleep 2'], "
+    "env: [{name: A, value: one}, {name: B, value: $(A)two}]}",
 )
 
 

@@ -117,8 +117,8 @@ class RequestedFiles:
             inside = None if workdir.startswith("~") else first.inside(workdir)
         name = role.program.name
         # An absolute path of this machine does not exist on the host, but the copy contains the same file.
-        if os.path.isabs(name) and first.inside(name) is not None:
-            name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
+        if os.path.isabs(name) and (copied := first.inside(name)) is not None:
+            name = os.path.join(top, copied) if inside is None else os.path.relpath(copied, inside or ".")
         # The copy is elsewhere on each host, so the host names the folder. That of a role would override it.
         return replace(
             placed,

@@ -116,6 +116,16 @@ def test_a_place_of_two_launches_at_once_and_odd_files(
 
 
 @pytest.mark.promise("full disks")
+@pytest.mark.parametrize("workdir", ["sub", "/"])
+def test_a_program_by_its_path_here(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, workdir: str):
+    """Its copy runs, wherever its working folder is."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").write_text("import os; print('runs in', os.path.basename(os.getcwd()) or '/')")
+    words = ("--hosts", "node1", "--sync", ".", "--workdir", workdir)
+    ended = ssh_launch(*words, tmp_path / "train.py", cwd=tmp_path, timeout=60, code=0)
+    assert f"worker/0 | runs in {workdir}" in ended.out
+
+
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts

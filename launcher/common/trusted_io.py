@@ -15,7 +15,7 @@ import struct
 import time
 from typing import BinaryIO
 
-from launcher.common.text import closest_match
+from launcher.common.text import closest_match, escape_controls
 
 #: The largest size of a file that a person has written.
 MAX_FILE_BYTES = 1 << 20
@@ -98,6 +98,15 @@ def similar_file(path: str) -> str:
     except OSError:
         return ""
     return os.path.join(folder, guess) if guess else ""
+
+
+def meant_file(path: str) -> str:
+    """Return ``did you mean FILE?`` for a file that does not exist.
+
+    It is empty if no file in the folder has a similar name.
+    """
+    found = similar_file(path)
+    return f"did you mean {escape_controls(found)}?" if found else ""
 
 
 #: How many connections the kernel keeps until the listening process accepts them. With a longer queue, every

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record, replace
 from launcher.common.text import escape_controls, join_names
-from launcher.common.trusted_io import read_most, read_regular, similar_file
+from launcher.common.trusted_io import meant_file, read_most, read_regular
 from launcher.package_data import load_toml
 
 T = TypeVar("T")
@@ -200,15 +200,6 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
         fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
     raise error([fault])
-
-
-def meant_file(path: str) -> str:
-    """Return ``did you mean FILE?`` for a file that does not exist.
-
-    It is empty if no file in the folder has a similar name.
-    """
-    found = similar_file(path)
-    return f"did you mean {escape_controls(found)}?" if found else ""
 
 
 def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:

@@ -29,8 +29,9 @@ from typing import Any
 from launcher.common.errors import Fault, HostfileError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
+from launcher.common.trusted_io import meant_file
 from launcher.config import schema, values
-from launcher.config.documents import ConfigNode, FaultList, meant_file, only_document, quoted, read_text
+from launcher.config.documents import ConfigNode, FaultList, only_document, quoted, read_text
 from launcher.config.schema import KeySpec, MappingValues, key_table, several, single, text_of
 from launcher.config.values import comma_separated
 from launcher.job import Host

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from launcher.common.errors import HostsError
 from launcher.common.events import AgentReady, Event, HostFacts
 from launcher.common.text import join_names
-from launcher.common.trusted_io import similar_file
+from launcher.common.trusted_io import meant_file
 from launcher.job import Host, Placement
 from launcher.messages import say
 
@@ -83,6 +83,5 @@ def host_file_hint(error: HostsError, text: str) -> str:
     is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
     if not is_word or "was not found" not in str(error):
         return ""
-    meant = similar_file(text)
     hint = f"--hosts {text}: there is no file of that name either"
-    return f"{hint}; did you mean {meant}?" if meant else hint
+    return "; ".join(filter(None, (hint, meant_file(text))))

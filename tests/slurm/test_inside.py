@@ -367,7 +367,7 @@ def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
         slurm.link("n3", "down")
         try:
             started = start("--workers", "3", "true", env=job)
-            started.until(lambda it: "waiting for n3: its first step" in it.err, 30)
+            started.until(lambda it: re.search(r"for [^:]*\bn3\b[^:]*: its first step", it.err), 30)
             since = time.monotonic()
             ended = started.stop(signal.SIGINT, 30)
             assert ended.code == 130 and time.monotonic() - since < 20, ended.err

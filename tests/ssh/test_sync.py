@@ -115,7 +115,6 @@ def test_a_place_of_two_launches_at_once_and_odd_files(
     assert not os.listdir(hosts[0].there(hosts[0].home) / CACHE / "work")
 
 
-@pytest.mark.promise("full disks")
 @pytest.mark.parametrize("workdir", ["sub", "/"])
 def test_a_program_by_its_path_here(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, workdir: str):
     """Its copy runs, wherever its working folder is."""
@@ -126,6 +125,7 @@ def test_a_program_by_its_path_here(ssh_launch: Launch, hosts: list[LabHost], tm
     assert f"worker/0 | runs in {workdir}" in ended.out
 
 
+@pytest.mark.promise("full disks")
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts

@@ -205,7 +205,7 @@ def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]
     """Return the roles whose tasks decide when the job is done.
 
     By default that is the chief or master, and without one all roles that are not services. A ps or evaluator
-    never exits (``server.join()`` blocks for ever), so it decides only in a job of nothing but services. A
+    never exits (``server.join()`` never returns), so it decides only in a job of nothing but services. A
     sidecar decides only in a job of nothing but sidecars.
 
     Args:

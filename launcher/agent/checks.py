@@ -281,7 +281,7 @@ def _listen(request: Json) -> Json:
 
 
 def _serve(server: socket.socket, token: bytes) -> None:
-    """Send the token of this host to all that connect, for ever."""
+    """Send the token of this host to everyone who connects, until the process exits."""
     while True:
         try:
             peer, _ = server.accept()

@@ -66,7 +66,8 @@ class Patience(Record):
 class LauncherConnection:
     """The agent's connection to its launcher: it sends and receives messages, and decides when to give up.
 
-    It uses our own stdin and stdout, or those of one program at a time that has passed them to the agent.
+    The connection is the agent's own stdin and stdout, or those of a program that has passed them to the
+    agent. Only one such program is connected at a time.
     Messages that are not acknowledged are sent again over the next connection.
 
     Args:

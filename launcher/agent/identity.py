@@ -52,7 +52,7 @@ class Fate(enum.Enum):
 
 
 class ProcessIdentity(Record):
-    """Identifies one process for ever, uniquely across machines and reboots."""
+    """Identifies one process, uniquely across machines, reboots and reused pids."""
 
     pid: int
     #: The clock ticks from boot to the start of the process, field 22 of ``/proc/PID/stat``.

@@ -31,8 +31,8 @@ PASSED_STDIN = 3
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _SMALL_FILE_BYTES = 8192
 _POLL_SECONDS = 0.002
-# Killing stops when only dead processes were found so many times in a row. Once is not enough, because a
-# process may fork while processes are listed.
+# Killing stops after this many listings in a row have found only dead processes. One listing is not enough,
+# because a process may fork while processes are listed.
 _MIN_QUIET_POLLS = 100
 
 

@@ -94,7 +94,7 @@ class _Child:
         #: The exit status, or the negative number of the signal that killed it. It is None until it is
         #: reaped.
         self.status: Optional[int] = None
-        #: When to kill it (monotonic), or None if it may run for ever.
+        #: When to kill it (monotonic), or None if it has no time limit.
         self.kill_at: Optional[float] = None
 
 

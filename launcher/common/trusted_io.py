@@ -1,8 +1,8 @@
 """Reads files and accepts connections although other users of this machine may have tampered with them.
 
 Another user may have put a pipe, a device, a link or an endless file in the place of a file. Any user can
-connect to an abstract socket and fill its queue. So no function here may block for ever, read without a limit
-or answer another user. The launcher and the agent call it.
+connect to an abstract socket and fill its queue. So no function here may block or read without a limit, or
+answer another user. The launcher and the agent call it.
 """
 
 from __future__ import annotations

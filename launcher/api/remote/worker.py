@@ -123,7 +123,7 @@ def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
 
 
 def _leave(code: int) -> None:
-    """Exit, even if a thread of the user would keep the process alive for ever.
+    """Exit, even if a thread that the user's code has started never ends.
 
     A daemon thread kills the process after some seconds if it has not exited by then.
 

@@ -142,8 +142,8 @@ class ContainerConnections(Connections):
         argv: The arguments of ``docker`` that start the container.
         engine: The engine.
         programs: What runs programs on the host. None for the engine of this machine.
-        lease: The seconds for which tasks live on after a lost connection. At an engine of this machine tasks
-            never outlive the connection, but wait for ever while it is silent.
+        lease: The seconds for which tasks live on after a lost connection. With the engine of this machine,
+            tasks stop when the connection breaks, and have no time limit while it is only silent.
 
     Raises:
         TransportError: The command cannot be started.

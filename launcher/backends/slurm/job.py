@@ -80,7 +80,7 @@ _GRANTED_MARK = b"\0\n"
 #: The holder: a shell that waits for an allocation, and gives it back when its stdin closes. Its stdin is a
 #: pipe of launch, which closes even if launch is killed. SIGTERM makes salloc take a pending job out of the
 #: queue. If salloc was killed, its job is still in the queue. A salloc that gets SIGTERM while its job is
-#: being granted may run for ever, so it is killed after three seconds. The second shell runs in the
+#: being granted may never exit, so it is killed after three seconds. The second shell runs in the
 #: allocation, and frees it even if salloc was killed. The first shell reaps a salloc that exits early, so the
 #: pid of salloc may belong to another process at the end. The time of its start tells.
 _HOLDER_SCRIPT = r"""trap "" INT TERM HUP
@@ -495,7 +495,7 @@ def _pending(label: str, words: Sequence[str]) -> str:
     """Return why a job is pending, for the user. Empty if Slurm does not say.
 
     Raises:
-        TransportError: The job would wait for ever.
+        TransportError: The job can never start.
     """
     try:
         number, reason, start = _why_pending(f"--name={label}")

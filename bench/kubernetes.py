@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from bench import processes, rates, tables
 from bench.setting import Setting
-from tests.clusters import soon
 from tests.kubernetes.cluster import Cluster, a_cluster
+from tests.seeing import soon
 
 _PODS = 16
 #: Seconds that one run may take.

@@ -21,7 +21,8 @@ from typing import NamedTuple
 from bench import processes, tables
 from bench.programs.relay import ASK, DOWN, UP, serve
 from bench.setting import Setting
-from tests.ssh.host import LabHost, until
+from tests.seeing import soon
+from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
 _PROGRAM = Path(__file__).resolve().parent / "programs" / "relay.py"
@@ -120,7 +121,7 @@ def _ssh(lab: Lab, host: LabHost, path: str) -> Iterator[Way]:
     with _carrier(lab, [*argv, "-R", f"127.0.0.1:{_PORT}:{path}", host.name]) as carrier:
         table = Path(f"/proc/{host.pid}/net/tcp")
         listens = f":{_PORT:04X} 00000000:0000 0A"
-        until(lambda: listens in table.read_text(), _OPEN, "ssh has opened its port")
+        soon(lambda: listens in table.read_text(), _OPEN, "ssh has opened its port")
         yield Way(str(_PORT), carrier.pid, host.start)
 
 

@@ -21,8 +21,8 @@ from tests.docker.conftest import alive, jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import DockerHost
 from tests.kubernetes.cluster import Cluster as Kubernetes
-from tests.local.seeing import Family, RunFolder, last_run, soon
 from tests.local.stops import processes_of
+from tests.seeing import Family, RunFolder, last_run, soon
 from tests.slurm.cluster import Cluster as Slurm
 from tests.ssh.lab import Lab
 

@@ -7,14 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import Launch, Started
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.seeing import ROOT
 
 
 class Machines:
@@ -85,13 +83,3 @@ def script_of(name: str) -> Path | None:
     folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
     found = (folder / name for folder in folders if (folder / name).is_file())
     return None if os.getuid() else next(found, None)
-
-
-def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
-    """Whether something is true in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from launcher.__main__ import _run
+from tests.seeing import MARK, command_line, kill, looks, proc, stat_field
 
 if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster as Kubernetes
     from tests.slurm.cluster import Cluster
 
-MARK = "LAUNCH_TEST_MARK"
 assert os.path.exists("/proc/thread-self/children"), "the kernel was built without CONFIG_PROC_CHILDREN"
 
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
@@ -46,8 +46,6 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 #: Seconds that what a test started may take to be gone after it, as `looks` counts them.
 _GONE_WITHIN = 2.0
-#: Seconds between two looks at what should be over.
-_PAUSE = 0.05
 
 #: What the machine of a developer may have set and a test must not depend on.
 _FOREIGN = (
@@ -94,26 +92,6 @@ def leaks(mark: str = "") -> Leaks:
     processes = dict(filter(None, map(_process, {*marked, *_children(os.getpid())})))
     threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
     return Leaks(processes, threads, frozenset(_files()))
-
-
-def proc(pid: int, name: str) -> bytes:
-    """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user."""
-    try:
-        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def stat_field(pid: int, number: int) -> bytes:
-    """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
-    fields = proc(pid, "stat").rpartition(b")")[2].split()
-    return fields[number - 3] if fields else b""
-
-
-def command_line(pid: int) -> str:
-    """A process's arguments, with spaces between them."""
-    return proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _pids() -> list[int]:
@@ -263,34 +241,11 @@ def _settled(found: Callable[[], list[str]]) -> list[str]:
     return left
 
 
-def looks(seconds: float) -> Iterator[None]:
-    """So many looks at what should be over after so many seconds, and two seconds more.
-
-    Counted is the time in which we could look: while a machine stands still no process ends, and that
-    is one look, however long. A machine that is busy with other work gets more: others have to wait, too.
-    """
-    left = seconds * max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)) + 2
-    last = time.monotonic()
-    while left > 0:
-        yield
-        time.sleep(_PAUSE)
-        now = time.monotonic()
-        left -= min(now - last, 2 * _PAUSE)
-        last = now
-    yield
-
-
 def _end(mark: str) -> None:
     """Kill what carries the mark, and nothing else, so that the next test finds a clean machine."""
     for _ in range(5):
         for pid in _marked(mark):
             kill(pid)
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signal a process, unless it has just ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 class Ended(NamedTuple):

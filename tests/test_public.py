@@ -34,8 +34,8 @@ from launcher import testing
 # The only module here that is not public: it lists the events.
 from launcher.output.renderers import DisplayEvent
 from tests.conftest import Ended, Launch, Started
-from tests.local.seeing import soon
 from tests.public.facts import names_of, shape
+from tests.seeing import soon
 
 TOP = Path(__file__).resolve().parents[1]
 FILES = TOP / "tests" / "public"

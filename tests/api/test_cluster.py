@@ -21,7 +21,7 @@ import pytest
 from launcher import InputError, InputMode, JobFailed, TFCluster
 from launcher.api import tasks
 from launcher.api.remote import start
-from tests.local.seeing import soon
+from tests.seeing import soon
 
 pytestmark = pytest.mark.timeout(180)
 

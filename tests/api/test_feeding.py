@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher import FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
-from tests.local.seeing import quick, soon
+from tests.seeing import quick, soon
 
 FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
 pytestmark = pytest.mark.timeout(180)

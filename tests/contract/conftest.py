@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcher.event_loop import EventLoop
-from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
 from tests.docker.conftest import real_engine
 from tests.docker.site import NOT_HERE
+from tests.seeing import MARK
 from tests.ssh.lab import Lab
 
 #: Fixtures of other folders.

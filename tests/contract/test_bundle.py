@@ -14,9 +14,9 @@ from launcher.backends import bootstrap
 from launcher.backends.local import PipeLink
 from launcher.common import events
 from launcher.event_loop import EventLoop
-from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.pythons import oldest_python
+from tests.seeing import MARK
 
 
 class ProcessLink(PipeLink):

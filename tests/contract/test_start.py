@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from launcher.common import events
-from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
+from tests.seeing import MARK
 
 #: Prints what a process finds at its start, as a Python dict.
 FOUND = """

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.ssh.host import until
+from tests.seeing import is_soon
 
 #: Tests and the Dockerfile start from this image.
 BASE = "python:3.11-slim"
@@ -204,9 +204,7 @@ def start(folder: Path, alone: bool) -> None:
         setsid=True,
     )
     ours = Engine(f"unix://{folder}/docker.sock")
-    try:
-        until(lambda: _answers(ours) or not _alive(pid), UP)
-    except TimeoutError:
+    if not is_soon(lambda: _answers(ours) or not _alive(pid), UP):
         os.kill(pid, signal.SIGKILL)
     assert _alive(pid), f"dockerd does not come up:\n{Path(log).read_text(errors='replace')[-2000:]}"
 
@@ -218,10 +216,7 @@ def stop(folder: Path) -> None:
     for pid, number in ((dockerd, signal.SIGTERM), (dockerd, signal.SIGKILL), (containerd, signal.SIGKILL)):
         if pid is not None and _alive(pid):
             os.kill(pid, number)
-            try:
-                until(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
-            except TimeoutError:
-                continue
+            is_soon(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
 
 
 def _pid(file: Path, program: str, folder: Path) -> int | None:

@@ -20,7 +20,8 @@ import pytest
 from tests.conftest import Launch, executable
 from tests.docker import engine as docker
 from tests.docker.engine import Engine
-from tests.ssh.host import CACHE, LabHost, until
+from tests.seeing import is_soon, soon
+from tests.ssh.host import CACHE, LabHost
 from tests.ssh.lab import Lab
 
 #: Seconds for an engine to come up, and to go.
@@ -52,13 +53,13 @@ class DockerHost:
         """Start its engine, unless it runs, and wait until it answers; ``args`` on its command line."""
         if not self._answers():
             self.host.run(["sh", "-c", _START, str(self._data), *args])
-            until(self._answers, _UP, f"dockerd of {self.name} answers: {self._log()}")
+            soon(self._answers, _UP, f"dockerd of {self.name} answers: {self._log()}")
 
     def stop(self) -> None:
         """End its engine, which ends its containers and its containerd."""
         self._kill("-TERM", self._processes("dockerd"))
         try:
-            until(lambda: not self._processes("dockerd"), _DOWN, f"dockerd of {self.name} ended")
+            soon(lambda: not self._processes("dockerd"), _DOWN, f"dockerd of {self.name} ended")
         finally:
             self._kill("-KILL", self._processes(*_ENGINE))
 
@@ -210,9 +211,7 @@ def engines(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
         engine.heal()
     lab.move_in(launch.home)
     yield engines
-    try:
-        until(lambda: not any(engine.left() for engine in engines), 40, "nothing to remove")
-    except TimeoutError:
+    if not is_soon(lambda: not any(engine.left() for engine in engines), 40):
         pytest.fail("left behind:\n  " + "\n  ".join(line for engine in engines for line in engine.left()))
 
 

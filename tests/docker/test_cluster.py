@@ -12,7 +12,7 @@ from launcher import TaskState
 from launcher.testing import CannotStart, Cluster, Job, Task, WaitFailed
 from tests.docker.conftest import left_of
 from tests.docker.engine import Engine
-from tests.local.seeing import soon
+from tests.seeing import soon
 from tests.testing.stubs import SLEEPS
 
 #: Each worker sends the ps its step over one connection, and prints the answer. Silence is borne for long; on

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Launch
 from tests.docker.conftest import jobs, left_of
 from tests.docker.engine import CACHE, Engine, take
-from tests.local.seeing import ROOT, last_run
+from tests.seeing import ROOT, last_run
 
 pytestmark = [
     pytest.mark.slow,

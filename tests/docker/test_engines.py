@@ -15,7 +15,7 @@ from tests.conftest import Launch
 from tests.docker import engine as lab
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import BASE, Engine
-from tests.local.seeing import soon
+from tests.seeing import soon
 
 pytestmark = pytest.mark.timeout(200, func_only=True)
 

@@ -14,7 +14,7 @@ import yaml
 
 from tests.conftest import Launch, executable
 from tests.docker.engine import Engine
-from tests.local.seeing import ROOT
+from tests.seeing import ROOT
 
 pytest_plugins = ["pytester"]
 

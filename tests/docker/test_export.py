@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker.engine import Engine
-from tests.local.seeing import ROOT
 from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
+from tests.seeing import ROOT
 from tests.slurm.test_export import HOSTILE
 
 #: Prints what it has, connects to all tasks at their addresses, then waits until all have connected to it.

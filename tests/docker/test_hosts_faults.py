@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends import SOON, WAITS, DockerOnHosts
 from tests.docker.host_engines import DockerHost
-from tests.ssh.host import until
+from tests.seeing import soon
 
 
 def test_an_image_that_is_not_there(on_hosts: DockerOnHosts):
@@ -49,7 +49,7 @@ def test_a_launcher_that_is_killed_early(on_hosts: DockerOnHosts):
         time.sleep(step * 0.1)  # the moment is what is tried
         tasks = started.out.count("| up")
         started.kill()
-        until(on_hosts.is_empty, SOON, "all is over")
+        soon(on_hosts.is_empty, SOON, "all is over")
         if tasks == 4:
             break
     print(f"{step} steps")
@@ -69,7 +69,7 @@ def stuck(on_hosts: DockerOnHosts) -> Iterator[DockerHost]:
 
 def nothing_runs(backend: DockerOnHosts) -> None:
     """Wait until no process is left in any container: the agent there ends its tasks."""
-    until(lambda: not any(engine.inside() for engine in backend.engines), SOON, "nothing runs there")
+    soon(lambda: not any(engine.inside() for engine in backend.engines), SOON, "nothing runs there")
 
 
 def test_an_engine_that_hangs_while_containers_start(on_hosts: DockerOnHosts, stuck: DockerHost):
@@ -81,7 +81,7 @@ def test_an_engine_that_hangs_while_containers_start(on_hosts: DockerOnHosts, st
     started.until(lambda it: re.search(line, it.err), SOON)
     assert started.stop(signal.SIGINT, 40).code == 130
     stuck.go_on()
-    until(lambda: not stuck.containers(), SOON, "no container")
+    soon(lambda: not stuck.containers(), SOON, "no container")
 
 
 @pytest.mark.promise("containers on hosts: engine killed, stopped by SIGSTOP")
@@ -107,4 +107,4 @@ def test_an_engine_that_is_killed(on_hosts: DockerOnHosts):
     assert ended.code == 125
     # The command is told in one of two ways: data that the engine has not read may be left.
     assert re.search("host node1 is lost: .*its Docker engine has gone", ended.err)
-    until(lambda: not engine.containers(), 20, "it is not among its containers")
+    soon(lambda: not engine.containers(), 20, "it is not among its containers")

@@ -19,10 +19,11 @@ from launcher.agent.processes import children_of
 from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
 from launcher.common.record import replace
 from tests.backends import WAITS, Docker
-from tests.conftest import Launch, command_line, executable
+from tests.conftest import Launch, executable
 from tests.docker.conftest import jobs
 from tests.docker.engine import Engine
-from tests.local.seeing import ended_by_ctrl_c, press_ctrl_c, soon
+from tests.local.terminal import ended_by_ctrl_c, press_ctrl_c
+from tests.seeing import command_line, soon
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.backends import SOON, STAYS, WAITS, Backend, Docker, DockerOnHosts, Ssh, on
-from tests.conftest import kill
 from tests.docker.conftest import alive
 from tests.local.stops import SAVES, processes_of
+from tests.seeing import kill
 
 
 @pytest.mark.promise("exit codes, the same everywhere")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends import SOON, Backend, Ssh, on
 from tests.conftest import Launch
-from tests.local.seeing import soon
+from tests.seeing import soon
 
 
 @pytest.mark.promise("`-x NAME`, `PRE*`, `NAME=VALUE`; no secret on a command line")

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.clusters import ROOT, Machines, script_of, soon
-from tests.conftest import at_the_end, command_line
+from tests.clusters import Machines, script_of
+from tests.conftest import at_the_end
 from tests.kubernetes.image import root_files
+from tests.seeing import ROOT, command_line, is_soon, soon
 
 #: Nodes of a cluster of ours.
 NODES = 2
@@ -82,7 +83,7 @@ class Cluster(Machines):
     def gone(self, seconds: int) -> bool:
         """Whether nothing is left in time; one kubectl waits, as each takes a tenth of a second of a CPU."""
         self.kubectl("wait", "--for=delete", "pods", "--all", f"--timeout={seconds}s", check=False)
-        return soon(lambda: not self.left(), seconds)
+        return is_soon(lambda: not self.left(), seconds)
 
     def broken_kubectl(self, folder: Path, script: str, verb: str = "exec") -> str:
         """A PATH with a kubectl that runs a shell script, in a folder, for one of its commands.
@@ -113,7 +114,7 @@ class Cluster(Machines):
         self.kubectl("create", "-f", "-", stdin=manifests)
         self.kubectl("create", "rolebinding", "launch", f"--role={role}", "--user=restricted")
         account = ("get", "serviceaccount", "default", "-o", "name")
-        assert soon(lambda: self.kubectl(*account, check=False), 60)  # a controller makes it
+        soon(lambda: self.kubectl(*account, check=False), 60)  # a controller makes it
         given = (self.state / "restricted.kubeconfig").read_text()
         self.user.write_text(given.replace("namespace: restricted", f"namespace: {self.namespace}"))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clusters import soon
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster
+from tests.seeing import soon
 
 #: Seconds that a test may take without its fixtures, which have limits of their own.
 _LIMIT = 300
@@ -44,7 +44,7 @@ def quota(kubernetes: Cluster, clean: None) -> Iterator[Callable[[str], None]]:
 
     def limit(hard: str) -> None:
         kubernetes.kubectl("create", "quota", "few", f"--hard={hard}")
-        assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
+        soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
 
     yield limit
     kubernetes.kubectl("delete", "quota", "few")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import soon
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster
-from tests.local.seeing import last_run
+from tests.seeing import last_run, soon
 
 Start = Callable[..., Started]
 Submit = Callable[..., str]
@@ -99,7 +98,7 @@ def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota:
     quota("limits.cpu=8,limits.memory=8Gi")
     name = submit("--workers", "2", "--cpus", "0.5", "--memory", "100m")
     words = ("logs", f"--selector=tf-launcher/launcher={name}", "--tail=-1")
-    assert soon(lambda: "launch: the tasks start" in kubernetes.kubectl(*words).splitlines())
+    soon(lambda: "launch: the tasks start" in kubernetes.kubectl(*words).splitlines())
     ended = start("stop", name).wait(60)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in start("attach", name).wait(30).out
@@ -109,7 +108,7 @@ def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota:
 def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: Cluster):
     name = submit(command=("sh", "-c", "echo out; sleep 3; exit 3"))
     tasks = lambda: [j for j in kubernetes.objects("jobs") if "tf-launcher/run" in j["metadata"]["labels"]]  # noqa: E731
-    assert soon(lambda: not tasks(), 30)
+    soon(lambda: not tasks(), 30)
     assert kubernetes.objects("pods")
     both = [start("ps"), start("ps")]  # only one fetches them
     for ended in (started.wait(60) for started in both):
@@ -125,7 +124,7 @@ def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kuberne
     name = submit("--workers", "2", "--lease", "15")
     (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
-    assert soon(lambda: not kubernetes.objects("pods"), 90), kubernetes.kubectl("get", "pods")
+    soon(lambda: not kubernetes.objects("pods"), 90, lambda: kubernetes.kubectl("get", "pods"))
     would, removed = (start("clean", "--kubernetes", *more).wait(30).out for more in (["--dry-run"], []))
     assert re.match(rf"would remove Job launch-{name}-launcher of the namespace ", would), would
     assert removed == would.replace("would remove", "removed")

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.clusters import soon
 from tests.conftest import Launch
 from tests.docker.test_export import MEET
 from tests.kubernetes.cluster import Cluster
-from tests.local.seeing import ROOT
 from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON
+from tests.seeing import ROOT, soon
 from tests.slurm.test_export import HOSTILE
 
 #: The address of the machine with the API server, in the network of a cluster of ours.
@@ -47,7 +46,7 @@ def namespace(kubernetes: Cluster) -> Iterator[None]:
     """Nothing is left in the namespace."""
     yield
     kubernetes.kubectl("delete", "jobs,pods,services", "--all", "--force", "--grace-period=0")
-    assert soon(lambda: not kubernetes.objects("pods"), 30)
+    soon(lambda: not kubernetes.objects("pods"), 30)
 
 
 def export(launch: Launch, folder: Path, job: dict[str, object], *words: str) -> str:
@@ -93,7 +92,7 @@ def test_tasks_find_each_other(
     phases = sorted(pod["status"]["phase"] for pod in pods)
     assert phases == ["Running", "Succeeded", "Succeeded", "Succeeded"], "nothing ends the ps"
     kubernetes.kubectl("delete", "--timeout=20s", "-f", "-", stdin=text)
-    assert soon(lambda: not kubernetes.objects("pods"), 8), "SIGTERM ends it"
+    soon(lambda: not kubernetes.objects("pods"), 8, "SIGTERM ends it")
 
 
 @pytest.mark.tensorflow

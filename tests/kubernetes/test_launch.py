@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.clusters import ROOT, soon
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster
-from tests.local.seeing import last_run
 from tests.local.training import CACHE, PYTHON
+from tests.seeing import ROOT, last_run, soon
 
 Start = Callable[..., Started]
 
@@ -92,7 +91,7 @@ def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
         labels[:] = [str(pod["metadata"]["labels"].get("team")) for pod in kubernetes.objects("pods")]
         return len(labels) == 3
 
-    assert soon(are_made, 30)
+    soon(are_made, 30)
     result = started.wait(60, code=0)
     for task in ("worker/0", "worker/1"):
         assert f"{task} | before" in result.out and f"{task} | beside" in result.out, result.out
@@ -172,7 +171,7 @@ def test_clean(start: Start, kubernetes: Cluster):
     """Only Jobs of launches that have ended are removed."""
     words = ("--kubernetes", kubernetes.image, "--", *WAITS)
     killed, lives = start(*words), start(*words)
-    assert soon(lambda: len(kubernetes.objects("jobs")) == 2, 30)
+    soon(lambda: len(kubernetes.objects("jobs")) == 2, 30)
     killed.kill()
     (one,) = re.findall(
         r"would remove (Job launch-\S+)", start("clean", "--kubernetes", "--dry-run").wait().out

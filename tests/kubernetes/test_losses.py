@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import soon
-from tests.conftest import Started, command_line
+from tests.conftest import Started
 from tests.kubernetes.cluster import Cluster
+from tests.seeing import command_line, soon
 
 Start = Callable[..., Started]
 #: The first attempt waits, the next one ends.
@@ -65,7 +65,7 @@ def test_sigterm_of_a_pod_reaches_its_task(start: Start, kubernetes: Cluster):
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     result = started.wait(60)
     assert result.code == 125 and "its pod was deleted" in result.err, result.err
-    assert soon(lambda: not command_line(main), 20)
+    soon(lambda: not command_line(main), 20)
 
 
 def test_a_pod_is_preempted(start: Start, kubernetes: Cluster):

@@ -16,8 +16,8 @@ from launcher.backends.connections import AgentArguments, Connections
 from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram, start_program
 from launcher.event_loop import EventLoop
-from tests.clusters import soon
 from tests.contract.driver import Driver
+from tests.seeing import soon
 
 #: Sends a program to the socket as a user, without asking whether it is wanted; prints what it gets.
 SENDS = """\
@@ -56,7 +56,7 @@ def process(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """It, in a process namespace of its own, as a container has."""
     namespace = ["unshare", "--pid", "--fork", "--kill-child", "--"]
     with subprocess.Popen([*namespace, *bootstrap.waiting_command(sys.executable, name, 60, "/")]) as process:
-        assert soon(lambda: f"@{name}" in Path("/proc/net/unix").read_text())
+        soon(lambda: f"@{name}" in Path("/proc/net/unix").read_text())
         yield process
         process.kill()
 

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.conftest import Started
-from tests.local.seeing import STUBS, soon
+from tests.seeing import STUBS, soon
 
 #: A folder where ``python -m tensorboard.main`` is our stub.
 FOLDER = STUBS / "board"

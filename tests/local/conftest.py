@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import Family, Terminal
+from tests.local.terminal import Terminal
+from tests.seeing import Family
 
 
 @pytest.fixture

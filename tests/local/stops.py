@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Launch, kill
-from tests.local.seeing import alive
+from tests.conftest import Launch
+from tests.seeing import alive, kill
 
 #: What a launch exits with after each kind of request. A closed pipe is noticed at the next line of a task.
 CODES = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started, executable, proc
-from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
+from tests.conftest import Launch, Started, executable
+from tests.seeing import ROOT, Family, last_run, named, proc, soon, stub
 
 COMMANDS = (
     "hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "prepare", "export",

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, executable
-from tests.local.seeing import Family, Terminal, last_run
+from tests.local.terminal import Terminal
+from tests.seeing import Family, last_run
 
 Open = Callable[..., Terminal]
 COMMAND = (sys.executable, "-m", "launcher")

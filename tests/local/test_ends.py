@@ -13,18 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import (
-    Family,
-    alive,
-    ended_by_ctrl_c,
-    last_run,
-    named,
-    press_ctrl_c,
-    soon,
-    stopped,
-    stub,
-)
 from tests.local.stops import ask_each
+from tests.local.terminal import ended_by_ctrl_c, press_ctrl_c
+from tests.seeing import Family, alive, last_run, named, soon, stopped, stub
 
 KILLED = {"kill -9 $$": 137, "kill -11 $$": 139, "kill -15 $$": 143, "kill -64 $$": 192}
 

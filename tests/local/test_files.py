@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import RunFolder, last_run, stub
+from tests.seeing import RunFolder, last_run, stub
 
 COMMAND = (sys.executable, "-m", "launcher")
 

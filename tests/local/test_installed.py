@@ -14,9 +14,9 @@ import pytest
 
 import launcher
 from tests.conftest import Launch
-from tests.local.seeing import ROOT
 from tests.local.test_mistakes import MISSPELT, furnish, listed
 from tests.pythons import python_of
+from tests.seeing import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

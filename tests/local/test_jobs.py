@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import ROOT, RunFolder, last_run, stub
+from tests.seeing import ROOT, RunFolder, last_run, stub
 
 JOB = """\
 command: [train.py, --out, $HOME]

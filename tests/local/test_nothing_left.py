@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import Family, alive, last_run, named, run_of, soon, stopped, stub
+from tests.seeing import Family, alive, last_run, named, run_of, soon, stopped, stub
 
 #: Every way to get away at once.
 ALL = ("ignore", "child", "setsid", "daemon", "cleared", "stopped", "tree")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.local.seeing import Family, last_run, named, resident, stub
+from tests.seeing import Family, last_run, named, resident, stub
 
 MiB = 1 << 20
 #: What launcher and agent may each have resident, whatever is printed.

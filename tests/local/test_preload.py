@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Launch, command_line
-from tests.local.seeing import Family, RunFolder, alive, last_run, named, soon
+from tests.conftest import Launch
+from tests.seeing import Family, RunFolder, alive, command_line, last_run, named, soon
 
 #: A module that takes long to import: it writes down by whom it was imported.
 HEAVY = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 
 #: Kills itself in its first attempt, in the middle of a line.
 FRAIL = """

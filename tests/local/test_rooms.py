@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, install
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 from tests.stubs import rooms
 
 pytestmark = pytest.mark.promise("hosts that are known later, in an installed backend")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.local.seeing import Family, last_run, soon, stub
+from tests.seeing import Family, last_run, soon, stub
 
 #: Prints lines for ever, or 50 MB.
 YES = "yes 'a line like any other of this job, with nothing in it to be seen'"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import last_run, stub
+from tests.seeing import last_run, stub
 
 #: worker/1 hangs in its first attempt; worker/0 prints until the second one has begun; a ps prints nothing.
 HUNG = """

@@ -14,7 +14,7 @@ from launcher.agent.ports import first_free
 from launcher.launch.tensorboard import PREFERRED_PORTS
 from tests.conftest import Launch, executable
 from tests.local.board import FOLDER, page_of, url_of, waits_for
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 
 #: A Python that finds our stub as ``tensorboard``.
 STUB = {"PYTHONPATH": str(FOLDER)}

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ended, Launch
-from tests.local.seeing import ROOT, Family, last_run, run_of
 from tests.local.training import CACHE, PYTHON, running
+from tests.seeing import ROOT, Family, last_run, run_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import Family, Terminal, last_run, stub
+from tests.local.terminal import Terminal
+from tests.seeing import Family, last_run, stub
 
 Open = Callable[..., Terminal]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.conftest import Launch
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import Ended, Launch, Started
-from tests.local.seeing import ROOT, RunFolder, run_of, soon
+from tests.seeing import ROOT, RunFolder, run_of, soon
 
 PYTHON = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

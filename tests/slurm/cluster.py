@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Machines, script_of
-from tests.conftest import at_the_end, command_line
+from tests.conftest import at_the_end
+from tests.seeing import command_line
 
 #: Nodes of a cluster of ours.
 NODES = 3

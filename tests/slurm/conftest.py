@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clusters import soon
 from tests.conftest import Launch, Started
+from tests.seeing import is_soon
 from tests.slurm.cluster import Cluster
 
 
@@ -18,7 +18,7 @@ def clean(slurm: Cluster, held: dict[str, str]) -> Iterator[None]:
     before = slurm.jobs()
     yield
     # An agent waits for another connection five times as long as its first one took.
-    gone = soon(lambda: not slurm.left(before), 40)
+    gone = is_soon(lambda: not slurm.left(before), 40)
     left = slurm.left(before)
     for job in set(slurm.jobs()) - set(before):
         slurm.run("scancel", job, check=False)

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends import STAYS, WAITS
-from tests.clusters import soon
 from tests.conftest import Ended, Launch, Started, executable
-from tests.local.seeing import last_run
+from tests.seeing import last_run, soon
 from tests.slurm.cluster import Cluster
 
 Start = Callable[..., Started]
@@ -76,7 +75,7 @@ def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> b
 
     Slurm may set the time once more, at the end of the job; so this asks until it has begun again.
     """
-    assert soon(lambda: not slurm.run("squeue", "--noheader", f"--jobs={number}", "--states=completing"), 60)
+    soon(lambda: not slurm.run("squeue", "--noheader", f"--jobs={number}", "--states=completing"), 60)
     # A slurmd does not start a job in the second in which it killed it: "already killed, do not launch".
     time.sleep(2)
 
@@ -96,7 +95,7 @@ def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, subm
     script = "test $LAUNCH_ATTEMPT = 2 || { echo up $SECRET; exec sleep 300; }; exit 7"
     name = submit("-N", "2", "--workers", "2", "-x", "SECRET", "--", "sh", "-c", script,
                   env={"SECRET": "hunter2"})  # fmt: skip
-    assert soon(logged(launch, "up hunter2", 2), 60)
+    soon(logged(launch, "up hunter2", 2), 60)
     (row,) = json.loads(start("ps", "--json").wait(30).out)
     assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
     tasks = start("ps", name).wait(30).out
@@ -115,7 +114,7 @@ def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, subm
 @pytest.mark.parametrize("now", [(), ("--now",)])
 def test_it_is_stopped(start: Start, launch: Launch, submit: Callable[..., str], now: tuple[str, ...]):
     name = submit("-N", "2", "--workers", "2", "--grace", "30", "--", *(STAYS if now else WAITS))
-    assert soon(logged(launch, "up", 2), 60)
+    soon(logged(launch, "up", 2), 60)
     ended = start("stop", *now).wait(40)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in attached(start, name).out
@@ -124,7 +123,7 @@ def test_it_is_stopped(start: Start, launch: Launch, submit: Callable[..., str],
 def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Callable[..., str]):
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         name = submit("-N", "3", "--workers", "24", "true")
-        assert soon(lambda: "is pending: Resources" in start("ps").wait().out)
+        soon(lambda: "is pending: Resources" in start("ps").wait().out)
         attach = start("attach", name).until(lambda it: "is pending: Resources" in it.err)
         asked = start("restart", name, "worker/0").wait()
         assert asked.code == 125 and "is pending" in asked.err
@@ -151,7 +150,7 @@ def test_scancel(
     """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save."""
     words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20")
     name = submit(*words, "--", "sh", "-c", SAVES)
-    assert soon(logged(launch, "up", 2), 60)
+    soon(logged(launch, "up", 2), 60)
     slurm.run("scancel", *options, job(slurm, name))
     ended = attached(start, name)
     report = json.loads((last_run(launch).path / "report.json").read_text())
@@ -207,10 +206,10 @@ def test_a_notice_queues_the_job_again(
     (tmp_path / "train.py").write_text(TRAINS)
     name = submit("-N", "2", "--workers", "2", "--restarts", "1", "train.py")
     attach = start("attach", "-n", "10000", name)
-    assert soon(logged(launch, "step 5\n", 2), 60)
+    soon(logged(launch, "step 5\n", 2), 60)
     number = job(slurm, name)
     slurm.run("scancel", "--batch", "--signal=USR1", number)
-    assert soon(lambda: waits_for_its_time(slurm, number), 60)
+    soon(lambda: waits_for_its_time(slurm, number), 60)
     assert "is pending: BeginTime" in start("ps").wait().out
     assert start_now(slurm, number, logged(launch, "up, attempt 2", 2))
     (tmp_path / "enough").touch()
@@ -239,7 +238,7 @@ def test_a_run_that_slurm_does_not_queue_again_has_a_report(
     executable(scontrol, f'#!/bin/sh\n{refuse}\nexec {shutil.which("scontrol")} "$@"\n')
     path = f"{scontrol.parent}:{os.environ['PATH']}"
     name = submit("-N", "1", "--workers", "1", "--restarts", "1", "train.py", env={"PATH": path})
-    assert soon(logged(launch, "step 5\n", 1), 60)
+    soon(logged(launch, "step 5\n", 1), 60)
     slurm.run("scancel", "--batch", "--signal=USR1", job(slurm, name))
     ended = attached(start, name)
     assert "refused" in ended.out + ended.err
@@ -265,10 +264,10 @@ def test_a_preempted_job_goes_on_later(
     with slurm.configured(PREEMPTION.format("REQUEUE")):
         name = submit("--partition", "low", "-N", "3", "--workers", "3", "--restarts", "1", "train.py")
         attach = start("attach", "-n", "10000", name)
-        assert soon(logged(launch, "step 5\n", 3), 60)
+        soon(logged(launch, "step 5\n", 3), 60)
         number = job(slurm, name)
         slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
-        assert soon(lambda: waits_for_its_time(slurm, number), 60)
+        soon(lambda: waits_for_its_time(slurm, number), 60)
         assert "is pending: BeginTime" in start("ps").wait().out
         assert start_now(slurm, number, logged(launch, "up, attempt 2", 3))
         (tmp_path / "enough").touch()
@@ -317,11 +316,11 @@ def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Pat
     number = slurm.run("sbatch", *words, f"--chdir={tmp_path}", f"--export=ALL,{environ}", str(file))
     out = tmp_path / "out"
     why = f"stopped by the time limit of Slurm's job {number} (--time)"
-    assert soon(lambda: out.exists() and why in out.read_text(), 60), out.read_text()
+    soon(lambda: out.exists() and why in out.read_text(), 60, out.read_text)
     if not restarts:
-        assert soon(lambda: number not in slurm.jobs())
+        soon(lambda: number not in slurm.jobs())
         assert re.search(r": timed out after [1-3]\d\.?\d*s, exit code 124$", out.read_text(), re.M)
         return
-    assert soon(lambda: waits_for_its_time(slurm, number), 60)
+    soon(lambda: waits_for_its_time(slurm, number), 60)
     (tmp_path / "enough").touch()
     assert start_now(slurm, number, lambda: out.read_text().count("attempt 2 ends") == 2), out.read_text()

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import ROOT
 from tests.local.test_export import by_task
 from tests.local.training import WITH_TENSORFLOW
+from tests.seeing import ROOT
 from tests.slurm.cluster import Cluster
 
 #: What breaks text that is not quoted, or quoted by hand.

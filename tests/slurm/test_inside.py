@@ -17,9 +17,8 @@ import pytest
 from launcher.agent.slurm_node import without_step
 from launcher.backends.slurm.job import expanded
 from tests.backends import STAYS, WAITS
-from tests.clusters import soon
-from tests.conftest import Launch, Started, command_line
-from tests.local.seeing import last_run
+from tests.conftest import Launch, Started
+from tests.seeing import command_line, last_run, soon
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
 
 Start = Callable[..., Started]
@@ -95,7 +94,7 @@ def test_from_an_sbatch_script(start: Start, slurm: Cluster, launch: Launch, tmp
         "--parsable",
     )
     job = slurm.run(*words, str(script))
-    assert soon(lambda: job not in slurm.jobs(), 60)
+    soon(lambda: job not in slurm.jobs(), 60)
     out = (tmp_path / "out").read_text()
     assert re.search(r"failed, exit code [12] \(worker/[12]\)", out), out
     assert {"n1", "n2"} == set(re.findall(r"^(n\d) +\d+ +worker ", out, re.M)), out
@@ -373,7 +372,7 @@ def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
             assert ended.code == 130 and time.monotonic() - since < 20, ended.err
         finally:
             slurm.link("n3", "up")
-    assert soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
+    soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
 
 
 def test_check(start: Start, held: dict[str, str], tmp_path: Path, slurm: Cluster):

@@ -15,8 +15,8 @@ import pytest
 
 from launcher.backends.slurm.rows import time_limit
 from tests.backends import WAITS
-from tests.clusters import soon
-from tests.conftest import Started, command_line, kill
+from tests.conftest import Started
+from tests.seeing import command_line, is_soon, kill, soon
 from tests.slurm.cluster import Cluster
 
 Start = Callable[..., Started]
@@ -162,8 +162,8 @@ def test_a_process_is_killed_while_the_job_is_pending(
         if who == "holder":
             started.send(signal.SIGTERM)
         assert started.wait(20).code == code, started.err
-        assert soon(lambda: job not in slurm.jobs(), 10)
-        assert soon(lambda: not any(map(command_line, pids.values())), 10)
+        soon(lambda: job not in slurm.jobs(), 10)
+        soon(lambda: not any(map(command_line, pids.values())), 10)
 
 
 @pytest.mark.parametrize("who", ["launch", "salloc", "holder", "launch and holder", "launch and salloc"])
@@ -178,10 +178,10 @@ def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
     if "launch" not in who:
         assert job in slurm.jobs() and started.process.poll() is None
         assert started.stop(signal.SIGTERM, 40).code == 143
-    assert soon(lambda: job not in slurm.jobs(), 20)
-    if who == "launch and holder" and not soon(lambda: not command_line(pids["salloc"]), 10):
+    soon(lambda: job not in slurm.jobs(), 20)
+    if who == "launch and holder" and not is_soon(lambda: not command_line(pids["salloc"]), 10):
         os.kill(pids.pop("salloc"), signal.SIGKILL)  # salloc 22.05 may hang when its job is revoked
-    assert soon(lambda: not any(map(command_line, pids.values())), 20)
+    soon(lambda: not any(map(command_line, pids.values())), 20)
 
 
 def processes(started: Started) -> dict[str, int]:
@@ -251,8 +251,8 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
 
     for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
         # A killed process may be there for a moment.
-        assert soon(functools.partial(cleaned, done, *words), 40), found
-    assert soon(lambda: job not in slurm.jobs())
+        soon(functools.partial(cleaned, done, *words), 40, lambda: found)
+    soon(lambda: job not in slurm.jobs())
 
 
 def test_clean_leaves_alone_what_was_asked_for_elsewhere(start: Start, slurm: Cluster):
@@ -268,7 +268,7 @@ def test_clean_leaves_alone_what_was_asked_for_elsewhere(start: Start, slurm: Cl
         assert f"`launch clean --foreign {run}`" in ended.err
         assert job in slurm.jobs()
         assert f"cancelled Slurm's job {job}, " in start("clean", "--foreign", run).wait(60).out
-        assert soon(lambda: job not in slurm.jobs())
+        soon(lambda: job not in slurm.jobs())
     finally:
         slurm.run("scancel", job, check=False)
 

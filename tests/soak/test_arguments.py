@@ -21,7 +21,7 @@ import launcher
 from launcher import CsvFiles, InputError, InputMode, LaunchError, TextFiles, TFCluster, TFParallel
 from launcher.api.run import RunOptions
 from tests.conftest import examples
-from tests.local.seeing import soon
+from tests.seeing import is_soon
 
 pytestmark = pytest.mark.timeout(1800)
 #: Cases for each function: 3,000 in all.
@@ -96,7 +96,7 @@ class Cases:
             if isinstance(error, InputError):
                 if self._started.stat().st_size > jobs:
                     self.raw.append(f"{words}: refused ({error}), and started")
-                if not soon(lambda: len(os.listdir("/proc/self/fd")) <= before):
+                if not is_soon(lambda: len(os.listdir("/proc/self/fd")) <= before):
                     self.raw.append(f"{words}: left descriptors")
         except Exception as error:  # noqa: BLE001 - that is what is looked for
             self.raw.append(f"{words}: {type(error).__name__}: {error}"[:400])

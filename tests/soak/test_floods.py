@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 from tests.soak.test_kills import repeated
 from tests.ssh.host import LabHost
 

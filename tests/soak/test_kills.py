@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started, kill
+from tests.conftest import Launch, Started
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import Engine
-from tests.local.seeing import Family, named, soon, stub
+from tests.seeing import Family, kill, named, soon, stub
 from tests.ssh.host import LabHost
 
 TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from tests.clusters import ROOT, soon
-from tests.conftest import Started, kill
+from tests.conftest import Started
 from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON
+from tests.seeing import ROOT, kill, soon
 from tests.soak.test_kills import repeated, until_moment
 
 __all__ = ["clean", "start"]
@@ -90,7 +90,7 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
         _attack(started, kubernetes, victim, kubelet, node, pods)
         _look(started, victim, moment, folder, count)
         # Before the node answers again: what nobody reaches ends by itself.
-        assert soon(lambda: time.time() > silent_since(folder) + 2, 40), started.err
+        soon(lambda: time.time() > silent_since(folder) + 2, 40, lambda: started.err)
         seconds = max(silent_since(folder) - attacked_at, 0)
         print(f"{victim}, {moment}: the last task ended after {seconds:.1f}s")
     finally:
@@ -103,7 +103,7 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
         assert found == sorted(found), f"two attempts of worker/{task} at the same time"
     if victim == "launch":
         phases = lambda: {pod["status"]["phase"] for pod in kubernetes.objects("pods")}  # noqa: E731
-        assert soon(lambda: phases() <= {"Succeeded", "Failed"}, 130), phases()
+        soon(lambda: phases() <= {"Succeeded", "Failed"}, 130, phases)
         kubernetes.kubectl("delete", "jobs", "--all")
 
 
@@ -164,7 +164,7 @@ def _look(started: Started, victim: str, moment: str, folder: Path, count: int) 
         again = victim == "kubelet for a while" and "connected again" in started.err
         return started.process.poll() is not None or again or (len(last) == count and min(last) >= attempt)
 
-    assert soon(has_recovered, 120), started.err
+    soon(has_recovered, 120, lambda: started.err)
     time.sleep(2 if victim.startswith("kubectl") or moment == "start" else 0)
     if started.process.poll() is None and moment != "stop":
         started.send(signal.SIGINT)
@@ -221,7 +221,7 @@ def _restart_a_kubelet(
         fresh = [file for file in folder.iterdir() if file.stat().st_mtime > time.time() - 1.5]
         return started.process.poll() is not None or len(fresh) == 2
 
-    assert soon(all_beat, 90), started.err
+    soon(all_beat, 90, lambda: started.err)
     if started.process.poll() is None:
         started.send(signal.SIGINT)
     ended = started.wait(90)
@@ -245,7 +245,7 @@ def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
     kubernetes.link("n2", "down")
     kubernetes.kubectl("delete", "node", "n2")
     try:
-        assert soon(lambda: all(2 in found for found in beats(folder).values()), 240), started.err
+        soon(lambda: all(2 in found for found in beats(folder).values()), 240, lambda: started.err)
         ended = started.stop(signal.SIGINT, 90)
     finally:
         kubernetes.link("n2", "up")

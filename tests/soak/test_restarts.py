@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started, kill
+from tests.conftest import Launch, Started
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import Engine
-from tests.local.seeing import STUBS, Family, last_run, named, soon
+from tests.seeing import STUBS, Family, kill, last_run, named, soon
 from tests.soak.test_kills import ELSEWHERE, HERE, TIMES, repeated
 from tests.ssh.host import LabHost
 

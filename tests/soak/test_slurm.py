@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import soon
-from tests.conftest import Launch, Started, command_line, kill
-from tests.local.seeing import last_run
+from tests.conftest import Launch, Started
+from tests.seeing import command_line, kill, last_run, soon
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
 from tests.soak.test_kills import repeated, until_moment
 
@@ -94,7 +93,7 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
             kill(found)
     elif victim == "job":
         new = lambda: [number for number in slurm.jobs() if number not in others]  # noqa: E731
-        assert soon(lambda: job or new(), 30)  # launch may not have asked yet
+        soon(lambda: job or new(), 30)  # launch may not have asked yet
         slurm.run("scancel", job or new()[0], check=False)
     elif step := next((step for step in slurm.steps() if step.startswith(f"{job}.")), ""):
         slurm.run("scancel", step, check=False)
@@ -123,7 +122,7 @@ def test_an_srun(start: Start, slurm: Cluster, held: dict[str, str], part: str, 
     script = "test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }; echo up; exec sleep 4"
     started = start(*WORDS, *first(moment), "--", "sh", "-c", script, env=held)
     if moment == "start":
-        assert soon(lambda: sruns(held))
+        soon(lambda: sruns(held))
         time.sleep(random.random() * 0.6)
     else:
         until_moment(started, moment, lambda: started.out.count("| up") == 2)
@@ -145,19 +144,19 @@ def test_a_script(start: Start, launch: Launch, slurm: Cluster, turn: int, tmp_p
     messages = run / "launcher.log"
     logs = lambda: [file.read_text() for file in run.glob("logs/*")]  # noqa: E731
     owned = lambda: "pid" in json.loads((run / "launcher.json").read_text())  # noqa: E731
-    assert soon(owned, 60)
+    soon(owned, 60)
     if moment in ("run", "stop"):
-        assert soon(lambda: sum("up" in log for log in logs()) == 2, 60)
+        soon(lambda: sum("up" in log for log in logs()) == 2, 60)
     elif moment == "restart":
-        assert soon(lambda: "restart 1 of 1" in messages.read_text(), 60)
+        soon(lambda: "restart 1 of 1" in messages.read_text(), 60)
     time.sleep(random.random())
     stop = start("stop", name) if moment == "stop" else None
     if stop is not None:
-        assert soon(lambda: "launch stop" in messages.read_text() or (run / "report.json").exists(), 30)
+        soon(lambda: "launch stop" in messages.read_text() or (run / "report.json").exists(), 30)
     record = json.loads((run / "launcher.json").read_text())
     node = record["batch"][2]
     slurm.run(*slurm.inside(node), "kill", "-KILL", str(record["pid"]), check=False)
-    assert soon(lambda: not slurm.left(others), 20), slurm.left(others)
+    soon(lambda: not slurm.left(others), 20, lambda: slurm.left(others))
     ended = start("attach", name).wait(60)
     if (run / "report.json").exists():
         assert moment == "stop" and ended.code == 143, ended.out

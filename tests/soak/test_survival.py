@@ -21,7 +21,6 @@ from tests.conftest import Launch, Started
 from tests.docker.conftest import alive
 from tests.docker.engine import Engine
 from tests.docker.test_dockerfile import built
-from tests.local.seeing import STUBS, RunFolder, run_of, soon
 from tests.local.training import (
     SAVE_STEPS,
     TRAININGS,
@@ -35,6 +34,7 @@ from tests.local.training import (
     survive,
     tf_keras,
 )
+from tests.seeing import STUBS, RunFolder, run_of, soon
 from tests.soak.test_kills import TIMES
 from tests.ssh.host import LabHost
 

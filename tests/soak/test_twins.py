@@ -26,7 +26,7 @@ from launcher.files.walk import read_trees
 from tests.conftest import Ended, Launch, Started
 from tests.docker.engine import Engine
 from tests.kubernetes.cluster import Cluster
-from tests.local.seeing import soon
+from tests.seeing import soon
 from tests.twins import Twin, two_machines
 from tests.unit.files.hosts import LocalHosts
 

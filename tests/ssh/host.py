@@ -9,12 +9,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.job import Host
+from tests.seeing import soon
 from tests.ssh.cable import Cable
 
 SSHD = "/usr/sbin/sshd"
@@ -153,13 +153,13 @@ class LabHost:
             # Without -D: it becomes a daemon that the first process inherits. The limit is what a login has.
             sshd = [SSHD, "-f", str(self.folder / "etc/sshd_config"), "-E", str(self.log)]
             self.run(["prlimit", "--nofile=1024:", *sshd])
-        until(self.answers, TIME_LIMIT, f"sshd of {self.name} answers; {self.log} says why not")
+        soon(self.answers, TIME_LIMIT, f"sshd of {self.name} answers; {self.log} says why not")
 
     def stop_sshd(self) -> None:
         """End the one that listens: new connections are refused, the ones that are there stay."""
         for pid in self.sshd():
             self.run(["kill", "-KILL", str(pid)])
-        until(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
+        soon(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
 
     def kill_sshd_sessions(self) -> int:
         """Kill the sshd of each connection, not the one that listens: how many processes that were."""
@@ -246,7 +246,7 @@ class LabHost:
     def power_off(self) -> None:
         """Cut it off, and kill all its processes at once."""
         self.cut()
-        until(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
+        soon(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
 
     def power_on(self) -> None:
         """Start it again after `power_off`."""
@@ -327,7 +327,7 @@ class LabHost:
             while self._mounted(path):
                 self.run(["umount", "-l", path])
         # Until all are gone: what is killed may be writing a file just now, or have forked meanwhile.
-        until(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
+        soon(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
         self.empty()
         self.expected.clear()
         self.set_shell("/bin/bash")
@@ -357,22 +357,6 @@ class LabHost:
                 path.unlink(missing_ok=True)
             elif not any(path.iterdir()):
                 path.rmdir()
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0, what: str = "the awaited") -> None:
-    """Wait for something to become true.
-
-    Raises:
-        TimeoutError: it did not; says ``what``.
-    """
-    deadline = time.monotonic() + seconds
-    since = time.monotonic()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds} s: {what}")
-        # As long as a look takes: what is awaited needs a processor, too.
-        time.sleep(min(max(time.monotonic() - since, 0.01), 0.3))
-        since = time.monotonic()
 
 
 def make_key(path: Path, comment: str) -> None:

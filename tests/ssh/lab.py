@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from tests.ssh.host import SSHD, LabHost, make_key, until
+from tests.seeing import soon
+from tests.ssh.host import SSHD, LabHost, make_key
 
 #: Its programs and the Debian package each is in.
 _NEEDS = {
@@ -194,7 +195,7 @@ class Lab:
         """End everything of the lab and remove its files."""
         if self._warden and self._warden_lives():
             os.kill(self._warden, signal.SIGTERM)
-            until(lambda: not self._warden_lives(), 60, f"the warden of {self.folder} ends")
+            soon(lambda: not self._warden_lives(), 60, f"the warden of {self.folder} ends")
         self._warden = 0
         self._remove()
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Launch, executable
-from tests.local.seeing import ROOT
-from tests.ssh.host import TIME_LIMIT, LabHost, until
+from tests.seeing import ROOT, soon
+from tests.ssh.host import TIME_LIMIT, LabHost
 
 pytestmark = pytest.mark.timeout(180)
 NAMES = ["node1", "node2", "node3", "node4"]
@@ -149,7 +149,7 @@ def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
     executable(python, f"#!/bin/sh\n: >{begun}/$$\nsleep 60\n")
     hosts[0].expected += ["slow", "begun"]
     started = ssh_launch.start("check", HOSTS, "--python", str(python), "--timeout", "50")
-    until(lambda: os.listdir(begun), TIME_LIMIT, "the check asks for versions")
+    soon(lambda: os.listdir(begun), TIME_LIMIT, "the check asks for versions")
     started.kill()
 
 

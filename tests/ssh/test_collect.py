@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.ssh.host import TIME_LIMIT, LabHost, until
+from tests.seeing import soon
+from tests.ssh.host import TIME_LIMIT, LabHost
 from tests.ssh.test_sync import ALL, size_of
 from tests.unit.files.hosts import snapshot
 
@@ -66,7 +67,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     out = tmp_path / "out"
     started = ssh_launch.start(*ALL, *collects(f"~/results:{out}"), "true", cwd="/")
     parts = out / "worker-0/results/ckpt-7"
-    until(lambda: size_of(parts.glob(".tf-launcher-*")) > 8_000_000, TIME_LIMIT, "half has come")
+    soon(lambda: size_of(parts.glob(".tf-launcher-*")) > 8_000_000, TIME_LIMIT, "half has come")
     for host in hosts:
         host.kill_sshd_sessions()
     ended = started.wait(90)
@@ -88,7 +89,7 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone.slow(delay=50)
     options = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
     started = ssh_launch.start(*options, cwd="/")
-    until(lambda: (out / "worker-1/latest").exists(), TIME_LIMIT, "some of it has come")
+    soon(lambda: (out / "worker-1/latest").exists(), TIME_LIMIT, "some of it has come")
     gone.stop_sshd()
     gone.kill_sshd_sessions()
     ended = started.wait(60)
@@ -109,7 +110,7 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     options = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
     make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
-    until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
+    soon(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.send(signal.SIGINT)
     started.until(lambda run: "Ctrl-C: 30s for" in run.err)
     time.sleep(0.4)  # sooner it would be one request with the first

@@ -18,8 +18,9 @@ from launcher.common.events import Tell
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.job import Host
 from launcher.messages import MessageQueue
+from tests.seeing import soon
 from tests.ssh.connecting import PATIENT, QUICK, Home, refusal, works
-from tests.ssh.host import LabHost, until
+from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.told import Told
 
@@ -128,7 +129,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
     ):
         fleet.connect()
     assert time.monotonic() - began < 25, "a silent one is waited for for 30 s"
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ssh ")])
+    soon(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ssh ")])
 
 
 def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
@@ -146,7 +147,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
     pid = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(fleet.connect)
-        until(lambda: pid.exists() and bool(pid.read_text()))
+        soon(lambda: pid.exists() and bool(pid.read_text()))
         fleet.close()
         assert not Path(f"/proc/{pid.read_text().strip()}").exists()
         imported.set()

@@ -17,8 +17,9 @@ from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS
 from launcher.common.record import replace
 from launcher.config.table import CONNECT_TIMEOUT
 from launcher.job import Host
+from tests.seeing import soon
 from tests.ssh.connecting import PATIENT, Home, refusal, works
-from tests.ssh.host import LabHost, until
+from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
@@ -169,7 +170,7 @@ def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
-        until(lambda: _listens(path))
+        soon(lambda: _listens(path))
         subprocess.run(["ssh-add", str(plain)], check=True, capture_output=True, timeout=60)
         assert works(Host(hosts[0].name)) == []
         monkeypatch.delenv("SSH_AUTH_SOCK")

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.config.hostfile import parse_hostfile
 from tests.conftest import Launch, executable
-from tests.local.seeing import ROOT
+from tests.seeing import ROOT
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)

@@ -26,11 +26,11 @@ from launcher.common import events
 from launcher.common.errors import TransportError
 from launcher.common.protocol import GRACE_SECONDS, Decoder, MessageChannel
 from launcher.event_loop import EventLoop
-from tests.conftest import MARK, leaks
+from tests.conftest import leaks
 from tests.contract.driver import Driver
-from tests.local.seeing import named
 from tests.pythons import oldest_python
-from tests.ssh.host import TIME_LIMIT, until
+from tests.seeing import MARK, named, soon
+from tests.ssh.host import TIME_LIMIT
 from tests.ssh.pretend import ROOT, START, PretendFleet, PretendProgram
 from tests.told import Told
 
@@ -63,7 +63,7 @@ class Reach:
 
     def gone(self, within: float = TIME_LIMIT) -> None:
         """Fail unless there is nothing left in time."""
-        until(lambda: not self.alive(), within, f"nothing is left of {self.alive()}")
+        soon(lambda: not self.alive(), within, f"nothing is left of {self.alive()}")
 
     def count(self, lines: int) -> None:
         """Start a task that prints so many numbered lines."""
@@ -223,8 +223,8 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
             program = subprocess.Popen(
                 argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
             )
-        until(lambda: turned(True), TIME_LIMIT, "the agent is greeted")
-    until(lambda: turned(False), TIME_LIMIT, "the connection has ended")
+        soon(lambda: turned(True), TIME_LIMIT, "the agent is greeted")
+    soon(lambda: turned(False), TIME_LIMIT, "the connection has ended")
     assert agent.until < time.monotonic() + 60  # not the lease
     assert program.wait(TIME_LIMIT) == 0
     agent.refuse("")
@@ -319,7 +319,7 @@ def test_a_remote_command_whose_agent_is_gone(here: Reach):
     os.kill(here.keepers()[1], 9)
     here.agent.to_the_end(TIME_LIMIT)
     with pytest.raises(TransportError, match="node1: the agent was killed"):
-        until(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
+        soon(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
     command.close()
 
 

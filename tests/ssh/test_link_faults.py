@@ -16,7 +16,8 @@ from launcher.config.settings import Settings
 from launcher.config.table import CONNECT_TIMEOUT
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
-from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
+from tests.seeing import soon
+from tests.ssh.host import TIME_LIMIT, LabHost, Process
 from tests.ssh.lab import Lab
 from tests.told import Told
 
@@ -49,14 +50,14 @@ class Reach:
 
     def kill(self, *names: str) -> None:
         """SIGKILL, all at once. A task has its agent's name for a moment after it has started."""
-        until(lambda: len(self.named(*names)) == len(names), TIME_LIMIT, f"each of {names} runs once")
+        soon(lambda: len(self.named(*names)) == len(names), TIME_LIMIT, f"each of {names} runs once")
         pids = self.named(*names)
         # So that none has time to notice the end of another.
         self.host.run(["sh", "-c", 'kill -STOP "$@" && kill -KILL "$@"', "sh", *map(str, pids)])
 
     def gone(self, within: float = TIME_LIMIT) -> None:
         """Wait until no process is left on the host."""
-        until(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
+        soon(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
 
     def message(self) -> list[str]:
         """The notices, without the name."""
@@ -140,14 +141,14 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     first.agent.prints("worker/0", b"up")
     mine = first.host.start(["sleep", "603"])
     try:
-        until(lambda: len(first.named("sleep")) == 3, TIME_LIMIT, "all of them sleep")
+        soon(lambda: len(first.named("sleep")) == 3, TIME_LIMIT, "all of them sleep")
         first.kill("launch-watchdog", "launch-agent")
         assert first.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
-        until(lambda: len(first.named("sleep")) == 1, TIME_LIMIT, "what they left is ended")
+        soon(lambda: len(first.named("sleep")) == 1, TIME_LIMIT, "what they left is ended")
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])
         assert second.agent.close() == ""
-        until(lambda: len(second.named("sleep")) == 2, TIME_LIMIT, "what is lost is ended, and nothing else")
+        soon(lambda: len(second.named("sleep")) == 2, TIME_LIMIT, "what is lost is ended, and nothing else")
         assert mine.poll() is None
         assert third.agent.close() == ""
     finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.local.seeing import last_run
+from tests.seeing import last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ended, Launch, command_line
+from tests.conftest import Ended, Launch
 from tests.pythons import oldest_python
-from tests.ssh.host import LabHost, until
+from tests.seeing import command_line, soon
+from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.ssh.package_index import PASSWORD, PackageIndex
 
@@ -226,7 +227,7 @@ def prepare_clean(launch: Launch, hosts: str) -> Ended:
 def test_two_at_once_make_one_environment(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
     index.open.clear()
     both = [ssh_launch.start("prepare", "--hosts", "node1", cwd=ssh_launch.home.parent) for _ in range(2)]
-    until(lambda: any("/files/" in path for _, path in index.requests))
+    soon(lambda: any("/files/" in path for _, path in index.requests))
     index.open.set()
     assert [started.wait(120).code for started in both] == [0, 0]
     assert version(quick[0]) == "1.0"
@@ -242,14 +243,14 @@ def test_an_interrupted_one_leaves_no_environment(
     hosts, folder = quick[:3], ssh_launch.home.parent
     killed, stopped, cut = [ssh_launch.start("prepare", "--hosts", host.name, cwd=folder) for host in hosts]
     wanted = {(host.address, "/files/tiny-1.0-py3-none-any.whl") for host in hosts}
-    until(lambda: wanted <= set(index.requests))
+    soon(lambda: wanted <= set(index.requests))
     assert not any(host.there(host.home / TOP / "default").exists() for host in hosts)
     killed.kill()
     stopped.send(signal.SIGINT)
     hosts[2].kill_sshd_sessions()
     assert stopped.wait().code == 130
     assert cut.wait(60).code == 1
-    until(lambda: not any(host.processes() for host in hosts), 30)
+    soon(lambda: not any(host.processes() for host in hosts), 30)
     assert [folders(host) for host in hosts] == [[]] * 3
     index.open.set()
     assert prepare(ssh_launch, "node1,node2,node3").code == 0
@@ -275,7 +276,7 @@ def test_one_interrupted_while_it_sends_leaves_no_environment(
     hosts[1].kill_sshd_sessions()
     ended = cut.wait(60, code=1)
     assert rows(ended)["node2"] == "failed: the connection broke (the other side closed it)"
-    until(lambda: not any(host.processes() for host in hosts), 30)
+    soon(lambda: not any(host.processes() for host in hosts), 30)
     assert [folders(host) for host in hosts] == [[]] * 2
     assert prepare(ssh_launch, "node1,node2", "--offline").code == 0
     assert [version(host) for host in hosts] == ["1.0"] * 2
@@ -286,12 +287,12 @@ def test_what_a_killed_program_left_is_removed(ssh_launch: Launch, quick: list[L
     assert prepare(ssh_launch, "node2").code == 0  # versions are known
     index.open.clear()
     started = ssh_launch.start("prepare", "--hosts", "node1", cwd=ssh_launch.home.parent)
-    until(lambda: any(address == host.address for address, _ in index.requests))
+    soon(lambda: any(address == host.address for address, _ in index.requests))
     host.run(["pkill", "-KILL", "python3"])
     ended = started.wait(60)
     assert ended.code == 1 and "node1: failed: " in ended.err
     index.open.set()
-    until(lambda: not host.processes(), 30)
+    soon(lambda: not host.processes(), 30)
     left = folders(host)
     assert len(left) == 1
     assert prepare(ssh_launch, "node1").code == 0
@@ -369,10 +370,10 @@ def test_a_download_here_ends_with_launch(
     def wheels() -> bool:
         return any(temporary.glob("tf-launcher-*"))
 
-    until(lambda: any("/files/" in path for _, path in index.requests))
+    soon(lambda: any("/files/" in path for _, path in index.requests))
     assert downloads() and wheels()
     ended = started.stop(number)
-    until(lambda: not downloads(), 5)
+    soon(lambda: not downloads(), 5)
     if number == signal.SIGINT:
         assert ended.code == 130
         assert not wheels()

@@ -15,7 +15,8 @@ import pytest
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.relay import MAX_CONNECTIONS
 from tests.conftest import Launch
-from tests.ssh.host import TIME_LIMIT, LabHost, until
+from tests.seeing import soon
+from tests.ssh.host import TIME_LIMIT, LabHost
 from tests.ssh.lab import Lab
 from tests.told import Told
 
@@ -177,9 +178,9 @@ def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, told: Told, e
     port = fleet.relay(echo.path)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MAX_CONNECTIONS) == f"{MAX_CONNECTIONS} b'x'"
-    until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
+    soon(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
     assert crowd_on(node, port, MAX_CONNECTIONS + 1) == f"{MAX_CONNECTIONS + 1} b''"
-    until(lambda: told.lines, TIME_LIMIT, "a notice")
+    soon(lambda: told.lines, TIME_LIMIT, "a notice")
     refused = f"node1: more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
     assert told.lines == [refused]
 
@@ -198,7 +199,7 @@ def test_a_task_that_closes_in_the_middle_breaks_nothing(
 def test_nothing_listens(lab: Lab, fleet: SshConnections, told: Told, folder: str):
     port = fleet.relay(f"{folder}/none")["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
-    until(lambda: told.lines, TIME_LIMIT, "a notice")
+    soon(lambda: told.lines, TIME_LIMIT, "a notice")
     assert told.lines == [f"node1: cannot connect its tasks to {folder}/none: no such file or directory"]
 
 

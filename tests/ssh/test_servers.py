@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, kill
+from tests.conftest import Launch
 from tests.local.stops import SAVES, processes_of
+from tests.seeing import kill
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.ssh.test_relay import sshd_with

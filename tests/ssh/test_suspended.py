@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import soon, stopped
+from tests.seeing import soon, stopped
 from tests.ssh.host import LabHost
 
 pytestmark = pytest.mark.timeout(360)

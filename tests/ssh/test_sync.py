@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started, executable
-from tests.ssh.host import TIME_LIMIT, LabHost, until
+from tests.seeing import soon
+from tests.ssh.host import TIME_LIMIT, LabHost
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(240)
@@ -60,7 +61,7 @@ def arriving(host: LabHost) -> int:
 
 def until_halfway(started: Started, host: LabHost, size: int) -> None:
     """Wait until so many bytes have arrived."""
-    until(lambda: arriving(host) > size or started.process.poll() is not None, TIME_LIMIT, "half has arrived")
+    soon(lambda: arriving(host) > size or started.process.poll() is not None, TIME_LIMIT, "half has arrived")
     assert started.process.poll() is None, "it was too fast"
 
 
@@ -230,4 +231,4 @@ def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tm
     assert (ended.code, ended.out) == (124, "")
     assert f"{hosts[0].name}: the copy was stopped by the time limit" in ended.err, ended.err
     work = hosts[0].there(hosts[0].home) / CACHE / "work"
-    until(lambda: not list(work.glob("*")), TIME_LIMIT, "the host has removed the folder of the run")
+    soon(lambda: not list(work.glob("*")), TIME_LIMIT, "the host has removed the folder of the run")

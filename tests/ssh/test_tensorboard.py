@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.board import FOLDER, page_of, url_of
-from tests.local.seeing import last_run
-from tests.ssh.host import LabHost, until
+from tests.seeing import last_run, soon
+from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.ssh.test_relay import sshd_with
 
@@ -61,5 +61,5 @@ def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, tmp_path: Path):
                 pass
             return "its ssh server forbids connections to its own ports (AllowTcpF" in started.err
 
-        until(said, 60, "a notice")
+        soon(said, 60, "a notice")
         assert started.stop(signal.SIGINT, 60).code == 130

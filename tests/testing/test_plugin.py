@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.local.seeing import soon
+from tests.seeing import soon
 
 pytest_plugins = ["pytester"]
 

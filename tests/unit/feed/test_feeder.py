@@ -17,7 +17,7 @@ from launcher.common.errors import FeedError, InputError
 from launcher.feed.remote import columns, connection, frames
 from launcher.feed.remote.frames import Kind, reader, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
-from tests.local.seeing import soon
+from tests.seeing import soon
 from tests.unit.feed.lab import Lab, connector, flat, uneven
 
 
@@ -309,7 +309,7 @@ def test_another_thread_that_takes_results(tmp_path: Path, ends: str, text: str)
         taking.start()
         begun.wait(20)
         lab.run(lab.feeder.finish)
-        assert soon(lambda: any(text in line for line in lab.told.lines))
+        soon(lambda: any(text in line for line in lab.told.lines))
         go_on.set()
         taking.join(20)
         lab.finish()

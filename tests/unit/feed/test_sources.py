@@ -20,7 +20,7 @@ from launcher.feed import sources
 from launcher.feed.remote.codec import as_rows, size
 from launcher.feed.sources import partitions, pieces_of, rounds, rows
 from tests.conftest import examples
-from tests.local.seeing import soon
+from tests.seeing import soon
 
 anything = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = [(1, "a"), (2, "b"), (3, "c")]

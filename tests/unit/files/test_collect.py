@@ -14,7 +14,7 @@ from launcher.common.cluster import TaskId
 from launcher.files import transfer
 from launcher.files.requests import Item, parse_collects
 from launcher.files.transfer import Collected, FileTransfer, collect
-from tests.local.seeing import ROOT
+from tests.seeing import ROOT
 from tests.unit.files.hosts import LocalHosts, snapshot
 
 

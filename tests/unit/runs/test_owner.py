@@ -24,8 +24,7 @@ from launcher.agent.identity import (
 from launcher.agent.processes import FIRST_PID_NAMESPACE, children_of
 from launcher.common.record import replace
 from launcher.runs.run import open_pidfd
-from tests.conftest import command_line
-from tests.local.seeing import soon
+from tests.seeing import command_line, soon
 from tests.unit.runs.conftest import Sleeper, owner_of
 
 pytestmark = pytest.mark.promise("a launcher is dead only if that is proven")

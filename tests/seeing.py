@@ -1,28 +1,29 @@
-"""What the tests of the command look at: a run's files, processes, and a terminal of its own."""
+"""What tests wait for and look at: conditions, processes of this machine, the files of a run.
+
+It is for the tests of every folder, and needs nothing of pytest: the benchmarks use it, too.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
-import re
-import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    from tests.conftest import Launch, Started
 
-from tests.conftest import MARK, Ended, Launch, Started, command_line, kill, looks, proc, stat_field
-
-STUBS = Path(__file__).resolve().parents[1] / "stubs"
+STUBS = Path(__file__).resolve().parent / "stubs"
 ROOT = STUBS.parents[1]
+#: The variable that all processes of a test inherit, with a value of that test alone.
+MARK = "LAUNCH_TEST_MARK"
+#: Seconds between two looks at what should be over.
+_PAUSE = 0.05
 
 
 def stub(name: str, *words: object) -> list[str]:
@@ -30,17 +31,48 @@ def stub(name: str, *words: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(STUBS / f"{name}.py"), *map(str, words)]
 
 
-def soon(what: Callable[[], Any], seconds: float = 30.0, why: str = "") -> Any:
-    """Wait until something is true, and return it; fail if it is not in time."""
+# ---------------------------------------------------------------------- waiting
+
+
+def soon(condition: Callable[[], Any], seconds: float = 30.0, why: str | Callable[[], object] = "") -> Any:
+    """Wait until a condition is true, and return what it returned; fail at the time limit.
+
+    Args:
+        condition: Is called again and again, until it returns something true.
+        seconds: The time limit.
+        why: What the failure says, too; or a function that returns it then.
+    """
+    found = is_soon(condition, seconds)
+    assert found, f"not within {seconds} s: {why() if callable(why) else why}"
+    return found
+
+
+def is_soon(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Wait as `soon` does; at the time limit return what the condition returned last."""
     deadline = time.monotonic() + seconds
     while True:
         since = time.monotonic()
-        if found := what():
+        if (found := condition()) or since > deadline:
             return found
-        if since > deadline:
-            pytest.fail(why or f"not within {seconds} s")
         # As long as a look takes: what is awaited needs a processor, too.
         time.sleep(min(max(time.monotonic() - since, 0.01), 0.3))
+
+
+def looks(seconds: float) -> Iterator[None]:
+    """Look again and again at what should be over after so many seconds, and for two seconds more.
+
+    Counted is the time in which we could look: while a machine stands still no process ends, and that
+    is one look, however long. A machine that is busy with other work gets more: others have to wait, too.
+    """
+    left = seconds * max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)) + 2
+    last = time.monotonic()
+    while left > 0:
+        yield
+        time.sleep(_PAUSE)
+        now = time.monotonic()
+        left -= min(now - last, 2 * _PAUSE)
+        last = now
+    yield
 
 
 def quick(once: Callable[[], float], seconds: float) -> None:
@@ -57,6 +89,32 @@ def quick(once: Callable[[], float], seconds: float) -> None:
 
 
 # ---------------------------------------------------------------------- processes
+
+
+def proc(pid: int, name: str) -> bytes:
+    """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def stat_field(pid: int, number: int) -> bytes:
+    """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
+    fields = proc(pid, "stat").rpartition(b")")[2].split()
+    return fields[number - 3] if fields else b""
+
+
+def command_line(pid: int) -> str:
+    """A process's arguments, with spaces between them."""
+    return proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process, unless it has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def alive(pid: int) -> bool:
@@ -138,7 +196,7 @@ class Family:
             if not (left := self.alive()):
                 return
         names = [(pid, _name(pid), command_line(pid)[:80]) for pid in sorted(left)]
-        pytest.fail(f"alive after {time.monotonic() - since:.1f} s: {names}")
+        raise AssertionError(f"alive after {time.monotonic() - since:.1f} s: {names}")
 
     def forget(self) -> None:
         """Start again with an empty folder."""
@@ -208,140 +266,3 @@ def run_of(launch: Launch, started: Started) -> RunFolder:
     records = {path.parent: json.loads(path.read_text()) for path in launch.state.glob("*/launcher.json")}
     (path,) = (path for path, record in records.items() if record["pid"] == started.pid)
     return RunFolder(path)
-
-
-# ---------------------------------------------------------------------- a Ctrl-C while the command starts
-
-#: Of a traceback: a file of ours, and a line in it. The package's own is run when nothing of ours is yet.
-_FRAME = re.compile(r'File ".*/launcher/(?!__init__)([^"]*)", line (\d+)')
-#: The line of the command from which on a Ctrl-C is ours.
-_MAIN = "__main__.py"
-_LINES = (ROOT / "launcher" / _MAIN).read_text().splitlines()
-_HANDLER = 1 + [line.strip() for line in _LINES].index("_signal.signal(_signal.SIGINT, _exit_interrupted)")
-#: In the error of a Python that could not start, or could not start our command.
-_NOT_STARTED = ("runpy", "site", "Fatal Python error: init")
-#: Python itself can drop a Ctrl-C before a line of ours is run: it reports that, and goes on.
-_DROPPED = "Exception ignored in"
-
-
-def press_ctrl_c(started: Started) -> None:
-    """Once; once more if Python reports that it has dropped the first."""
-    started.send(signal.SIGINT)
-    soon(lambda: started.process.poll() is not None or _DROPPED in started.err)
-    if started.process.poll() is None:
-        started.send(signal.SIGINT)
-
-
-def ended_by_ctrl_c(ended: Ended) -> None:
-    """Whenever it came: 130, and no traceback of ours.
-
-    Before our first line it is Python's: that ends by the signal, or with 1 because it could not import
-    ``site`` or ``runpy``, or start at all.
-    """
-    for file, line in _FRAME.findall(ended.err):
-        assert file == _MAIN and int(line) <= _HANDLER, ended.err
-    pythons = ended.code == 1 and any(text in ended.err for text in _NOT_STARTED)
-    assert ended.code in (128 + signal.SIGINT, -signal.SIGINT) or pythons, (ended.code, ended.err)
-
-
-# ---------------------------------------------------------------------- a terminal
-
-
-class Terminal:
-    """A pseudo-terminal with ``launch`` in it, as its controlling terminal: keys and size are real.
-
-    Args:
-        launch: whose home to use.
-        args: of the command.
-        columns, lines: the size.
-        env: added to its environment.
-        command: what runs there, before the arguments.
-    """
-
-    def __init__(
-        self,
-        launch: Launch,
-        *args: str,
-        columns: int = 100,
-        lines: int = 30,
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "launcher"),
-    ) -> None:
-        self._master, slave = os.openpty()
-        self.resize(columns, lines)
-        os.set_blocking(self._master, False)
-        self.raw = b""
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", *command, *args],
-            stdin=slave, stdout=slave, stderr=slave,
-            env={**os.environ, **launch.environment(), "TERM": "xterm-256color", **(env or {})},
-        )  # fmt: skip
-        os.close(slave)
-
-    @property
-    def text(self) -> str:
-        """What was drawn so far, without its escape sequences."""
-        text = self.raw.decode(errors="replace")
-        return re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()].|[=>78DEHM])", "", text)
-
-    @property
-    def screen(self) -> list[str]:
-        """The lines as they stand there in the end: what was erased or overwritten is gone."""
-        lines = []
-        for line in re.sub(r"\x1b\[[0-9;]*m", "", self.raw.decode(errors="replace")).split("\n"):
-            parts = re.split(r"\r+(?:\x1b\[K)?|\x1b\[K", line.rstrip("\r"))
-            lines.append(next((part for part in reversed(parts) if part), ""))
-        return lines
-
-    def resize(self, columns: int, lines: int) -> None:
-        """Change its size, as a window manager would."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def press(self, keys: str) -> None:
-        """Press keys: ``\\x03`` is Ctrl-C."""
-        os.write(self._master, keys.encode())
-
-    def until(self, condition: Callable[[Terminal], object], seconds: float = 40.0) -> None:
-        """Read until something is true."""
-        deadline = time.monotonic() + seconds
-        while not condition(self):
-            if not self._read(0.05) and self.process.poll() is not None and condition(self):
-                return
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {seconds} s; the terminal shows:\n{self.text[-3000:]}")
-
-    def wait(self, seconds: float = 40.0) -> int:
-        """Read until the command has ended; its exit code."""
-        deadline = time.monotonic() + seconds
-        while self.process.poll() is None:
-            self._read(0.05)
-            if time.monotonic() > deadline:
-                pytest.fail(f"still running after {seconds} s; the terminal shows:\n{self.text[-3000:]}")
-        while self._read(0.0):
-            continue
-        return self.process.returncode
-
-    def close(self) -> None:
-        """Close the window: the kernel hangs up."""
-        if self._master >= 0:
-            os.close(self._master)
-            self._master = -1
-        if self.process.poll() is None:
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-    def _read(self, seconds: float) -> bool:
-        if not select.select([self._master], [], [], seconds)[0]:
-            return False
-        try:
-            data = os.read(self._master, 65536)
-        except BlockingIOError:
-            return False
-        except OSError:  # EIO: no process has it open any more
-            time.sleep(min(seconds, 0.01))
-            return False
-        self.raw += data
-        return bool(data)

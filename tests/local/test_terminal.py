@@ -91,7 +91,7 @@ def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
 
 
-@pytest.mark.promise("start-up notices are folded on a terminal only; the list is that of the docs")
+@pytest.mark.promise("start-up notices are folded on a terminal only; the docs show such lines")
 @pytest.mark.parametrize("verbose", [False, True])
 def test_notices_are_folded(terminal: Open, launch: Launch, verbose: bool):
     options = ["--verbose"] if verbose else []

@@ -127,25 +127,28 @@ else:
         Args:
             kind: The class of the record.
             *sources: The objects. The first that has an attribute with the name of a field provides its
-            value. **values: Values of fields that are not copied.
+                value.
+            **values: Values of fields that are not copied.
 
         Raises:
             AttributeError: No object has an attribute for a field.
             TypeError: The class has no such field.
         """
-
-        def attribute(name):
-            """Return the attribute of the first object that has it."""
+        copied = []
+        for name in kind._fields:
+            if name in values:
+                copied.append(values.pop(name))
+                continue
             for source in sources:
                 value = getattr(source, name, _MISSING)
                 if value is not _MISSING:
-                    return value
-            raise AttributeError(f"no object has {name!r} for {kind.__name__}")
-
-        for name in values:
-            if name not in kind._fields:
-                raise TypeError(f"{kind.__name__} has no field {name!r}")
-        return kind(*[values[name] if name in values else attribute(name) for name in kind._fields])
+                    copied.append(value)
+                    break
+            else:
+                raise AttributeError(f"no object has {name!r} for {kind.__name__}")
+        if values:
+            raise TypeError(f"{kind.__name__} has no fields {', '.join(values)}")
+        return kind(*copied)
 
     def replace(record, /, **changes):
         """Return a copy of a record with new values for the named fields."""

@@ -80,8 +80,10 @@ def wait(state: JobState) -> str:
         The message. Empty if the wait is not worth one.
     """
     if state.phase is Phase.STARTUP:
-        holding = join_names(state.hosts.names(HostState.HOLDING))
-        return f"waiting for {f'the agent on {holding}' if holding else 'the hosts to connect to each other'}"
+        hosts_without_ports = join_names(state.hosts.names(HostState.HOLDING))
+        if hosts_without_ports:
+            return f"waiting for the agent on {hosts_without_ports}"
+        return "waiting for the hosts to connect to each other"
     if state.phase is Phase.CLOSING:
         return f"waiting for the agent on {join_names(state.hosts.names(*ACTIVE_STATES))} to close"
     if state.phase is Phase.DRAINING:
@@ -90,7 +92,7 @@ def wait(state: JobState) -> str:
         return f"waiting for {state.tasks.names(draining)} to finish (at most {limit} after the job's end)"
     if state.phase is Phase.RUNNING:
         return _wait_while_running(state)
-    return _wait_for_tasks(state, state.tasks.open, "end")
+    return _wait_for_tasks(state, state.tasks.not_gone, "end")
 
 
 def _wait_while_running(state: JobState) -> str:
@@ -98,21 +100,21 @@ def _wait_while_running(state: JobState) -> str:
 
     Empty if it is nothing.
     """
-    if ending := state.tasks.open & state.tasks.restarting.keys():
+    # A task starts again only when all processes of its last attempt have ended.
+    if ending := state.tasks.not_gone & state.tasks.restarting.keys():
         return _wait_for_tasks(state, ending, "end")
     hosts = state.hosts.names(HostState.HOLDING, HostState.RETURNING)
     if late := [host for host in hosts if state.hosts[host].tasks]:
         return f"waiting for the agent on {join_names(late)}"
     starting = state.tasks.starting
     is_first_start = all(state.tasks[task].attempt == 1 for task in starting)
-    if state.spec.preload and is_first_start:
-        return _wait_for_tasks(
-            state, starting, f"start: --preload imports {join_names(state.spec.preload)} first"
-        )
-    return _wait_for_tasks(state, starting, "start")
+    preloaded = join_names(state.spec.preload) if is_first_start else ""
+    to_do = f"start: --preload imports {preloaded} first" if preloaded else "start"
+    return _wait_for_tasks(state, starting, to_do)
 
 
 def _wait_for_tasks(state: JobState, tasks: Collection[TaskId], to_do: str) -> str:
+    """Return that the job waits for tasks to do something, or an empty text if there are no tasks."""
     return f"waiting for {state.tasks.names(tasks)} to {to_do}" if tasks else ""
 
 
@@ -123,6 +125,7 @@ def late_host(state: JobState, kind: TimerKind) -> str:
         state: The state of the job.
         kind: What the timer was for.
     """
+    # Only the timer of answers to a stop runs for a different time each time.
     limit = time_limit(TIMER_SECONDS.get(kind, state.answer_seconds))
     reasons = {
         TimerKind.READY: f"no answer from its agent in {limit}",
@@ -167,6 +170,7 @@ def exit_failure(state: JobState, record: TaskRecord, event: events.TaskExited) 
 
 
 def _task_failure(record: TaskRecord, at: float, text: str, hint: str = "") -> Failure:
+    """Return the failure of a task whose record contains the reason already."""
     reason = record.current.reason
     assert reason is not None
     return Failure(reason=reason, task=record.task, host=record.host, at=at, text=text, hint=hint)
@@ -185,7 +189,7 @@ def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
         return _SIGNAL_HINTS.get(event.signal, "")
     if event.code in (126, 127):
         return "126 and 127 are what a shell returns when it cannot run or find a program: see its last lines"
-    number = (event.code or 0) - 128
+    number = (event.code or 0) - 128  # A shell adds 128 to the number of a signal.
     if number in KNOWN_SIGNALS:
         return f"{event.code} is what a shell returns when its program was killed by {signal_name(number)}"
     return ""
@@ -207,17 +211,17 @@ def peers_hint(state: JobState, failure: Failure) -> str:
     failed_by_itself = failure.reason in (Reason.EXIT, Reason.SIGNAL)
     if record is None or record.service or not record.runs_python or not failed_by_itself:
         return ""
-    recent = {
-        peer.task: at
+    ends = {
+        peer.task: peer.current.ended_at
         for peer in state.tasks.values()
         if not peer.service and peer.current.outcome is TaskState.SUCCEEDED
-        if (at := peer.current.ended_at) is not None
-        if failure.at - _COLLECTIVE_FAILURE_SECONDS <= at <= failure.at
     }
-    if not recent:
+    since = failure.at - _COLLECTIVE_FAILURE_SECONDS
+    recent_ends = {task: at for task, at in ends.items() if at is not None and since <= at <= failure.at}
+    if not recent_ends:
         return ""
-    earlier = duration(failure.at - max(recent.values()))
-    before = f"{join_names([*recent])} had exited with code 0, {earlier} earlier"
+    earlier = duration(failure.at - max(recent_ends.values()))
+    before = f"{join_names([*recent_ends])} had exited with code 0, {earlier} earlier"
     return f"{before}: tasks that communicate collectively must finish together"
 
 
@@ -230,9 +234,10 @@ def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) ->
         names_task: Whether the message is about this task, and not about all further ones.
     """
     subject = str(record.task) if names_task else "more tasks"
-    if record.current.status.known:
+    if record.current.status.known:  # The own process of the task has exited.
         subject = f"a process that {subject} left behind"
     text = f"{subject} ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+    # ``--drain`` helps a task that still worked when the job was done, and was stopped because of that.
     could_drain = not (state.failure or record.service or record.current.status.known or record.drain)
     if state.was_done and could_drain:
         text += "; the job was done: `--drain 60s` gives it time to finish"
@@ -264,13 +269,15 @@ def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
 
 def host_loss(host: HostRecord) -> str:
     """Return how a host is lost, as in ``is lost``. Call it before the host gets the state LOST."""
-    if host.state is HostState.RETURNING:
+    if host.state is HostState.RETURNING:  # No new container could be started in its place.
         return "cannot be made again"
+    # A host that holds no ports yet, or runs no task, had no use until now.
     return "cannot be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
 
 
 def host_lost(state: JobState, host: HostRecord, why: str) -> str:
     """Return that a host is lost, and why. Call it before the host gets the state LOST."""
+    # The machine of a new container is not known yet.
     name = host.name if host.state is HostState.RETURNING else host_with_node(state, host.name)
     return f"host {name} {host_loss(host)}: {why}"
 
@@ -286,13 +293,14 @@ def missing_environments(state: JobState) -> tuple[str, str]:
     Returns:
         Two texts, which are empty if no host lacks an environment.
     """
-    found: dict[str, list[HostRecord]] = {}
+    hosts_by_error: dict[str, list[HostRecord]] = {}
     for host in state.hosts.values():
         if host.environment_error:
-            found.setdefault(host.environment_error, []).append(host)
-    texts = [f"{why} on {', '.join(host.name for host in hosts)}" for why, hosts in found.items()]
-    names = dict.fromkeys(hosts[0].host.venv for hosts in found.values())
-    commands = [f"`{state.spec.prepare} --name {name}`" for name in names if name and "/" not in name]
+            hosts_by_error.setdefault(host.environment_error, []).append(host)
+    texts = [f"{why} on {', '.join(host.name for host in hosts)}" for why, hosts in hosts_by_error.items()]
+    # ``launch prepare`` makes only environments that the user has named, and not those at a path.
+    environments = dict.fromkeys(hosts[0].host.venv for hosts in hosts_by_error.values())
+    commands = [f"`{state.spec.prepare} --name {name}`" for name in environments if name and "/" not in name]
     return "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
 
 
@@ -310,10 +318,10 @@ def restart(state: JobState, restart: Restart, record: TaskRecord, failure: Fail
     """
     pause = restart.pause_seconds
     when = f"in {duration(pause)}" if pause >= _MIN_SHOWN_PAUSE_SECONDS else "at once"
-    number = _restart_number(state, restart)
-    number += f": {restart.caused_by} failed before" if restart.caused_by else ""
+    details = f"attempt {record.attempt + 1}, {_restart_number(state, restart)}"
+    details += f": {restart.caused_by} failed before" if restart.caused_by else ""
     again = f"starting {state.tasks.names(restart.tasks)} again {when}"
-    return f"{failure.text}; {again} (attempt {record.attempt + 1}, {number})"
+    return f"{failure.text}; {again} ({details})"
 
 
 def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterable[str] | None) -> str:
@@ -340,7 +348,7 @@ def _restart_number(state: JobState, restart: Restart) -> str:
     """Return ``restart 1 of 3``, or that a restart does not count against ``--restarts``."""
     if not restart.number:
         return "not counted"
-    return f"restart {restart.number} of {state.restart_policy.limit}"
+    return f"restart {restart.number} of {state.restart_policy.max_restarts}"
 
 
 def no_room_for(state: JobState, tasks: Iterable[TaskRecord]) -> str:
@@ -385,7 +393,8 @@ def stop(state: JobState) -> str:
     """Return what a stop of the job means for its tasks, as in ``stopping 3 tasks``."""
     if state.phase is Phase.STARTUP:
         return "no task was started yet"
-    running = state.tasks.alive or state.tasks.open
+    # Without a task that is alive, only processes that tasks have left behind are stopped.
+    running = state.tasks.alive or state.tasks.not_gone
     return f"stopping {plural(len(running), 'task')}" if running else "no task runs now"
 
 
@@ -400,6 +409,7 @@ def orderly_stop(state: JobState, event: events.StopAsked) -> str:
 
 
 def _how_to_kill(state: JobState, event: events.StopAsked) -> str:
+    """Return how the sender of a request to stop can end the wait for the tasks."""
     if state.stop_requests.can_repeat(event.signal):
         return f"{event.who} again kills them at once"
     return "`launch stop --now` kills them at once"
@@ -409,7 +419,7 @@ def stop_continues(state: JobState, event: events.StopAsked) -> str:
     """Return what a job that already stops waits for, as an answer to one more request to stop it."""
     if state.phase is Phase.CLOSING:
         return f"{event.who}: {wait(state)}; {event.who} again ends the wait"
-    tasks = plural(len(state.tasks.open), "task")
+    tasks = plural(len(state.tasks.not_gone), "task")
     return f"{event.who}: waiting for {tasks} to end; {_how_to_kill(state, event)}"
 
 
@@ -427,6 +437,7 @@ def timeout(state: JobState, at: float, hint: str) -> Failure:
         hint: What the user may do about it. Empty if nothing is known.
     """
     limit = job_time_limit(state)
+    # If some tasks have ended, the message says for which ones the job went on.
     ended = [
         f"{record.task} ended after {duration(record.current.ended_at - record.current.started_at)}"
         for record in state.tasks.values()

@@ -14,7 +14,7 @@ from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor.describe import on_host, time_limit
 from launcher.supervisor.records import TaskRecord
-from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, last_tick, silent_tasks, tick_seconds
+from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, silent_since, silent_tasks, tick_seconds
 from launcher.supervisor.state import JobState
 
 _STACKS_ADVICE = (
@@ -57,7 +57,8 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
 
 def silent_line(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return the message about silent tasks of a job without ``--stall``."""
-    since = max(last_tick(state, record) for record in silent)
+    # It names the time for which all of them were silent. The tick of the last output is not over.
+    since = max(silent_since(state, record) for record in silent)
     limit = duration((state.stalls.ticks - since - 1) * tick_seconds(state))
     return f"{_silence(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
 
@@ -81,6 +82,7 @@ def hint_at_timeout(state: JobState) -> str:
     Returns:
         The hint. Empty if no task of a Python program was silent.
     """
+    # A short job had no time for the usual limit.
     ticks = min(TICKS_IN_LIMIT, state.stalls.ticks // 2)
     silent = [record for record in silent_tasks(state, ticks, ticks) if record.runs_python]
     if not silent:
@@ -91,6 +93,7 @@ def hint_at_timeout(state: JobState) -> str:
 
 
 def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
+    """Return that tasks printed nothing for this time, or only that TensorFlow waits."""
     where = on_host(state, silent[0].host) if len(silent) == 1 else ""
     only_waited = all(record.current.waiting_pieces for record in silent)
     what = "nothing but waiting notices" if only_waited else "nothing"
@@ -105,6 +108,7 @@ def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) ->
         silent: The silent tasks.
         otherwise: What to return if no cause is known.
     """
+    # The known causes are those of TensorFlow.
     if not any(record.runs_python or record.current.awaited_task for record in silent):
         return otherwise
     cause = _awaited(state, silent) or _ended_before(state) or _started_again_alone(state, silent)
@@ -138,15 +142,15 @@ def _ended_before(state: JobState) -> str:
 
 def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return which tasks started again before the others became silent, and what to do. Empty if none did."""
-    again = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
+    restarted = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
     others = [record for record in silent if not record.earlier]
-    if not again or not others:
+    if not restarted or not others:
         return ""
-    since = max(record.current.start_tick for record in again)
+    since = max(record.current.start_tick for record in restarted)
     if any((record.current.output_tick or 0) > since for record in others):
         return ""
     advice = "if the others wait for what is lost, `--restart job` starts all again"
-    return f"{state.tasks.names_of(again)} started again alone: {advice}"
+    return f"{state.tasks.names_of(restarted)} started again alone: {advice}"
 
 
 def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
@@ -157,9 +161,11 @@ def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
     roles = {task.role for task in state.tasks}
     workers = [record for record in state.tasks.values() if record.role.name == "worker"]
     attempts = [record.current for record in silent]
-    at_start = all((each.output_tick or 0) - each.start_tick <= TICKS_IN_LIMIT for each in attempts)
+    printed_only_at_start = all(
+        (attempt.output_tick or 0) - attempt.start_tick <= TICKS_IN_LIMIT for attempt in attempts
+    )
     lacks_chief = "ps" in roles and not roles.intersection(CHIEF_ROLES)
-    return lacks_chief and at_start and [*silent] == workers
+    return lacks_chief and printed_only_at_start and [*silent] == workers
 
 
 def _done_when_chief(state: JobState, ended: Sequence[TaskId]) -> str:

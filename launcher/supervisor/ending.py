@@ -40,6 +40,8 @@ _ACTIVE_PHASES = (Phase.RUNNING, Phase.DRAINING)
 def continue_or_stop(state: JobState) -> None:
     """Decide what the end of a task means for the job: it goes on, drains or stops.
 
+    A job that drains is done, but some tasks have time left to finish (``--drain``).
+
     Call it after every event that may have ended a task, when the state already shows that.
     """
     if state.phase not in _ACTIVE_PHASES:
@@ -53,15 +55,17 @@ def continue_or_stop(state: JobState) -> None:
 
 
 def _continues(state: JobState) -> bool:
-    """Return whether there are still tasks to wait for, and no failure stops them."""
+    """Return whether there are still tasks to wait for, and no failure stops them.
+
+    Until the job is done these are the deciding tasks, and then those with time left to finish (``--drain``).
+    """
     waited_for = state.tasks.drain.tasks if state.phase is Phase.DRAINING else state.tasks.deciding
     return bool(waited_for) and not state.must_stop()
 
 
 def _end_successfully(state: JobState) -> None:
     """Stop a job that is done, or let the tasks finish that have time for that (``--drain``)."""
-    if not state.was_done:
-        _tell_of_workers_at_work(state)
+    _tell_of_workers_at_work(state)
     state.was_done = True
     seconds = state.tasks.drain.update(state.tasks.values())
     if not state.tasks.drain.tasks:
@@ -86,8 +90,10 @@ def _tell_of_workers_at_work(state: JobState) -> None:
 
 
 def _is_worker_at_work(state: JobState, record: TaskRecord) -> bool:
+    """Return whether a worker trains now, as its output shows, and has no time to finish (``--drain``)."""
     if record.role.name != "worker" or record.state is not TaskState.RUNNING or record.drain:
         return False
+    # Ticks count the time, see `launcher.supervisor.stalls`.
     prints_now = (record.current.output_tick or 0) >= state.stalls.ticks - 1
     return prints_now and record.current.ticks_with_output >= _MIN_TICKS_AT_WORK
 
@@ -97,10 +103,11 @@ def _is_worker_at_work(state: JobState, record: TaskRecord) -> bool:
 
 def handle_drain_timer(state: JobState, timer: Timer, at: float) -> None:
     """Stop the tasks that did not finish in the time that their role allows, while the job drains."""
-    drain, before = state.tasks.drain, state.tasks.drain.tasks
+    drain, unfinished = state.tasks.drain, state.tasks.drain.tasks
     drain.elapsed_seconds = drain.next_seconds
     seconds = drain.update(state.tasks.values())
-    if late := before - drain.tasks - drain.serving:
+    # A task whose time is over runs on if it serves one that has time left.
+    if late := unfinished - drain.tasks - drain.serving:
         state.tell(describe.drain_over(state, late))
     if drain.tasks:
         _drain(state, seconds)
@@ -119,7 +126,7 @@ def may_finish(state: JobState, record: TaskRecord) -> bool:
 
 
 def _drain(state: JobState, seconds: float) -> None:
-    """Let tasks finish for these seconds, and stop those that neither finish nor serve others."""
+    """Let tasks finish for these seconds, and stop those at once that neither finish nor serve others."""
     state.set_timer(TimerKind.DRAIN, seconds)
     stop_tasks(state, [record for record in state.tasks.values() if not may_finish(state, record)])
 
@@ -147,7 +154,7 @@ def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
     """
     is_first = state.fail(failure, exit_code)
     if state.phase not in _ACTIVE_PHASES:
-        if is_first:
+        if is_first:  # The job stops because of a failure that happened later, but was known before.
             state.tell(f"{failure.text}; this is the first failure")
     elif state.tasks.alive:  # Without any, the failure report follows at once and says the same.
         goes_on = _continues(state) or _will_drain(state)
@@ -155,6 +162,7 @@ def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
 
 
 def _will_drain(state: JobState) -> bool:
+    """Return whether the job is done now and lets tasks finish, so that it does not stop all of them yet."""
     return state.is_done() and state.tasks.drain.update(state.tasks.values()) > 0
 
 
@@ -171,10 +179,10 @@ def stop(state: JobState) -> None:
             record.transition_to(TaskState.CANCELLED, "the job was over")
             record.current.reason = Reason.NEVER_STARTED
             state.tasks.task_gone(record.task)
-    if state.tasks.open:
+    if state.tasks.not_gone:
         state.set_timer(TimerKind.NOTICE)
         state.set_timer(TimerKind.END, longest_stop(state.stop_sequence))
-    stop_tasks(state, state.tasks.in_order(state.tasks.open))
+    stop_tasks(state, state.tasks.in_order(state.tasks.not_gone))
     _close_if_empty(state)
 
 
@@ -196,7 +204,7 @@ def stop_tasks(
     """
     stopped = []
     for record in records:
-        if record.task not in state.tasks.open or record.state is TaskState.ENDED:
+        if record.task not in state.tasks.not_gone or record.state is TaskState.ENDED:
             continue
         if record.state is not TaskState.STOPPING:
             record.transition_to(TaskState.STOPPING, cause)
@@ -222,7 +230,7 @@ def send_stops(state: JobState, records: Iterable[TaskRecord], sequence: StopSeq
 
 def _close_if_empty(state: JobState) -> None:
     """Close the agents of a job that is being stopped, once every task is gone."""
-    if state.tasks.open or state.phase is not Phase.STOPPING:
+    if state.tasks.not_gone or state.phase is not Phase.STOPPING:
         return
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
@@ -247,8 +255,8 @@ def handle_notice_timer(state: JobState, timer: Timer, at: float) -> None:
     text = describe.wait(state)
     if not text:
         return
-    wait = (text, state.restarts_begun)
-    if state.last_wait != wait:
+    wait = (text, state.started_restarts)
+    if state.last_wait != wait:  # After another restart, the same words are about a new wait.
         state.tell(text)
     state.last_wait = wait
     state.set_timer(TimerKind.NOTICE, NOTICE_REPEAT_SECONDS)

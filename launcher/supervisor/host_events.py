@@ -34,11 +34,11 @@ def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     host = state.hosts[event.host]
     if host.state is HostState.RETURNING:
         restarting.use_again(state, host, event)
-        if state.moving is not None:
-            restarting.start_if_due(state, state.moving)
+        if state.moving_restart is not None:  # It may have been the last new container that was waited for.
+            restarting.start_if_due(state, state.moving_restart)
         return
     host.has_agent = True
-    if host.state is HostState.STARTING:
+    if host.state is HostState.STARTING:  # No task runs on this host, so nothing is asked of it.
         host.transition_to(HostState.READY, event)
     if state.phase is Phase.CLOSING:  # The agent started after the others had got CloseAgent.
         state.emit(events.CloseAgent(event.host))
@@ -59,6 +59,7 @@ def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
         return
     for record in host.tasks:
         record.port = event.ports.get(record.task, record.port)
+    # This may be the answer to a command that was sent before more tasks moved to the host.
     if all(record.port is not None for record in host.tasks):
         host.transition_to(HostState.READY, event)
         _check_network_or_plan(state)
@@ -70,7 +71,7 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
 
     While tasks move to new hosts, a new host that refuses counts as lost, so that they can move on.
     """
-    reason = START_REASONS.get(event.code)
+    reason = START_REASONS.get(event.code)  # None if the host has too few ports.
     if state.is_placing:
         why = event.why if reason else f"it has no port for each of its tasks: {event.why}"
         handle_agent_lost(state, events.AgentLost(event.host, event.at, why))
@@ -80,8 +81,8 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
         host.transition_to(HostState.READY, event)
     if reason is None:
         text = f"{event.host} does not have a port for each of its tasks: {event.why}"
-        _refuse(state, event, text)
-    elif state.phase is Phase.STARTUP and host.tasks:
+        _fail_by_answer(state, event, text)
+    elif state.phase is Phase.STARTUP and host.tasks:  # Its tasks cannot use their environment.
         host.environment_error = event.why
         failure = Failure(reason=reason, task=None, host=host.name, at=event.at, text=event.why)
         if state.fail(failure, event.code):  # The other hosts may still answer, as in `_fail_host`.
@@ -92,7 +93,8 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
 def _check_network_or_plan(state: JobState) -> None:
     """Once all hosts hold their ports, let them connect to each other, or make the plan.
 
-    Each host tries the next two in the list, so two others try each host.
+    Nothing happens while a host still has to answer, or if the launch has failed. Each host tries the next
+    two in the list, so two others try each host.
     """
     if state.hosts.has_any(HostState.HOLDING, HostState.TRYING) or not state.can_plan():
         return
@@ -114,13 +116,13 @@ def _ports_to_try(hosts: Sequence[HostRecord], index: int) -> dict[TaskId, int]:
 
 
 def handle_peers_tried(state: JobState, event: events.PeersTried) -> None:
-    """Note which other hosts a host cannot connect to. Once all have tried, the plan can be made."""
+    """Let the launch fail if a host cannot connect to others. Once all hosts have tried, make the plan."""
     host = state.hosts[event.host]
     if host.state is not HostState.TRYING:
         return
     host.transition_to(HostState.READY, event)
     for address, why in event.unreachable.items():
-        _refuse(state, event, describe.unreachable(event.host, address, why))
+        _fail_by_answer(state, event, describe.unreachable(event.host, address, why))
     if not state.hosts.has_any(HostState.TRYING) and state.can_plan():
         state.cancel_timers(TimerKind.CHECK)
         _make_plan(state)
@@ -139,18 +141,20 @@ def handle_check_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _make_plan(state: JobState) -> None:
+    """Ask the launcher to make the plan. `Machine.handle_plan` is called with it, and starts the tasks."""
     records = state.tasks.items()
     state.emit(MakePlan({task: record.port for task, record in records if record.port is not None}))
 
 
-def _refuse(state: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
-    """Let the launch fail because of what a host says.
+def _fail_by_answer(state: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
+    """Let the job fail because of the answer of a host: no ports, or no connection to another host.
 
-    Later, when tasks were about to move to the host, the job fails. At any other time nothing happens.
+    Before the first start, the other hosts may still answer. If tasks were about to move, the job is stopped
+    at once. At any other time nothing happens, because the answer comes too late to matter.
 
     Args:
         state: The state of the job.
-        event: What the host says.
+        event: The answer.
         text: The message for the user.
     """
     host = state.hosts[event.host]
@@ -184,7 +188,8 @@ def _stop_if_failed(state: JobState) -> None:
 def _name_missing_environments(state: JobState, failure: Failure) -> None:
     """Tell the user about all hosts whose tasks cannot use their environment.
 
-    If that is the failure of the job, its text names them all. Otherwise they get a message of their own.
+    If that is the failure of the job, its text names them all. Otherwise they get a message of their own, if
+    there are any.
     """
     text, hint = describe.missing_environments(state)
     if failure.reason in START_REASONS.values():
@@ -199,10 +204,12 @@ def _name_missing_environments(state: JobState, failure: Failure) -> None:
 def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     """Handle the loss of a host: its tasks start again elsewhere, or the job fails.
 
-    No event of them follows.
+    No event of the host or of its tasks follows.
     """
-    host, moving = state.hosts[event.host], state.moving
+    # The loss may change which restart moves tasks, so the present one is kept.
+    host, moving = state.hosts[event.host], state.moving_restart
     was_returning = host.state is HostState.RETURNING
+    # A new agent could not be started, but the job does not wait for it: it runs without this host, or ends.
     if was_returning and (state.moves_tasks or state.phase is not Phase.RUNNING):
         restarting.try_again_later(state, host, event)
         return
@@ -210,7 +217,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     text = describe.host_lost(state, host, why)
     cancelled = _lose(state, host, event)
     starts_again, explanation = False, ""
-    if not event.all_gone:
+    if not event.all_gone:  # Otherwise no host is left on which a task could start.
         starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
     text += f"; {explanation}" if explanation else ""
     state.tell(text, urgent=True)
@@ -219,9 +226,10 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
         return
     if starts_again:
         return
+    # The tasks of this host cannot start elsewhere, and those that move cannot start without them.
     if host.main_tasks and moving is not None:
         state.cancel_restarts(state.tasks)
-    if _job_needs(state, host):
+    if _is_needed(state, host):
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)
     if state.phase is Phase.STARTUP:
         _stop_if_failed(state)
@@ -229,17 +237,21 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
         continue_or_stop(state)
     if state.is_placing:  # It may have been the last host that held no ports.
         _check_network_or_plan(state)
+    # The other tasks of a restart no longer wait for the tasks of this host.
     for restart in dict.fromkeys(cancelled.values()):
         restarting.start_if_due(state, restart)
 
 
-def _job_needs(state: JobState, host: HostRecord) -> bool:
-    """Return whether the job fails without this host. Once the tasks run, it does not need the sidecars."""
+def _is_needed(state: JobState, host: HostRecord) -> bool:
+    """Return whether the job fails without this host, because it runs tasks of the job.
+
+    Once the tasks run, a host with nothing but sidecars, as TensorBoard, is not needed.
+    """
     return bool(host.tasks if state.phase is Phase.STARTUP else host.main_tasks)
 
 
 def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[TaskId, Restart]:
-    """Change the state of a host and of its tasks to LOST.
+    """Change the state of a host and of its tasks to LOST, and plan to use the host again later.
 
     Args:
         state: The state of the job.
@@ -256,7 +268,7 @@ def _lose(state: JobState, host: HostRecord, event: events.AgentLost) -> dict[Ta
     restarting.expect_return(state, event.host)
     cancelled = state.cancel_restarts(record.task for record in host.tasks)
     for record in host.tasks:
-        if record.task in state.tasks.open:
+        if record.task in state.tasks.not_gone:
             _lose_task(state, record, event, f"its host {loss}: {event.why}")
     return cancelled
 
@@ -278,7 +290,7 @@ def _lose_task(state: JobState, record: TaskRecord, event: events.AgentLost, det
     else:
         record.transition_to(TaskState.LOST, event)
         attempt.reason, attempt.detail = Reason.HOST_LOST, detail
-        attempt.ended_at = None if attempt.started_at is None else event.at
+        attempt.ended_at = None if attempt.started_at is None else event.at  # None if it was never started.
     state.tasks.process_ended(record.task, event.at)
     state.tasks.task_gone(record.task)
 
@@ -300,20 +312,22 @@ def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> No
     """
     host = state.hosts[event.host]
     state.tasks[event.task].transition_to(TaskState.STOPPING, event)
-    if host.state is HostState.ENDING:
+    if host.state is HostState.ENDING:  # An event about another task of the host has led to what follows.
         return
-    if state.seconds_until_tasks_ended is not None and state.restart_policy.limit:
+    can_move = state.seconds_until_tasks_ended is not None
+    if can_move and state.restart_policy.max_restarts:
         _lose_stopped_outside(state, event)
         return
     text = describe.host_lost(state, host, describe.STOPPED_OUTSIDE)
     host.transition_to(HostState.ENDING, event)
     state.tell(text, urgent=True)
-    if _job_needs(state, host):
+    if _is_needed(state, host):
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)
     continue_or_stop(state)
 
 
 def _lose_stopped_outside(state: JobState, event: events.AgentClosed | events.TaskSignalled) -> None:
+    """Handle the loss of a host whose agent was stopped, and not by launch."""
     handle_agent_lost(state, events.AgentLost(event.host, event.at, describe.STOPPED_OUTSIDE))
 
 
@@ -333,10 +347,10 @@ def _late_hosts(state: JobState, kind: TimerKind) -> list[str]:
     if kind is TimerKind.START:
         return state.hosts.names_of(state.tasks[task] for task in state.tasks.starting)
     if kind is TimerKind.END:
-        return state.hosts.names_of(state.tasks[task] for task in state.tasks.open)
+        return state.hosts.names_of(state.tasks[task] for task in state.tasks.not_gone)
     if kind is TimerKind.ANSWER:
         return [name for name in active if state.hosts[name].owes_answer]
-    return active
+    return active  # The timer limits how long agents may take to close.
 
 
 def handle_restart_timer(state: JobState, timer: Timer, at: float) -> None:
@@ -346,6 +360,7 @@ def handle_restart_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _lose_hosts(state: JobState, hosts: Iterable[str], why: str, at: float) -> None:
+    """Lose these hosts one after the other. The loss of one may end the job, or lose more of them."""
     for host in list(hosts):
         if state.hosts[host].is_active and state.phase is not Phase.OVER:
             handle_agent_lost(state, events.AgentLost(host, at, why))

@@ -63,12 +63,13 @@ class Machine:
 
         Tasks that move from a lost host to another one are not among them.
         """
-        left = [task for task in tasks if task not in self.state.tasks.restarting]
-        return [task for task in left if not self.state.hosts[self.state.tasks[task].host].is_active]
+        state = self.state
+        staying = [state.tasks[task] for task in tasks if task not in state.tasks.restarting]
+        return [record.task for record in staying if not state.hosts[record.host].is_active]
 
     def busy_hosts(self) -> list[str]:
-        """Return the names of the hosts with tasks that have not ended."""
-        return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.open)
+        """Return the names of the hosts with tasks of which some process may still exist."""
+        return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.not_gone)
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
         """Return the report of the job as it is now.
@@ -89,7 +90,7 @@ class Machine:
             tasks=tuple(record.report() for record in state.tasks.values()),
             failure=failure,
             run_dir=run_dir,
-            restarts=state.restarts_made,
+            restarts=state.completed_restarts,
         )
 
     # ------------------------------------------------------------------ events
@@ -111,18 +112,23 @@ class Machine:
     def verify(self, event: events.AgentEvent) -> None:
         """Check that a host may send this event now. `handle` must not be called if it may not.
 
+        An event that `handle` ignores anyway is not checked.
+
         Raises:
             ProtocolError: The event contradicts what the host has said before. That is a fault of the host.
         """
         state, host = self.state, self.state.hosts.get(event.host)
         if host is None or not host.is_heard or self.phase is Phase.OVER:
             return
+        # An agent says once that it runs, before anything else.
         if isinstance(event, events.AgentReady) == host.has_agent:
             raise ProtocolError(f"{type(event).__name__} at the wrong moment")
+        # An event about a task must fit the state of its present attempt.
         record = state.tasks.get(getattr(event, "task", TaskId("")))
         if record is not None and not _can_happen_to(record, event):
             found = f"attempt {record.attempt} is {record.state.value}"
             raise ProtocolError(f"{type(event).__name__} of {record.task} at the wrong moment: {found}")
+        # Later, tasks may have been assigned to the host after it was told which ports to hold.
         if isinstance(event, events.PortsHeld) and state.phase is Phase.STARTUP:
             missing = [record.task for record in host.tasks if record.task not in event.ports]
             if missing:
@@ -133,7 +139,8 @@ class Machine:
     def handle(self, event: events.Event) -> list[Command]:
         """Return the commands that follow from an event. An event of a host must have passed `verify`.
 
-        Events of lost hosts, and events after the end of the job, have no effect.
+        Events of lost hosts, and events after the end of the job, have no effect. A type of event without a
+        handler only informs the user.
 
         Raises:
             InvalidTransitionError: The event led to an impossible state, which is a bug in launch.
@@ -169,22 +176,23 @@ class Machine:
             plan: The plan, with the address and the port of each task.
         """
         state = self.state
-        if state.phase is not Phase.STARTUP and not state.is_placing:
+        if state.phase is not Phase.STARTUP and not state.is_placing:  # The job has been stopped meanwhile.
             return []
         state.cancel_timers(TimerKind.READY)
         for task in plan.tasks:
             record = state.tasks[task.task]
             record.address, record.port, record.node = task.address, task.port, task.node
             state.plans[task.task] = task
-        if state.moving is None:
+        if state.moving_restart is None:
             _start_tasks(state)
-        else:
-            restart, state.moving = state.moving, None
+        else:  # The tasks of lost hosts have got new hosts, so that all tasks can start again.
+            restart, state.moving_restart = state.moving_restart, None
             restarting.start_if_due(state, restart)
         return state.drain_commands()
 
 
 def _start_tasks(state: JobState) -> None:
+    """Start all tasks of the job for the first time, and look for silent tasks from now on."""
     for record in state.tasks.start_order(state.tasks):
         record.transition_to(TaskState.STARTING, "the plan")
         state.start(record)
@@ -202,15 +210,19 @@ def _can_happen_to(record: TaskRecord, event: events.AgentEvent) -> bool:
     """
     if record.host != event.host or getattr(event, "attempt", record.attempt) != record.attempt:
         return False
+    has_started = record.current.pid is not None
     if isinstance(event, (events.TaskStarted, events.TaskNotStarted)):
-        return record.current.pid is None and record.state in (TaskState.STARTING, TaskState.STOPPING)
-    if record.current.pid is None:
+        # A task may have been told to stop before its agent has answered that it runs.
+        return not has_started and record.state in (TaskState.STARTING, TaskState.STOPPING)
+    if not has_started:
         return False
     if isinstance(event, events.TaskExited):
         return record.state in _PROCESS_STATES
     if isinstance(event, events.TaskGone):
+        # A process that SIGKILL did not stop does not exit.
         is_unkillable = record.state is TaskState.STOPPING and event.unkillable != ()
         return record.state is TaskState.ENDED or is_unkillable
+    # Processes that a task has left behind may still print or be signalled after its own process has ended.
     return record.state in (*_PROCESS_STATES, TaskState.ENDED)
 
 

@@ -62,6 +62,7 @@ class StateRecord:
         Raises:
             InvalidTransitionError: This state may not follow the present one.
         """
+        # The refused change is in the history, too, so that the error shows it.
         self._history.append((self.state, state, cause))
         if state not in self._transitions.get(self.state, ()):
             changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]
@@ -221,7 +222,7 @@ class TaskAttempt:
         self.tail = b""
 
     def keep_tail(self, data: bytes) -> None:
-        """Keep the end of the output, now that the task has printed this."""
+        """Keep the last bytes of the output, to which the task has added this data."""
         self.tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self.tail + data)[-_TAIL_BYTES:]
 
 
@@ -267,6 +268,7 @@ class TaskRecord(StateRecord):
         self._changed[self.task] = self
 
     def transition_to(self, state: TaskState, cause: object) -> None:
+        """Change the state of the task, and let an `events.TaskMoved` follow."""
         super().transition_to(state, cause)
         self.mark_changed()
 
@@ -276,9 +278,9 @@ class TaskRecord(StateRecord):
         Raises:
             InvalidTransitionError: The last attempt is not over.
         """
-        last = from_attributes(Attempt, self, self.current)
+        ended_attempt = from_attributes(Attempt, self, self.current)
         self.transition_to(TaskState.STARTING, "the next attempt")
-        self.earlier = (*self.earlier, last)[-_MAX_EARLIER_ATTEMPTS:]
+        self.earlier = (*self.earlier, ended_attempt)[-_MAX_EARLIER_ATTEMPTS:]
         self.attempt += 1
         self.host = self.next_host
         self.current = TaskAttempt()
@@ -289,7 +291,9 @@ class TaskRecord(StateRecord):
 
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
-    """Return the tasks whose ends decide that the job is done, see `launcher.job.deciding_roles`.
+    """Return the tasks whose ends decide that the job is done.
+
+    Of each role that decides, these are the tasks with the first indices, see `launcher.job.deciding_roles`.
 
     Args:
         placement: All tasks of the job.
@@ -325,13 +329,12 @@ class Drain:
         Returns:
             The seconds until the next time limit of a task.
         """
-        running = (TaskState.STARTING, TaskState.RUNNING)
+        states = (TaskState.STARTING, TaskState.RUNNING)
         services = {record.task for record in records if record.service and not record.sidecar}
-        found = [
-            record for record in records if record.drain > self.elapsed_seconds and record.state in running
-        ]
-        self.next_seconds = min((record.drain for record in found), default=self.elapsed_seconds)
-        self.tasks = {record.task for record in found}
+        with_time = [each for each in records if each.drain > self.elapsed_seconds and each.state in states]
+        self.next_seconds = min((record.drain for record in with_time), default=self.elapsed_seconds)
+        self.tasks = {record.task for record in with_time}
+        # Services run on only for tasks that are not services themselves.
         self.serving = services - self.tasks if self.tasks - services else set()
         return self.next_seconds - self.elapsed_seconds
 
@@ -347,6 +350,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
     """
 
     def __init__(self, placement: Placement, done_when: str) -> None:
+        """Make a record for each task, none of which has started yet."""
         #: When the last event happened.
         self.last_event_at = 0.0
         self._changed: dict[TaskId, TaskRecord] = {}
@@ -356,7 +360,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
         super().__init__((placed.task, TaskRecord(placed, number, self._changed)) for number, placed in tasks)
         self.ps = [record for record in self.values() if record.task.role == "ps"]
         #: Tasks of which some process may still exist, or that are still to start.
-        self.open = set(self)
+        self.not_gone = set(self)
         #: Tasks that have neither failed nor ended, as far as the launcher knows.
         self.alive = set(self)
         #: Tasks whose agents were told to start them, and have not answered.
@@ -387,7 +391,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
         return sorted(self.in_order(tasks), key=lambda record: record.role.name != "ps")
 
     def names(self, tasks: Iterable[TaskId]) -> str:
-        """Return the names of these tasks in the order of the table, as a text for a message."""
+        """Return the names of these tasks in the order of the table as a text: ``ps/0, worker/1``."""
         return join_names([record.task for record in self.in_order(tasks)])
 
     def names_of(self, records: Iterable[TaskRecord]) -> str:
@@ -396,15 +400,16 @@ class TaskTable(dict[TaskId, TaskRecord]):
 
     def begin_attempt(self, record: TaskRecord) -> None:
         """Begin the next attempt of a task that was to start again, and note that it is alive."""
+        # What became of the last attempt may not have been told yet, and needs an event of its own.
         if self._changed.pop(record.task, None):
             self._ended_attempts.append(self._as_moved(record))
         del self.restarting[record.task]
         record.begin_attempt()
-        self.open.add(record.task)
+        self.not_gone.add(record.task)
         self.alive.add(record.task)
 
     def drain_changes(self) -> list[events.TaskMoved]:
-        """Return what has become of tasks since the last call, one event for each task that has changed."""
+        """Return what has become of tasks since the last call, as one event for each attempt that changed."""
         changes = [*self._ended_attempts, *map(self._as_moved, self._changed.values())]
         self._ended_attempts.clear()
         self._changed.clear()
@@ -413,6 +418,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
     def _as_moved(self, record: TaskRecord) -> events.TaskMoved:
         """Return the event that carries everything that is known about a task now."""
         at, is_restarting = self.last_event_at, record.task in self.restarting
+        # The other fields of the event are attributes of the record and of its present attempt.
         return from_attributes(events.TaskMoved, record, record.current, at=at, restarting=is_restarting)
 
     def process_ended(self, task: TaskId, at: float) -> None:
@@ -430,7 +436,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
 
     def task_gone(self, task: TaskId) -> None:
         """Note that no process of this attempt of a task is left, so no event about it follows."""
-        for tasks in (self.open, self.alive, self.starting):
+        for tasks in (self.not_gone, self.alive, self.starting):
             tasks.discard(task)
         if task not in self.restarting:
             self.deciding.discard(task)
@@ -479,10 +485,11 @@ class HostRecord(StateRecord):
 
     @property
     def main_tasks(self) -> list[TaskRecord]:
-        """The tasks of the host without the sidecars, on which the job does not depend."""
+        """The tasks of the host without sidecars such as TensorBoard, on which the job does not depend."""
         return [task for task in self.tasks if not task.sidecar]
 
     def transition_to(self, state: HostState, cause: object) -> None:
+        """Change the state of the host, and note that it has no agent if it is lost or closed now."""
         self._counts[self.state] -= 1
         super().transition_to(state, cause)
         self._counts[state] += 1
@@ -495,9 +502,8 @@ class HostRecord(StateRecord):
 
     def stop_waiting(self) -> None:
         """No longer wait for an answer of the agent, because it is not needed."""
-        self.transition_to(
-            HostState.READY if self.has_agent else HostState.STARTING, "its answer is not needed"
-        )
+        state = HostState.READY if self.has_agent else HostState.STARTING
+        self.transition_to(state, "its answer is not needed")
 
 
 class HostTable(dict[str, HostRecord]):
@@ -509,12 +515,13 @@ class HostTable(dict[str, HostRecord]):
     """
 
     def __init__(self, placement: Placement, tasks: Iterable[TaskRecord]) -> None:
+        """Make a record for each host. The agents of hosts with tasks are to hold ports for these."""
         self._counts: Counter[HostState] = Counter()
         hosts = enumerate(placement.agent_hosts())
         super().__init__((host.name, HostRecord(host, number, self._counts)) for number, host in hosts)
         self.assign(tasks)
         for host in self.values():
-            if host.tasks:
+            if host.tasks:  # The others only wait for tasks of lost hosts.
                 host.transition_to(HostState.HOLDING, "the launch")
 
     def assign(self, tasks: Iterable[TaskRecord]) -> None:
@@ -538,5 +545,5 @@ class HostTable(dict[str, HostRecord]):
 
     def names_of(self, tasks: Iterable[TaskRecord]) -> list[str]:
         """Return the names of the hosts of these tasks, each once and in the order of the table."""
-        found = {self[task.next_host] for task in tasks}
-        return [host.name for host in sorted(found, key=lambda host: host.number)]
+        hosts = {self[task.next_host] for task in tasks}
+        return [host.name for host in sorted(hosts, key=lambda host: host.number)]

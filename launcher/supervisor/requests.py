@@ -29,21 +29,23 @@ def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
     tasks are killed, see `StopRequests`.
     """
     request = state.stop_requests.add(event.signal, event.at)
+    # A system may send the same signal more than once for one request, as `timeout` and Slurm do.
     if request is StopRequest.SAME and not event.at_once:
         return
     if state.phase in (Phase.STOPPING, Phase.CLOSING):
         _handle_further_request(state, event, is_repeated=request is StopRequest.AGAIN)
         return
     text = describe.orderly_stop(state, event)
-    if state.phase is not Phase.DRAINING:
+    if state.phase is not Phase.DRAINING:  # A job that drains is done, so that it succeeds all the same.
         _fail_by_request(state, event)
     state.tell(text)
     _stop_and_expect_answers(state)
-    if event.at_once and state.tasks.open:
+    if event.at_once and state.tasks.not_gone:
         _kill(state, event.who)
 
 
 def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
+    """Let a request to stop be the failure of the job. The notice of a time limit counts as that limit."""
     reason, exit_code = Reason.INTERRUPTED, 128 + event.signal
     if event.signal in LIMIT_NOTICES:
         reason, exit_code = Reason.TIMEOUT, TIMED_OUT_EXIT_CODE
@@ -61,15 +63,16 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
         event: The request.
         is_repeated: Whether a person has sent the same signal again, and wants the job to end at once.
     """
-    if event.signal in LIMIT_NOTICES:
+    if event.signal in LIMIT_NOTICES:  # Nobody waits for an answer to the notice of a time limit.
         return
     if event.at_once or is_repeated:
         who = f"{event.who} again" if is_repeated else event.who
         if state.phase is Phase.STOPPING:
             _kill(state, who)
-        else:
+        else:  # No task is left, only agents that close.
             _abandon_agents(state, event, who)
         return
+    # The job stops for another reason, such as a failure, so that its agents had no limit until now.
     if state.phase is Phase.STOPPING and not state.answer_seconds:
         _expect_answers_to_stop(state)
     if state.stop_requests.can_repeat(event.signal) and not state.is_immediate:
@@ -88,21 +91,23 @@ def handle_job_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _stop_and_expect_answers(state: JobState) -> None:
+    """Stop the job. If tasks are left, limit how long their agents may take to answer that they stop them."""
     stop(state)
     if state.phase is Phase.STOPPING:
         _expect_answers_to_stop(state)
 
 
 def _expect_answers_to_stop(state: JobState) -> None:
+    """Limit how long agents may take to answer that they stop their tasks: a little more than the grace."""
     _expect_answers(state, max(0.0, state.policy.grace) + _STOP_ANSWER_MARGIN_SECONDS)
 
 
 def _expect_answers(state: JobState, seconds: float) -> None:
-    """Limit how long each host with tasks may take to answer.
+    """Limit how long each host with tasks may take to answer. A host that takes longer is lost.
 
-    Without the limit the job would wait for the lease of a host that is silent.
+    Without the limit the job would wait for the lease of a silent host, after which it counts as lost.
     """
-    for task in state.tasks.open:
+    for task in state.tasks.not_gone:
         state.hosts[state.tasks[task].host].owes_answer = True
     state.answer_seconds = seconds
     state.set_timer(TimerKind.ANSWER, seconds)
@@ -115,15 +120,15 @@ def _kill(state: JobState, who: str) -> None:
         state: The state of the job.
         who: Who asks for it, for the message.
     """
-    if state.is_immediate:
+    if state.is_immediate:  # The tasks were killed at an earlier request.
         state.tell(f"{who}: the tasks were killed; {describe.wait(state)}")
         return
     state.is_immediate = True
-    tasks = plural(len(state.tasks.open), "task")
+    tasks = plural(len(state.tasks.not_gone), "task")
     state.tell(f"{who}: killing what is left of {tasks} at once")
     state.set_timer(TimerKind.END, longest_stop(IMMEDIATE_STOP_SEQUENCE))
     _expect_answers(state, _KILL_ANSWER_SECONDS)
-    send_stops(state, state.tasks.in_order(state.tasks.open), IMMEDIATE_STOP_SEQUENCE)
+    send_stops(state, state.tasks.in_order(state.tasks.not_gone), IMMEDIATE_STOP_SEQUENCE)
 
 
 def _abandon_agents(state: JobState, event: events.StopAsked, who: str) -> None:

@@ -61,6 +61,7 @@ _IMPORT_FAILED = (
 
 
 def _random() -> float:
+    """Return a random number from 0 to 1."""
     from random import random  # noqa: PLC0415 - 3 ms, for a restart only
 
     return random()
@@ -78,36 +79,39 @@ class RestartPolicy:
     def __init__(self, spec: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
         self._policy = spec.policy
         self._jitter = jitter
-        self.limit = spec.policy.restarts
+        self.max_restarts = spec.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
-        self._names = {role.name for role in self._roles.values()}
+        self._role_names = {role.name for role in self._roles.values()}
         #: How often each task was started again by a restart that counts.
-        self._counted: dict[TaskId, int] = {}
+        self._counts_by_task: dict[TaskId, int] = {}
         #: How often each task was started again at all.
-        self._restarted: dict[TaskId, int] = {}
+        self._restarts_by_task: dict[TaskId, int] = {}
         #: The cause of each task's last failure, and how many failures in a row since the last progress had
         #: this cause.
-        self._alike: dict[TaskId, tuple[str, int]] = {}
+        self._last_causes: dict[TaskId, tuple[str, int]] = {}
         #: The numbers of steps, epochs and the like that each task had printed last at the last failure that
         #: counts.
-        self._steps_before: dict[tuple[TaskId, bytes], int] = {}
+        self._last_steps: dict[tuple[TaskId, bytes], int] = {}
         #: The numbers that each task has printed since then.
-        self._steps: dict[tuple[TaskId, bytes], int] = {}
+        self._new_steps: dict[tuple[TaskId, bytes], int] = {}
 
     @property
     def has_restarts_left(self) -> bool:
         """Whether one more failure may lead to a restart that counts."""
-        return self._made < self.limit
+        return self._counted_restarts < self.max_restarts
 
     @property
-    def _made(self) -> int:
-        """The number of restarts that count against ``--restarts``."""
-        return self._policy.restarts_before + sum(self._counted.values())
+    def _counted_restarts(self) -> int:
+        """The number of restarts of the run that count against ``--restarts``, also by earlier launchers."""
+        return self._policy.restarts_before + sum(self._counts_by_task.values())
 
     def allows_restart(self, tasks: Iterable[TaskId]) -> bool:
-        """Return whether the user wants restarts, and excludes none of these tasks from them."""
+        """Return whether the user wants restarts, and excludes none of these tasks from them.
+
+        Sidecars, such as TensorBoard, are always excluded, because the job does not depend on them.
+        """
         roles = [self._roles[task] for task in tasks]
-        return self.limit > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
+        return self.max_restarts > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
 
     def refusal(self, task: TaskId, status: ExitStatus) -> str:
         """Return why a task does not start again, for the user.
@@ -121,34 +125,38 @@ class RestartPolicy:
         Returns:
             The reason. Empty if the user asked for no restart, so that there is nothing to explain.
         """
-        if not self.limit or self._roles[task].restart == "never":
+        if not self.max_restarts or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM_EXIT_CODES:
             return "not started again: its program is missing or cannot be run"
         if not self.has_restarts_left:
-            return f"no restart is left of {self.limit}"
+            return f"no restart is left of {self.max_restarts}"
         code = f"exit code {status.shell}"
         return f"not started again: {code} is not retryable" if self.is_permanent(task, status) else ""
 
     def is_permanent(self, task: TaskId, status: ExitStatus) -> bool:
         """Return whether the role of a task has ``retryable:``, and this exit code is not among its codes."""
-        codes = self._roles[task].retryable
-        return codes is not None and not any(status.shell in some for some in codes)
+        ranges = self._roles[task].retryable
+        return ranges is not None and not any(status.shell in codes for codes in ranges)
 
     def observe_output(self, task: TaskId, data: bytes) -> None:
         """Note the numbers of steps, epochs and the like at the end of a piece of output of a task."""
         end = data[-_SEARCHED_BYTES:].lower()
+        # The word is looked for first, because that is much faster than the search for the pattern.
         for word, pattern in _STEP_PATTERNS.items():
             if word in end and (numbers := re.findall(pattern, end)):
-                self._steps[task, word] = int(numbers[-1])
+                self._new_steps[task, word] = int(numbers[-1])
 
     def _note_progress(self) -> None:
-        """Forget the causes of earlier failures if the job has made progress since the last call."""
-        before = self._steps_before
-        if any(number > before.get(key, -1) for key, number in self._steps.items()):
-            self._alike.clear()
-        before.update(self._steps)
-        self._steps.clear()
+        """Forget the causes of earlier failures if the job has made progress since the last call.
+
+        It has if some task has printed a larger number of a step, an epoch or the like than at that call.
+        """
+        last = self._last_steps
+        if any(number > last.get(key, -1) for key, number in self._new_steps.items()):
+            self._last_causes.clear()
+        last.update(self._new_steps)
+        self._new_steps.clear()
 
     def futility(self, record: TaskRecord, *, counts: bool) -> str:
         """Return why another attempt of a task that failed is useless.
@@ -164,15 +172,17 @@ class RestartPolicy:
         """
         attempt = record.current
         ended_by_itself = not attempt.has_stalled and attempt.status.signal is None
+        # Later attempts have imported their modules before, so that an import may succeed again.
         if record.attempt == 1 and ended_by_itself and record.runs_python and cannot_import(attempt.tail):
             return "an import failed"
-        if not counts or attempt.reason is Reason.SIGNAL and attempt.status.signal in OUTSIDE_SIGNALS:
+        is_from_outside = attempt.reason is Reason.SIGNAL and attempt.status.signal in OUTSIDE_SIGNALS
+        if not counts or is_from_outside:  # The program did not cause this failure.
             return ""
         self._note_progress()
         cause = _failure_cause(record)
-        last_cause, times = self._alike.get(record.task, ("", 0))
+        last_cause, times = self._last_causes.get(record.task, ("", 0))
         times = times + 1 if cause == last_cause else 1
-        self._alike[record.task] = cause, times
+        self._last_causes[record.task] = cause, times
         if times < MAX_ALIKE_FAILURES:
             return ""
         return f"it failed {MAX_ALIKE_FAILURES} times in the same way without progress (docs/restarts.md)"
@@ -181,7 +191,7 @@ class RestartPolicy:
         self,
         task: TaskId,
         status: ExitStatus,
-        ran: float,
+        seconds_run: float,
         others: Sequence[TaskId] = (),
         *,
         counted: bool = True,
@@ -191,7 +201,7 @@ class RestartPolicy:
         Args:
             task: The task that failed.
             status: How it ended.
-            ran: How many seconds it ran. 0 if it never started.
+            seconds_run: How many seconds it ran. 0 if it never started.
             others: Tasks that have failed together with it.
             counted: Whether the failure is one of its own, and not a consequence of another failure or a
                 preemption.
@@ -202,23 +212,24 @@ class RestartPolicy:
         failed = {task, *others}
         if not self.allows_restart(failed) or status.code in _NO_PROGRAM_EXIT_CODES:
             return None
-        if ran >= _FORGIVEN_AFTER_SECONDS:
-            self._counted.pop(task, None)
-            self._restarted.pop(task, None)
-        is_preempted = status.code == PREEMPTED_EXIT_CODE and ran >= _MIN_PREEMPTION_SECONDS
+        if seconds_run >= _FORGIVEN_AFTER_SECONDS:  # Its earlier failures no longer count.
+            self._counts_by_task.pop(task, None)
+            self._restarts_by_task.pop(task, None)
+        is_preempted = status.code == PREEMPTED_EXIT_CODE and seconds_run >= _MIN_PREEMPTION_SECONDS
         counts = counted and not is_preempted
         if counts and not self.has_restarts_left:
             return None
-        self._restarted[task] = self._restarted.get(task, 0) + 1
+        self._restarts_by_task[task] = self._restarts_by_task.get(task, 0) + 1
         number = self.count_restart(task) if counts else 0
         tasks, includes_succeeded = failed, False
-        for role in {self._roles[each].name: self._roles[each] for each in failed}.values():
-            group, has_all = self._group(role, is_preempted=is_preempted)
-            tasks, includes_succeeded = tasks | group, includes_succeeded or has_all
+        failed_roles = {self._roles[each].name: self._roles[each] for each in failed}
+        for role in failed_roles.values():
+            group, group_includes_succeeded = self._group(role, is_preempted=is_preempted)
+            tasks, includes_succeeded = tasks | group, includes_succeeded or group_includes_succeeded
         return Restart(
             tasks,
             includes_succeeded=includes_succeeded,
-            pause_seconds=self._pause(self._restarted[task], ran),
+            pause_seconds=self._pause(self._restarts_by_task[task], seconds_run),
             number=number,
             stage=Stage.ENDING if is_preempted else Stage.WAITING,
         )
@@ -229,22 +240,23 @@ class RestartPolicy:
         Returns:
             The number of restarts of the job that count.
         """
-        self._counted[task] = self._counted.get(task, 0) + 1
-        return self._made
+        self._counts_by_task[task] = self._counts_by_task.get(task, 0) + 1
+        return self._counted_restarts
 
     def restarts_alone(self, task: TaskId) -> bool:
         """Return whether the task starts again alone after a failure, without other tasks."""
         return not self._group(self._roles[task], is_preempted=False)[0]
 
-    def _pause(self, restart: int, ran: float) -> float:
+    def _pause(self, restart: int, seconds_run: float) -> float:
         """Return how many seconds to wait before a restart of a task.
 
         Args:
             restart: The number of this restart of the task. The pause doubles with each one.
-            ran: How many seconds the task ran before it failed, which are part of the pause.
+            seconds_run: How many seconds the task ran before it failed, which are part of the pause.
         """
-        pause: float = FIRST_PAUSE_SECONDS * 2 ** min(restart - 1, 10) * (1 + _PAUSE_JITTER * self._jitter())
-        return max(0.0, min(_MAX_PAUSE_SECONDS, pause) - ran)
+        doublings = min(restart - 1, 10)  # More would only make numbers above the longest pause.
+        pause: float = FIRST_PAUSE_SECONDS * 2**doublings * (1 + _PAUSE_JITTER * self._jitter())
+        return max(0.0, min(_MAX_PAUSE_SECONDS, pause) - seconds_run)
 
     def _group(self, role: Role, *, is_preempted: bool) -> tuple[frozenset[TaskId], bool]:
         """Return the tasks that start again when a task of this role fails.
@@ -260,15 +272,18 @@ class RestartPolicy:
         rule = role.restart or self._policy.restart
         if is_preempted or rule == "job":
             return self._tasks_whose_role(lambda other: not other.sidecar), True
-        chiefs = self._names.intersection(CHIEF_ROLES)
-        if rule == "auto" and "ps" not in self._names and role.name in {"worker", *chiefs}:
+        chiefs = self._role_names.intersection(CHIEF_ROLES)
+        # MultiWorkerMirroredStrategy: its collectives need all workers at once.
+        if rule == "auto" and "ps" not in self._role_names and role.name in {"worker", *chiefs}:
             return self._tasks_whose_role(lambda other: other.name in {"worker", *chiefs}), True
+        # ParameterServerStrategy: the variables on the ps and the chief that uses them start again together.
         if rule == "auto" and chiefs and role.name in {"ps", *chiefs}:
             return self._tasks_whose_role(lambda other: other.name in {"ps", *chiefs}), False
         return frozenset(), False
 
-    def _tasks_whose_role(self, chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
-        return frozenset(task for task, role in self._roles.items() if chosen(role))
+    def _tasks_whose_role(self, is_chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
+        """Return the tasks of the job whose role fulfils a condition."""
+        return frozenset(task for task, role in self._roles.items() if is_chosen(role))
 
 
 def _failure_cause(record: TaskRecord) -> str:
@@ -277,8 +292,8 @@ def _failure_cause(record: TaskRecord) -> str:
     It contains the reason, the status, and the last exception without its numbers, which vary.
     """
     attempt = record.current
-    found = re.findall(_EXCEPTION, attempt.tail)
-    exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
+    exceptions = re.findall(_EXCEPTION, attempt.tail)
+    exception = re.sub(_NUMBER, b"#", exceptions[-1]).decode(errors="replace") if exceptions else ""
     return f"{attempt.reason} {attempt.status} {exception}"
 
 

@@ -53,23 +53,27 @@ def restart_after_failure(
     """
     if state.phase is not Phase.RUNNING:
         return False
-    if record.task in state.tasks.restarting:  # This failure follows from the failure of another task.
+    if record.task in state.tasks.restarting:  # It starts again anyway.
         return True
-    lost_ps = _lost_ps(state, record, failure.at)
-    suspects = set() if lost_ps else _suspects(state, record, failure.at)
-    is_own, attempt = not (lost_ps or suspects), record.current
+    failed_ps = _ps_that_failed_before(state, record, failure.at)
+    suspects = set() if failed_ps else _suspects(state, record, failure.at)
+    has_own_cause, attempt = not (failed_ps or suspects), record.current
     policy = state.restart_policy
-    if is_own and not attempt.has_stalled and policy.is_permanent(record.task, attempt.status):
+    # The exit code of a silent task says nothing, because launch itself stops it.
+    if has_own_cause and not attempt.has_stalled and policy.is_permanent(record.task, attempt.status):
         return False
-    ran = _seconds_of_work(state, record, failure.at)
-    restart = policy.restart_after(record.task, attempt.status, ran, others, counted=is_own)
+    seconds = _seconds_of_work(state, record, failure.at)
+    # A failure that follows from another one does not count against ``--restarts``.
+    restart = policy.restart_after(record.task, attempt.status, seconds, others, counted=has_own_cause)
     if restart is None:
         return False
-    restart.suspects, restart.caused_by = suspects, lost_ps
-    if is_own:
+    restart.suspects, restart.caused_by = suspects, failed_ps
+    if has_own_cause:
         state.tasks.failed_at[record.task] = failure.at
     restart.tasks = {task for task in restart.tasks if _can_take_part(state, restart, task)}
-    _begin(state, restart, failure)
+    _begin_restart(state, restart, failure)
+    # The notice is shown when the task is gone, as its last output may show that a restart is useless. A
+    # silent task takes a while to stop, so the user is told at once why.
     restart.unshown_notice = describe.restart(state, restart, record, failure)
     if attempt.has_stalled:
         _show_notice(state, restart)
@@ -77,9 +81,9 @@ def restart_after_failure(
 
 
 def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> float:
-    """Return how many seconds a task ran before its failure.
+    """Return how many seconds a task ran before its failure. 0 if its process was never started.
 
-    The silence for which a task was stopped does not count.
+    If it was stopped because it was silent for the time of ``--stall``, this silence does not count.
     """
     attempt = record.current
     if attempt.started_at is None:
@@ -91,19 +95,20 @@ def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> f
 def _can_take_part(state: JobState, restart: Restart, task: TaskId) -> bool:
     """Return whether a task starts again with this restart.
 
-    A task whose host is lost or that has failed for good does not, nor one that has succeeded unless the
+    A task does not if its host is lost, or if it has failed for good. One that has succeeded only does if the
     restart includes such tasks.
     """
-    if task in state.tasks.failed or not _has_host(state, task):
+    if task in state.tasks.failed or not _has_active_host(state, task):
         return False
     return restart.includes_succeeded or state.tasks[task].current.outcome is not TaskState.SUCCEEDED
 
 
-def _has_host(state: JobState, task: TaskId) -> bool:
+def _has_active_host(state: JobState, task: TaskId) -> bool:
+    """Return whether an agent runs or starts on the host of a task, which is neither lost nor closed."""
     return state.hosts[state.tasks[task].host].is_active
 
 
-def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
+def _ps_that_failed_before(state: JobState, record: TaskRecord, failed_at: float) -> str:
     """Return the name of the ps whose failure, shortly before, made this task fail. Empty if there is none.
 
     Args:
@@ -112,14 +117,16 @@ def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
         failed_at: When it failed, in seconds since the epoch.
     """
     attempt = record.current
+    # A ps does not use another ps. Silence and a signal from outside have causes of their own.
     if record.task.role == "ps" or attempt.has_stalled or attempt.status.signal in OUTSIDE_SIGNALS:
         return ""
-    for peer in state.tasks.ps:
-        ends = [(earlier.state, earlier.ended_at) for earlier in peer.earlier[-1:]]
-        ends.append((peer.current.outcome, peer.current.ended_at))
-        failures = [at for outcome, at in ends if outcome is TaskState.FAILED and at is not None]
-        if any(0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS for at in failures):
-            return str(peer.task)
+    for ps in state.tasks.ps:
+        # The ps may have started again since it failed.
+        ends = [(earlier.state, earlier.ended_at) for earlier in ps.earlier[-1:]]
+        ends.append((ps.current.outcome, ps.current.ended_at))
+        failure_times = [at for outcome, at in ends if outcome is TaskState.FAILED and at is not None]
+        if any(0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS for at in failure_times):
+            return str(ps.task)
     return ""
 
 
@@ -140,13 +147,11 @@ def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[Task
     """
     attempt = record.current
     is_external = attempt.status.signal in OUTSIDE_SIGNALS or attempt.status.code == PREEMPTED_EXIT_CODE
+    # Where tasks start again together, the failure of one of them has made all of them start again already.
     if attempt.has_stalled or is_external or not state.restart_policy.restarts_alone(record.task):
         return set()
-    return {
-        task
-        for task, at in state.tasks.failed_at.items()
-        if task != record.task and 0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS
-    }
+    others = [(task, at) for task, at in state.tasks.failed_at.items() if task != record.task]
+    return {task for task, at in others if 0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS}
 
 
 def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
@@ -162,13 +167,14 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
         Why the task does not start again after all. Empty if it starts again.
     """
     suspects, restart.suspects = restart.suspects, set()
+    # Each match is the role and the index of the task that the error came from.
     found = re.findall(_ERROR_FROM_PATTERN, record.current.tail)
-    culprits = {TaskId(b"/".join(groups).decode()) for groups in found} & suspects
+    culprits = {TaskId(b"/".join(role_and_index).decode()) for role_and_index in found} & suspects
     if culprits:
         restart.caused_by = state.tasks.names(culprits)
     elif refusal := state.restart_policy.refusal(record.task, record.current.status):
         return refusal
-    else:
+    else:  # The failure has a cause of its own, so it counts, which was not sure before.
         restart.number = state.restart_policy.count_restart(record.task)
         state.tasks.failed_at[record.task] = failure.at
     restart.unshown_notice = describe.restart(state, restart, record, failure)
@@ -177,21 +183,22 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
 
 def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
     """Start tasks again because the user asks for it (``launch restart``)."""
-    if state.moving is not None:
+    if state.moving_restart is not None:
         state.tell("all tasks start again anyway, because a host is lost")
         return
-    tasks = [task for task in event.tasks if task in state.tasks and _has_host(state, task)]
+    # A task whose host was lost after the user had asked is left out.
+    tasks = [task for task in event.tasks if task in state.tasks and _has_active_host(state, task)]
     if state.phase is not Phase.RUNNING or not tasks:
         state.tell("cannot restart: the job is not running")
         return
     state.tell(f"starting {state.tasks.names(tasks)} again, as asked")
-    _begin(state, Restart(tasks, includes_succeeded=True))
+    _begin_restart(state, Restart(tasks, includes_succeeded=True))
 
 
 # ---------------------------------------------------------------------- stages
 
 
-def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
+def _begin_restart(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
     """Begin a restart. Restarts of the same tasks that are under way become part of it.
 
     Args:
@@ -200,16 +207,17 @@ def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> N
         cause: The failure that led to it, if one did.
     """
     restarting = state.tasks.in_order(restart.tasks & state.tasks.restarting.keys())
+    # A dict contains each of the other restarts once, and in order.
     for other in dict.fromkeys(state.tasks.restarting[record.task] for record in restarting):
         _show_notice(state, other)
         restart.tasks |= other.tasks
         restart.includes_succeeded = restart.includes_succeeded or other.includes_succeeded
         other.tasks.clear()
         state.end_restart(other)
-    state.restarts_begun += 1
-    restart.key, restart.cause = str(state.restarts_begun), cause
+    state.started_restarts += 1
+    restart.key, restart.cause = str(state.started_restarts), cause
     _add_tasks(state, restart, restart.tasks)
-    if restart.stage is Stage.ENDING:
+    if restart.stage is Stage.ENDING:  # The job is preempted: its tasks save their state and exit.
         state.emit(SetTimer(restart.timer, _SAVE_TIMEOUT_SECONDS))
     else:
         _stop_tasks(state, restart)
@@ -225,6 +233,7 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
         record.mark_changed()
     if records:
         state.emit(events.Restarting({record.task: record.attempt for record in records}))
+    # The job waits again for those of them whose ends decide that it is done.
     state.tasks.deciding |= tasks & state.tasks.all_deciding
 
 
@@ -242,6 +251,7 @@ def _stop_tasks(state: JobState, restart: Restart) -> None:
 
 
 def _begin_pause(state: JobState, restart: Restart) -> None:
+    """Begin the pause before the tasks of a restart start. When its timer fires, `advance` continues."""
     restart.stage = Stage.WAITING
     state.set_timer(TimerKind.NOTICE)
     state.emit(SetTimer(restart.timer, restart.pause_seconds))
@@ -274,25 +284,36 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
     if restart is None:
         return
     if record.current.unkillable:
-        _give_up(state, restart, describe.cannot_restart(record, at), HOST_FAULT_EXIT_CODE)
+        _give_up_restart(state, restart, describe.cannot_restart(record, at), HOST_FAULT_EXIT_CODE)
         return
     cause = restart.cause
-    if cause is None:
+    if cause is None:  # The user asked for the restart, or a host was lost.
         _show_notice(state, restart)
-    elif cause.task == record.task:
+    elif cause.task == record.task:  # Its failure has led to the restart.
         if refusal := _late_refusal(state, restart, record, cause):
             failure = replace(cause, text=f"{cause.text}; {refusal}")
-            _give_up(state, restart, failure, record.current.status.shell)
+            _give_up_restart(state, restart, failure, record.current.status.shell)
             return
         _show_notice(state, restart)
-    if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.open):
+    # All tasks of a preempted job have saved their state and exited before the time for that was over.
+    if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.not_gone):
         _stop_tasks(state, restart)
     else:
         start_if_due(state, restart)
 
 
 def _late_refusal(state: JobState, restart: Restart, record: TaskRecord, cause: Failure) -> str:
-    """Return why a task does not start again after all, according to its last output. Empty if it does."""
+    """Return why a task does not start again after all, according to its last output.
+
+    Args:
+        state: The state of the job.
+        restart: The restart that the failure of the task has led to.
+        record: The task, of which no process is left.
+        cause: Its failure.
+
+    Returns:
+        The reason for the user. Empty if the task starts again.
+    """
     refusal = _resolve_suspects(state, restart, record, cause) if restart.suspects else ""
     if refusal:
         return refusal
@@ -300,7 +321,7 @@ def _late_refusal(state: JobState, restart: Restart, record: TaskRecord, cause: 
     return f"not started again: {futility}" if futility else ""
 
 
-def _give_up(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
+def _give_up_restart(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
     """Give up a restart: its tasks do not start again, and the job fails."""
     state.cancel_restarts(restart.tasks)
     fail_task(state, failure, exit_code)
@@ -326,15 +347,16 @@ def advance(state: JobState, key: str) -> list[str]:
     restart = state.restarts.get(key)
     if restart is None:
         return []
-    if restart.stage is Stage.DUE:
-        return state.hosts.names_of(state.tasks[task] for task in restart.tasks & state.tasks.open)
-    if restart.stage is Stage.ENDING:
+    if restart.stage is Stage.DUE:  # The agents had enough time for all signals that stop a task.
+        return state.hosts.names_of(state.tasks[task] for task in restart.tasks & state.tasks.not_gone)
+    if restart.stage is Stage.ENDING:  # The time in which tasks save their state and exit is over.
         _stop_tasks(state, restart)
         return []
-    restart.stage = Stage.DUE
+    restart.stage = Stage.DUE  # The pause is over.
     state.set_timer(TimerKind.NOTICE)
     state.emit(SetTimer(restart.timer, longest_stop(state.stop_sequence)))
-    if state.moving is not None and state.replaces_hosts:
+    # Now that the pause is over, lost containers are made again.
+    if state.moving_restart is not None and state.replaces_hosts:
         for host_name in state.hosts.names_of(state.tasks[task] for task in restart.tasks):
             if state.hosts[host_name].state is HostState.LOST:
                 state.start_agent(state.hosts[host_name])
@@ -345,17 +367,19 @@ def advance(state: JobState, key: str) -> list[str]:
 def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its pause is over and the last of them is gone.
 
-    If tasks move, their new hosts hold ports first. If hosts are replaced, the new ones are waited for.
+    Nothing happens otherwise. If tasks of a lost host move, their new hosts must hold ports first; the tasks
+    then start when the plan with these ports is made. A new container in place of a lost one is waited for.
     """
-    if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(state.tasks.open):
+    are_gone = restart.tasks.isdisjoint(state.tasks.not_gone)
+    if not restart.tasks or restart.stage is not Stage.DUE or not are_gone:
         return
-    if state.moving is not None:
+    if state.moving_restart is not None:  # This restart is because of a lost host.
         hosts_are_made = state.moves_tasks or not state.hosts.has_any(HostState.RETURNING)
         if hosts_are_made and not restart.is_placing:
             state.emit(CancelTimer(restart.timer))
             _place_tasks(state, restart)
         return
-    state.restarts_made += 1
+    state.completed_restarts += 1
     for record in state.tasks.start_order(restart.tasks):
         state.tasks.begin_attempt(record)
         state.start(record)
@@ -395,18 +419,18 @@ def restart_after_loss(
     if moving is not None and host.name not in moving.lost_hosts:
         _join_move(state, host, moving)
         restart, new_hosts = moving, None
-    else:
+    else:  # No tasks move yet, or the new container in place of this host is lost, too.
         placement = _placement_without_lost(state)
         if placement is None:
             return False, describe.no_room_for(state, host.main_tasks)
-        new = _restart_of_all(state, host.main_tasks, event)
-        if new is None:
+        restart_of_all = _restart_of_all(state, host.main_tasks, event)
+        if restart_of_all is None:
             return False, state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
         state.stop_placing()
-        _begin(state, new)
-        restart, new_hosts = new, _hosts_of(placement, host.main_tasks)
+        _begin_restart(state, restart_of_all)
+        restart, new_hosts = restart_of_all, _hosts_of(placement, host.main_tasks)
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
-    state.moving = restart
+    state.moving_restart = restart
     return True, describe.move(state, host, restart, new_hosts)
 
 
@@ -419,7 +443,13 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
 
 
 def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
-    """Let the tasks of one more lost host move with the tasks of others. The pause begins again."""
+    """Let the tasks of one more lost host move with the tasks of others. The pause begins again.
+
+    Args:
+        state: The state of the job.
+        host: The host that was lost last.
+        moving: The restart in which the tasks of the other lost hosts move.
+    """
     state.stop_placing()
     _add_tasks(state, moving, {record.task for record in host.tasks if _takes_part_in_move(record)})
     _begin_pause(state, moving)
@@ -441,12 +471,14 @@ def _restart_of_all(
         left.
     """
     first, *others = lost_tasks
+    # A task that still ran has ended with its host.
     was_running = first.current.ended_at == event.at
     ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
     also_failed = [record.task for record in others]
     policy = state.restart_policy
     restart = policy.restart_after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
     if restart is not None:
+        # The policy would restart only some of the tasks, but the addresses of all of them change.
         restart.tasks = {task for task, record in state.tasks.items() if _takes_part_in_move(record)}
         restart.tasks |= state.tasks.restarting.keys()
         restart.includes_succeeded = True
@@ -460,20 +492,21 @@ def _takes_part_in_move(record: TaskRecord) -> bool:
 
 
 def _placement_without_lost(state: JobState) -> Placement | None:
-    """Return where the tasks run without the lost hosts. None if there is no room for them."""
-    if state.replaces_hosts:
+    """Return a placement of all tasks without the lost hosts. None if the other hosts lack room for them."""
+    if state.replaces_hosts:  # A new container has the name of the lost one, so that the placement stays.
         return state.placement
     return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
 
 
 def _hosts_of(placement: Placement, records: Sequence[TaskRecord]) -> Iterable[str]:
+    """Return the names of the hosts of these tasks in a placement, each once."""
     tasks = {record.task for record in records}
     return dict.fromkeys(placed.host.name for placed in placement.tasks if placed.task in tasks)
 
 
 def handle_place_timer(state: JobState, timer: Timer, at: float) -> None:
     """Let the job fail now if there is no room for the tasks of all hosts that were lost by one cause."""
-    moving = state.moving
+    moving = state.moving_restart
     if moving is not None and not moving.is_placing and _placement_without_lost(state) is None:
         _fail_without_room(state, moving)
 
@@ -481,7 +514,8 @@ def handle_place_timer(state: JobState, timer: Timer, at: float) -> None:
 def _place_tasks(state: JobState, restart: Restart) -> None:
     """Choose hosts for the tasks of lost hosts, and let all hosts hold ports for their tasks.
 
-    The plan follows.
+    When they do, a plan with the new addresses is made, and the tasks start. If no host has room for a task,
+    the job fails instead.
     """
     placement = _placement_without_lost(state)
     if placement is None:
@@ -513,26 +547,29 @@ def _fail_without_room(state: JobState, restart: Restart) -> None:
 
 
 def expect_return(state: JobState, host_name: str) -> None:
-    """Plan to use a lost host again later, when its tasks have certainly ended."""
-    if state.moves_tasks and state.restart_policy.limit and _wants_hosts(state):
+    """Set a timer to use a lost host again later, when its tasks have certainly ended.
+
+    Nothing is set if tasks do not move to other hosts, the user wants no restarts, or the job is ending.
+    """
+    if state.moves_tasks and state.restart_policy.max_restarts and _can_use_hosts(state):
         seconds = max(state.seconds_until_tasks_ended or 0.0, _RECOVERY_PAUSE_SECONDS)
         state.set_timer(TimerKind.HOST_RETURN, seconds, host_name)
 
 
 def handle_return_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Start a new agent on a lost host, or wait longer.
+    """Start a new agent on the lost host that the key of the timer names, or set the timer again.
 
     The agent must not start before the host's tasks have moved, and is useless when no restart is left.
     """
-    if state.moving is not None or not state.restart_policy.has_restarts_left:
+    if state.moving_restart is not None or not state.restart_policy.has_restarts_left:
         state.emit(SetTimer(timer, _RECOVERY_PAUSE_SECONDS))
-    elif _wants_hosts(state):
+    elif _can_use_hosts(state):
         state.start_agent(state.hosts[timer.key])
 
 
 def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
     """Use a lost host again, because a new agent runs on it. Without a task it becomes a standby host."""
-    if not _wants_hosts(state):  # The link is closed with the others at the end.
+    if not _can_use_hosts(state):  # The job is ending, which closes the link to the agent, too.
         host.transition_to(HostState.LOST, event)
         return
     host.transition_to(HostState.READY, event)
@@ -546,9 +583,10 @@ def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> No
 def try_again_later(state: JobState, host: HostRecord, event: events.AgentLost) -> None:
     """Leave a host lost on which no new agent could be started, and try it again later."""
     host.transition_to(HostState.LOST, event)
-    if _wants_hosts(state):
+    if _can_use_hosts(state):
         state.set_timer(TimerKind.HOST_RETURN, _RECOVERY_PAUSE_SECONDS, host.name)
 
 
-def _wants_hosts(state: JobState) -> bool:
+def _can_use_hosts(state: JobState) -> bool:
+    """Return whether the job may still use a lost host that returns: it is not ending, and has not failed."""
     return state.phase in (Phase.STARTUP, Phase.RUNNING) and state.failure is None

@@ -53,28 +53,31 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
         return []
     others = [record for record in working if not _is_silent(state, record, limit)]
     roles = {task.role for task in state.tasks}
-    serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
-    if serving.issuperset(record.task.role for record in others):
+    serving_roles = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
+    if serving_roles.issuperset(record.task.role for record in others):
         return silent
-    # Other tasks print, so this one hangs for certain only if tasks that do the same work are among them.
-    last = state.stalls.ticks - 1
-    printing = {record.task.role for record in others if record.current.output_tick == last} - serving
-    return [
-        record
-        for record in silent
-        if record.task.role in printing and _is_silent(state, record, limit_beside_others)
-    ]
+    # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them.
+    last_tick = state.stalls.ticks - 1
+    printing_roles = {record.task.role for record in others if record.current.output_tick == last_tick}
+    printing_roles -= serving_roles
+    beside_others = [record for record in silent if record.task.role in printing_roles]
+    return [record for record in beside_others if _is_silent(state, record, limit_beside_others)]
 
 
 def _is_silent(state: JobState, record: TaskRecord, limit: int) -> bool:
-    return record.state is TaskState.RUNNING and state.stalls.ticks - last_tick(state, record) > limit
+    """Return whether a task runs and has printed nothing for more than this number of ticks."""
+    return record.state is TaskState.RUNNING and state.stalls.ticks - silent_since(state, record) > limit
 
 
-def last_tick(state: JobState, record: TaskRecord) -> int:
-    """Return the tick from which the silence of a task counts: its start, its last output, or the job's."""
+def silent_since(state: JobState, record: TaskRecord) -> int:
+    """Return the tick from which the silence of a task counts.
+
+    It is the last of three: the start of the attempt, its last output, and the tick from which the silence of
+    all tasks counts.
+    """
     return max(record.current.start_tick, record.current.output_tick or 0, state.stalls.since)
 
 
 def has_ended(state: JobState, task: TaskId) -> bool:
     """Return whether a task has ended and will not start again."""
-    return task not in state.tasks.open and task not in state.tasks.restarting
+    return task not in state.tasks.not_gone and task not in state.tasks.restarting

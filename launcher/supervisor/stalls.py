@@ -67,7 +67,8 @@ def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
         attempt.waiting_pieces += 1
         _observe_awaited_task(state, record, data)
         return
-    attempt.ticks_with_output += attempt.output_tick != state.stalls.ticks
+    if attempt.output_tick != state.stalls.ticks:  # It has not printed before since the last tick.
+        attempt.ticks_with_output += 1
     attempt.output_tick = state.stalls.ticks
     attempt.waiting_pieces, attempt.awaited_task = 0, None
 
@@ -88,7 +89,7 @@ def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> N
         record: The task that printed.
         data: A piece of its output in which TensorFlow says that it waits.
     """
-    found = re.search(_SESSION_PATTERN, data)
+    found = re.search(_SESSION_PATTERN, data)  # The groups are the role and the index of that task.
     awaited = TaskId(b"/".join(found.groups()).decode()) if found else None
     if awaited is None or awaited not in state.tasks:
         return
@@ -111,13 +112,14 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
         return
     set_tick_timer(state)
     state.stalls.ticks += 1
-    if state.tasks.restarting:  # Silence counts again when they have started.
+    if state.tasks.restarting:  # The silence of all tasks counts again when these have started.
         state.stalls.since = state.stalls.ticks
     if state.policy.stall:
         if silent := silent_tasks(state, TICKS_IN_LIMIT, TICKS_IN_LIMIT):
             _stop_silent(state, silent, at)
         return
     limit = TICKS_IN_LIMIT * 2 ** min(state.stalls.line_count, _MAX_DOUBLINGS)
+    # While others print, the silence of one task says less, so that it counts later.
     if silent := silent_tasks(state, limit, _BESIDE_OTHERS_FACTOR * limit):
         state.tell(describe_stalls.silent_line(state, silent))
         state.stalls.line_count += 1

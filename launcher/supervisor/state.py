@@ -89,9 +89,9 @@ def quick_stop_sequence(grace: float, max_seconds: float) -> StopSequence:
 
 
 def longest_stop(sequence: StopSequence) -> float:
-    """Return the seconds that an agent may take to stop tasks by this sequence.
+    """Return the seconds that an agent may take to stop tasks by this sequence of signals.
 
-    One that takes longer is lost.
+    If it takes longer, its host counts as lost.
     """
     return sum(seconds for _, seconds in sequence) + _AGENT_MARGIN_SECONDS
 
@@ -99,7 +99,7 @@ def longest_stop(sequence: StopSequence) -> float:
 class StallState:
     """The knowledge about the silence of tasks.
 
-    `launcher.supervisor.stalls` counts it in ticks of one timer.
+    `launcher.supervisor.stalls` counts silence in ticks of one timer, and not in seconds.
     """
 
     def __init__(self) -> None:
@@ -152,8 +152,8 @@ class JobState:
         #: All restarts under way, by their keys.
         self.restarts: dict[str, Restart] = {}
         #: The restart in which tasks of lost hosts start elsewhere, if there is one.
-        self.moving: Restart | None = None
-        self.restarts_begun, self.restarts_made = 0, spec.policy.restarts_before
+        self.moving_restart: Restart | None = None
+        self.started_restarts, self.completed_restarts = 0, spec.policy.restarts_before
         #: Whether the job was done at some time: all deciding tasks had ended, and no failure stopped it.
         self.was_done = False
         self.stalls = StallState()
@@ -202,6 +202,7 @@ class JobState:
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
         attempt, steps = record.attempt, self.stop_sequence
+        # The other fields of the command are attributes of the plan.
         self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))
 
     def start_agent(self, host: HostRecord) -> None:
@@ -228,8 +229,8 @@ class JobState:
 
     @property
     def is_placing(self) -> bool:
-        """Whether tasks of lost hosts move, and their new hosts have been chosen and are to hold ports."""
-        return self.moving is not None and self.moving.is_placing
+        """Whether new hosts were chosen for the tasks of lost hosts, and all hosts are to hold ports now."""
+        return self.moving_restart is not None and self.moving_restart.is_placing
 
     def can_plan(self) -> bool:
         """Return whether the plan can be made as soon as all hosts hold their ports.
@@ -264,7 +265,7 @@ class JobState:
 
         Events of several hosts arrive in any order. The end of a task carries the time at which it happened,
         every other failure the time at which it was noticed, which is now. So only the failure of a task can
-        replace another failure.
+        be earlier than one that is known.
 
         Args:
             failure: The failure.
@@ -273,8 +274,8 @@ class JobState:
         Returns:
             Whether it is the first failure by time.
         """
-        first = self.failure
-        if first is not None and (failure.task is None or failure.at >= first.at):
+        known = self.failure
+        if known is not None and (failure.task is None or failure.at >= known.at):
             return False
         self.failure, self.exit_code = failure, exit_code
         return True
@@ -285,18 +286,19 @@ class JobState:
         Returns:
             The tasks that were to start again, with their restarts.
         """
-        waiting = self.tasks.restarting
-        cancelled = {task: waiting.pop(task) for task in [*tasks] if task in waiting}
+        restarting = self.tasks.restarting
+        # The tasks may be this very table, which changes here, so they are copied.
+        cancelled = {task: restarting.pop(task) for task in [*tasks] if task in restarting}
         for task, restart in cancelled.items():
             self.tasks[task].mark_changed()
             restart.tasks.discard(task)
             if not restart.tasks:
                 self.end_restart(restart)
-            if task not in self.tasks.open:
+            if task not in self.tasks.not_gone:  # It has ended for good, so the job no longer waits for it.
                 self.tasks.deciding.discard(task)
-        if not waiting:
+        if not restarting:
             self.stop_placing()
-            self.moving = None
+            self.moving_restart = None
         return cancelled
 
     def end_restart(self, restart: Restart) -> None:
@@ -306,8 +308,8 @@ class JobState:
 
     def stop_placing(self) -> None:
         """No longer wait for the new hosts of tasks that move: these are chosen again or not needed."""
-        if self.moving is not None and self.moving.is_placing:
-            self.moving.is_placing = False
+        if self.moving_restart is not None and self.moving_restart.is_placing:
+            self.moving_restart.is_placing = False
             self.cancel_timers(TimerKind.READY, TimerKind.CHECK)
             for host in self.hosts.values():
                 if host.state in (HostState.HOLDING, HostState.TRYING):

@@ -23,8 +23,11 @@ _MAX_NAMED_TASKS = 3
 
 
 def handle_started(state: JobState, event: events.TaskStarted) -> None:
-    """Note that the process of a task exists now."""
-    state.hosts[event.host].notice_count = 0
+    """Note that the process of a task exists now.
+
+    A task that was told to stop meanwhile stays in the state STOPPING.
+    """
+    state.hosts[event.host].notice_count = 0  # Its agent may send some messages for each start.
     record = state.tasks[event.task]
     attempt = record.current
     attempt.pid, attempt.started_at = event.pid, event.at
@@ -36,7 +39,7 @@ def handle_started(state: JobState, event: events.TaskStarted) -> None:
 
 
 def handle_not_started(state: JobState, event: events.TaskNotStarted) -> None:
-    """Let a task fail that could not be started."""
+    """Let a task fail that could not be started, and start it again or let the job fail with it."""
     record = state.tasks[event.task]
     attempt = record.current
     record.transition_to(TaskState.FAILED, event)
@@ -57,7 +60,7 @@ def _note_start_answer(state: JobState, task: TaskId) -> None:
     if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
         return
     state.cancel_timers(TimerKind.START)
-    if state.phase is Phase.RUNNING:
+    if state.phase is Phase.RUNNING:  # A job that drains waits for tasks, which the user is told.
         state.cancel_timers(TimerKind.NOTICE)
 
 
@@ -65,7 +68,8 @@ def handle_output(state: JobState, event: events.TaskOutput) -> None:
     """Look for a sign in the output of a task that it does not hang, and for the progress of the job."""
     record = state.tasks[event.task]
     stalls.observe_output(state, record, event.data)
-    if state.restart_policy.limit:
+    # Only a policy of restarts asks how a task failed, and whether the job makes progress.
+    if state.restart_policy.max_restarts:
         record.current.keep_tail(event.data)
         state.restart_policy.observe_output(event.task, event.data)
 
@@ -76,6 +80,7 @@ def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
     A task that was not to be stopped is signalled only if its agent was stopped from outside.
     """
     record = state.tasks[event.task]
+    # Once its own process has exited, only processes that it left behind are signalled.
     if not record.current.status.known:
         record.current.was_signalled = True
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
@@ -87,7 +92,7 @@ def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
 def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
     """Tell the user that a task did not exit on SIGTERM.
 
-    After some tasks, one message is about all others.
+    After `_MAX_NAMED_TASKS` such tasks, one message is about all others.
     """
     if state.ignored_sigterm_count > _MAX_NAMED_TASKS:
         return
@@ -110,6 +115,7 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
     oom = f", out of memory ({event.oom})" if event.oom and event.signal is not None else ""
     attempt.detail = f"{attempt.status.text}{oom}"
     state.tasks.process_ended(event.task, event.at)
+    # What the exit means was decided before if launch has stopped the task: for its silence, or with the job.
     if attempt.has_stalled and attempt.was_signalled:
         attempt.outcome, attempt.reason = TaskState.FAILED, Reason.STALLED
         attempt.detail = f"stalled, {attempt.detail}"
@@ -129,24 +135,34 @@ def _handle_exit_by_itself(state: JobState, record: TaskRecord, event: events.Ta
         return
     record.current.outcome = TaskState.SUCCEEDED
     restarting.handle_success(state, record, event.at)
+    # A service, such as a ps, is not expected to exit while the job goes on.
     if record.service and state.tasks.deciding and record.task not in state.tasks.restarting:
         state.tell(f"{record.task} finished (exit code 0); the job goes on")
 
 
 def _exit_reason(event: events.TaskExited) -> Reason:
     """Return the reason of an exit that launch did not cause."""
-    if event.oom and event.signal == SIGKILL:
+    if event.oom and event.signal == SIGKILL:  # The kernel was out of memory and killed the process.
         return Reason.OUT_OF_MEMORY
     return Reason.EXIT if event.signal is None else Reason.SIGNAL
 
 
 def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
-    """Start a failed task again, or let the job fail with it. The job does not depend on a sidecar."""
+    """Start a failed task again, or let the job fail with it.
+
+    The failure of a sidecar, such as TensorBoard, is only shown, because the job does not depend on it.
+
+    Args:
+        state: The state of the job.
+        record: The task, whose attempt contains the failure already.
+        failure: The failure, for the user.
+    """
     if record.sidecar:
         state.tell(f"{failure.text}; it is a sidecar: the job does not depend on it")
         return
     if restarting.restart_after_failure(state, record, failure):
         return
+    # A task that could not be started, or that failed while the job ends, needs no explanation.
     was_running = state.phase is Phase.RUNNING and record.state is TaskState.ENDED
     if was_running and (refusal := state.restart_policy.refusal(record.task, record.current.status)):
         failure = replace(failure, text=f"{failure.text}; {refusal}")
@@ -166,7 +182,7 @@ def handle_gone(state: JobState, event: events.TaskGone) -> None:
         state.tell(f"{event.task} left {left} behind, which launch stopped")
     if event.unkillable:
         state.tell(describe.unkillable_processes(state, event), urgent=True)
-    if not attempt.status.known:
+    if not attempt.status.known:  # It has not exited.
         attempt.reason, attempt.detail = Reason.STOPPED, "SIGKILL did not stop it"
     record.transition_to(attempt.outcome, event)
     state.tasks.task_gone(event.task)

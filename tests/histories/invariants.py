@@ -18,15 +18,15 @@ def validate(job: JobState) -> None:
     _validate_tasks(job.tasks)
     _validate_hosts(job.hosts)
     lost = {task for task, record in job.tasks.items() if not job.hosts[record.host].is_active}
-    assert not job.tasks.open & lost
+    assert not job.tasks.not_gone & lost
     assert job.phase is Phase.RUNNING or not job.tasks.restarting
-    assert job.phase not in (Phase.CLOSING, Phase.OVER) or not job.tasks.open
-    assert job.phase is not Phase.STOPPING or job.tasks.open
+    assert job.phase not in (Phase.CLOSING, Phase.OVER) or not job.tasks.not_gone
+    assert job.phase is not Phase.STOPPING or job.tasks.not_gone
     assert job.phase is not Phase.CLOSING or job.hosts.has_any(*ACTIVE_STATES)
     assert job.phase is not Phase.OVER or not job.hosts.has_any(*ACTIVE_STATES)
     assert job.phase is not Phase.DRAINING or job.tasks.drain.tasks
     assert {*job.restarts.values()} == {*job.tasks.restarting.values()}
-    assert job.moving is None or [*job.restarts.values()] == [job.moving]
+    assert job.moving_restart is None or [*job.restarts.values()] == [job.moving_restart]
     if job.phase in (Phase.RUNNING, Phase.DRAINING) and not job.is_placing:
         assert not job.hosts.has_any(HostState.HOLDING, HostState.TRYING)
 
@@ -35,13 +35,13 @@ def _validate_tasks(tasks: TaskTable) -> None:
     ended = {task for task, record in tasks.items() if record.state is TaskState.ENDED}
     stalled = {task for task, record in tasks.items() if record.current.has_stalled}
     unanswered = (TaskState.STARTING, TaskState.STOPPING)
-    assert tasks.open == {task for task, record in tasks.items() if not record.state.is_over}
-    assert tasks.alive == tasks.open - ended - stalled
+    assert tasks.not_gone == {task for task, record in tasks.items() if not record.state.is_over}
+    assert tasks.alive == tasks.not_gone - ended - stalled
     assert tasks.starting == {
         task for task, record in tasks.items() if record.state in unanswered and record.current.pid is None
     }
-    assert tasks.all_deciding & (tasks.open - ended | tasks.restarting.keys()) <= tasks.deciding
-    assert tasks.deciding <= tasks.all_deciding & (tasks.open | tasks.restarting.keys())
+    assert tasks.all_deciding & (tasks.not_gone - ended | tasks.restarting.keys()) <= tasks.deciding
+    assert tasks.deciding <= tasks.all_deciding & (tasks.not_gone | tasks.restarting.keys())
     assert all(task in restart.tasks for task, restart in tasks.restarting.items())
     for restart in {*tasks.restarting.values()}:
         assert all(tasks.restarting[task] is restart for task in restart.tasks)

@@ -98,7 +98,7 @@ def test_every_history_ends(
     report = simulated.machine.report(100.0, 200.0)
     check_states(report)
     check_moves(world.moves, report)
-    check_cause(report, simulated.machine.state.restarts_begun > 0)
+    check_cause(report, simulated.machine.state.started_restarts > 0)
     if report.exit_code == 0:
         decided = deciding_tasks(simulated.placement, spec.policy.done_when)
         assert all(task.state is TaskState.SUCCEEDED for task in report.tasks if task.task in decided)

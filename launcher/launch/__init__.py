@@ -9,7 +9,7 @@ bottom. What the events of a job mean is not decided here, but by `launcher.supe
     session           the steps of a launch; detach leaves the launcher in the background, submit in a queue
     programs          looks for the programs of the tasks
     requested_files   what --sync, --collect and --output-dirs ask for; staged_files copies
-    orchestrator      runs the job over host_connections, with what wiring lists
+    orchestrator      runs the job over host_connections
     control           answers launch ps, attach and restart
     interrupts        the signals that stop a launch
     reports           the reports that the supervisor does not make: of a launch that an error ends, and of

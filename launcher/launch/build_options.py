@@ -44,6 +44,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         InputError: Options are wrong. It contains all faults.
     """
     file, project = _read_files(words, engine)
+    # The levels of settings, the weakest first. Settings of one level may exclude each other.
     settings, excluded = merge([implied, project.level, file.level, words.level], backends.rows())
     found: list[Fault | Note] = [*words.faults, *file.faults, *project.faults, *excluded]
     found += map(Note, file.notes)
@@ -57,17 +58,17 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     if not words.has_roles:
         roles, faults = roles_of(settings, words.command)
         found += () if words.faults else faults  # The program may be the value of a wrong option.
-    spec, more = spec_of(settings, roles)
-    found += [*more, *option_faults.program_faults(settings, words)]
-    spec, more = with_drain(spec, settings)
-    found += [*more, *check_texts(spec, hosts, settings.source(table.ENV))]
+    spec, faults_and_notes = spec_of(settings, roles)
+    found += [*faults_and_notes, *option_faults.program_faults(settings, words)]
+    spec, faults_and_notes = with_drain(spec, settings)
+    found += [*faults_and_notes, *check_texts(spec, hosts, settings.source(table.ENV))]
 
     request = LaunchRequest("", spec=spec, settings=settings, named_hosts=hosts)
     choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
     in_containers = choice.backend.runs_in_containers
     other_machines = request.hosts_named or choice.backend.provides_hosts
-    spec, more_faults = with_tensorboard(spec, settings, own_container=in_containers and not other_machines)
-    found += [*choice.faults(), *more_faults]
+    spec, faults = with_tensorboard(spec, settings, own_container=in_containers and not other_machines)
+    found += [*choice.faults(), *faults]
     request, are_files_right = replace(request, spec=spec), not (file.faults or project.faults)
     found += _check_backends(request, choice, are_files_right=are_files_right, wrong=words.faults)
     if in_containers:
@@ -112,12 +113,14 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
         # A TFJob says neither which backend runs it nor whether its images are used: the command line does.
         asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
         engine = asked.name if asked else engine
+        # ``--docker IMAGE`` replaces the images of the file.
         has_images = bool(engine) and not (asked and options[asked])
         names = frozenset(variables_of(options[table.VARIABLES], os.environ)[0])
         target = Target(tuple(words.program), engine=engine, images=has_images, variables=names)
         file = read_job_file(words.job_file, roles, backends.sections(), target)
-        unknown = any(fault.problem.startswith("unknown key") for fault in file.faults)
-        if unknown and backends.find_installed():
+        # To look for backends of other packages takes time, so it is done only if a key may be one of theirs.
+        has_unknown_key = any(fault.problem.startswith("unknown key") for fault in file.faults)
+        if has_unknown_key and backends.find_installed():
             file = read_job_file(words.job_file, roles, backends.sections(), target)
     elif words.has_roles:
         file = parse_job("", ON_COMMAND_LINE, roles, backends.sections())
@@ -144,18 +147,20 @@ def _check_backends(
     settings, backend = request.settings, choice.backend
     other_machines = request.hosts_named or backend.provides_hosts
     heads = {section.head.flag for section in backends.sections()}
-    is_known = are_files_right and not any(fault.where in heads for fault in wrong)
-    met = [table.OTHER_MACHINES] if other_machines or wrong or not are_files_right else []
+    # With a fault in a file or in ``--docker`` and its like, nobody knows which backend the user asks for.
+    is_backend_known = are_files_right and not any(fault.where in heads for fault in wrong)
+    # A fault may hide that the user names other machines. Then no option is refused because there are none.
+    met_needs = [table.OTHER_MACHINES] if other_machines or wrong or not are_files_right else []
     # Pods are containers, too. Their backend refuses what is for Docker only.
-    met += [ANY_CONTAINERS] if backend.runs_in_containers else []
+    met_needs += [ANY_CONTAINERS] if backend.runs_in_containers else []
     for name, each in backends.backends().items():
-        options = choice.options[name]
+        options = choice.options[name]  # None if this backend is not used.
         for found in each.check(options, request, backend):
-            if options is not None or is_known or isinstance(found, Note):
+            if options is not None or is_backend_known or isinstance(found, Note):
                 yield found
-        met += each.met_needs(options)
-    if is_known:
-        yield from option_faults.need_faults(settings, met)
+        met_needs += each.met_needs(options)
+    if is_backend_known:
+        yield from option_faults.need_faults(settings, met_needs)
     if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:
         where = settings.source(table.SYNC)
         yield Note(f"{where}: sync: is not used: all tasks run on this machine, in its folders")

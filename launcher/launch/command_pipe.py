@@ -54,6 +54,7 @@ class CommandPipe:
     def _read(self) -> None:
         """Execute the complete lines that have arrived, and stop reading at the end of the pipe."""
         data = os.read(self._fd, _MAX_COMMAND_BYTES)
+        # What follows the last newline is the start of a line whose end has not arrived yet.
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self._execute(line)
@@ -64,6 +65,7 @@ class CommandPipe:
             self.close()
 
     def _execute(self, line: bytes) -> None:
+        """Execute the command in a line, or tell the user why it is none."""
         try:
             task, number, to_all = self._reader.read(events.SignalTask, json.loads(line))
         except (ProtocolError, ValueError, RecursionError) as error:

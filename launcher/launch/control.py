@@ -104,7 +104,7 @@ def read_request(packet: bytes) -> Any:
     try:
         fields = json.loads(packet)
         kind = fields.pop("request")
-        if "from" in fields:
+        if "from" in fields:  # No field of a record can have this name, because it is a keyword of Python.
             fields["first"] = fields.pop("from")
         record = _REQUESTS[kind]
         return record(*FieldReader().read(record, fields))
@@ -162,7 +162,7 @@ class Control:
         """Close the socket and all connections, those of followers after their last events."""
         self.followers.close()
         for client in tuple(self._clients):
-            self._drop(client)
+            self._disconnect(client)
         if self._listener.fileno() >= 0:
             self._loop.watch(self._listener.fileno())
         self._listener.close()
@@ -175,9 +175,10 @@ class Control:
     # ------------------------------------------------------------------ clients
 
     def _accept(self) -> None:
+        """Accept the clients of this user that wait. Their requests are read when they arrive."""
         for client in accept_own(self._listener):
-            if len(self._clients) == _MAX_CLIENTS:
-                self._drop(self._clients[0])
+            if len(self._clients) == _MAX_CLIENTS:  # A client that sends nothing must not keep others out.
+                self._disconnect(self._clients[0])
             client.setblocking(False)
             self._clients.append(client)
             self._loop.watch(client.fileno(), partial(self._read, client))
@@ -200,36 +201,42 @@ class Control:
         with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
             file.write(json.dumps(answer).encode())
             socket.send_fds(client, [b"answer"], [file.fileno()])
-            if "next" in answer:
+            if "next" in answer:  # It has asked for the events of the job.
                 self._forget(client)
                 self.followers.add(client, answer["next"], answer["output"])
                 return
-        self._drop(client)
+        self._disconnect(client)
 
-    def _drop(self, client: socket.socket) -> None:
+    def _disconnect(self, client: socket.socket) -> None:
+        """Close the connection to a client that has got its answer, or that gets none."""
         self._forget(client)
         client.close()
 
     def _forget(self, client: socket.socket) -> None:
+        """No longer wait for a request of a client. Its connection stays open."""
         self._loop.watch(client.fileno())
         self._clients.remove(client)
 
     # ------------------------------------------------------------------ requests
 
     def _answer(self, packet: bytes) -> Mapping[str, Any]:
-        """Return the answer to a request, which may be that it cannot be fulfilled."""
+        """Return the answer to a request, which may be that it cannot be fulfilled.
+
+        Args:
+            packet: The request as the client has sent it, which may be anything.
+        """
         try:
             request = read_request(packet)
             if isinstance(request, FollowRequest):
                 return {"next": self.followers.first(request.first), "output": request.output}
             if isinstance(request, RestartRequest):
-                self._job.handle(events.RestartAsked(events.now(), self._tasks(request.tasks)))
+                self._job.handle(events.RestartAsked(events.now(), self._tasks_to_restart(request.tasks)))
                 return {}
         except ProtocolError as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
             return {"error": str(error)}
-        if request.measure:
+        if request.measure:  # It is a `TasksRequest`.
             self._measure()
         return {
             "report": record_as_dict(self._job.report()),
@@ -238,7 +245,7 @@ class Control:
             "restarting": [*self._job.machine.state.tasks.restarting],
         }
 
-    def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
+    def _tasks_to_restart(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """Return the tasks that a client asks to restart.
 
         Args:
@@ -259,6 +266,7 @@ class Control:
         return tuple(tasks)
 
     def _measure(self) -> None:
+        """Ask the hosts for the memory of their tasks. `measured` is called with each answer."""
         self._memory.clear()
         self._measuring = set(self._job.machine.busy_hosts())
         for host in self._measuring:
@@ -279,9 +287,9 @@ class EventFollowers:
     def __init__(self, loop: EventLoop, event_buffer: EventBuffer) -> None:
         self._loop, self._event_buffer = loop, event_buffer
         #: The number of the next event of each follower. Negative if it is dropped after its last line.
-        self._next: dict[socket.socket, int] = {}
+        self._next_numbers: dict[socket.socket, int] = {}
         #: The bytes that each follower has not received yet.
-        self._unsent: dict[socket.socket, bytes] = {}
+        self._unsent_bytes: dict[socket.socket, bytes] = {}
         #: The followers that want to know when tasks print.
         self._log_readers: set[socket.socket] = set()
         #: Fires when they are to be told.
@@ -296,14 +304,13 @@ class EventFollowers:
         Raises:
             LaunchError: It cannot follow the job from this event on, or there are too many followers.
         """
-        first, later = self._event_buffer.first, self._event_buffer.next
-        if len(self._next) >= _MAX_FOLLOWERS:
+        oldest, upcoming = self._event_buffer.first, self._event_buffer.next
+        if len(self._next_numbers) >= _MAX_FOLLOWERS:
             raise LaunchError(f"{_MAX_FOLLOWERS} programs follow it already")
-        if number is not None and not first <= number <= later:
-            raise LaunchError(
-                f"events can be followed from {first} to {later}; events.jsonl has earlier ones"
-            )
-        return later if number is None else number
+        if number is not None and not oldest <= number <= upcoming:
+            limits = f"events can be followed from {oldest} to {upcoming}"
+            raise LaunchError(f"{limits}; events.jsonl has earlier ones")
+        return upcoming if number is None else number
 
     def add(self, client: socket.socket, number: int, output: bool = False) -> None:
         """Send events to a client from now on.
@@ -313,14 +320,17 @@ class EventFollowers:
             number: The number of the first event.
             output: Whether the client wants to be told that tasks have printed.
         """
-        self._next[client], self._unsent[client] = number, b""
+        self._next_numbers[client], self._unsent_bytes[client] = number, b""
         if output:
             self._log_readers.add(client)
         self._send(client)
 
     def tell(self) -> None:
-        """Send new events to the followers that have received all earlier ones."""
-        for client in [client for client, rest in self._unsent.items() if not rest]:
+        """Send new events to the followers that have received all earlier ones.
+
+        Followers that want to know when tasks print are told so a little later, so not for each line.
+        """
+        for client in [client for client, rest in self._unsent_bytes.items() if not rest]:
             self._send(client)
         if self._log_readers and self._event_buffer.printed and self._timer is None:
             self._timer = self._loop.call_at(time.monotonic() + _PRINTED_PAUSE_SECONDS, self._tell_printed)
@@ -328,47 +338,53 @@ class EventFollowers:
     def _tell_printed(self) -> None:
         """Tell followers that tasks have printed. One that still waits for earlier lines is told later."""
         self._timer, self._event_buffer.printed = None, False
-        for client in [client for client in self._log_readers if not self._unsent[client]]:
-            self._unsent[client] = PRINTED_LINE
+        for client in [client for client in self._log_readers if not self._unsent_bytes[client]]:
+            self._unsent_bytes[client] = PRINTED_LINE
             self._send(client)
 
     def close(self) -> None:
         """Send what the followers can receive at once, and close their connections."""
         self.tell()
-        for client in [*self._next]:
-            self._drop(client)
+        for client in [*self._next_numbers]:
+            self._disconnect(client)
 
     def _send(self, client: socket.socket) -> None:
         """Send what a client can receive now, and continue when it can receive more.
 
         A client that is too slow is dropped after its last line.
         """
+        # A follower sends nothing more, so its connection is readable only when it has closed its end.
+        close = partial(self._disconnect, client)
         try:
-            while rest := self._unsent[client] or self._more(client):
-                self._unsent[client] = rest
-                self._unsent[client] = rest[client.send(rest[:PACKET_BYTES]) :]
+            while data := self._unsent_bytes[client] or self._next_lines(client):
+                self._unsent_bytes[client] = data  # It stays there if nothing can be sent now.
+                sent = client.send(data[:PACKET_BYTES])
+                self._unsent_bytes[client] = data[sent:]
         except BlockingIOError:
-            self._loop.watch(client.fileno(), partial(self._drop, client), partial(self._send, client))
-        except OSError:
-            self._drop(client)
+            self._loop.watch(client.fileno(), close, partial(self._send, client))
+        except OSError:  # It has exited.
+            close()
         else:
-            dropped = self._next[client] < 0
-            self._drop(client) if dropped else self._loop.watch(client.fileno(), partial(self._drop, client))
+            was_too_slow = self._next_numbers[client] < 0
+            close() if was_too_slow else self._loop.watch(client.fileno(), close)
 
-    def _more(self, client: socket.socket) -> bytes:
-        """Return the next lines for a client. Empty if there are none now."""
-        number = self._next[client]
-        if 0 <= number < self._event_buffer.first:
-            self._next[client] = -1
+    def _next_lines(self, client: socket.socket) -> bytes:
+        """Return the next lines for a client. Empty if there are none now.
+
+        For a client that was too slow this is a last line that says so.
+        """
+        number = self._next_numbers[client]
+        if 0 <= number < self._event_buffer.first:  # New events have replaced the next one of this client.
+            self._next_numbers[client] = -1
             return TOO_SLOW_LINE
         lines = self._event_buffer.after(number, PACKET_BYTES) if number >= 0 else []
-        self._next[client] += len(lines)
+        self._next_numbers[client] += len(lines)
         return b"".join(lines)
 
-    def _drop(self, client: socket.socket) -> None:
-        """Close a connection. That is also done when the client closes its end or sends something."""
+    def _disconnect(self, client: socket.socket) -> None:
+        """Close the connection to a follower, and forget it."""
         self._loop.watch(client.fileno())
         client.close()
-        self._next.pop(client, None)
-        self._unsent.pop(client, None)
+        self._next_numbers.pop(client, None)
+        self._unsent_bytes.pop(client, None)
         self._log_readers.discard(client)

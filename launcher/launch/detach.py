@@ -49,6 +49,7 @@ class _SignalForwarder:
         self._sigterm_is_for: int | None = None
 
     def __call__(self, number: int, _: object) -> None:
+        """Pass a signal on. Python calls it as the handler of that signal."""
         if number in (signal.SIGHUP, signal.SIGTERM):
             self._sigterm_is_for = self._sigterm_is_for or number
             if self._sigterm_is_for != number:
@@ -68,6 +69,7 @@ def run_detached(options: LaunchOptions) -> int:
             launcher.
     """
     queue = options.backend.batch_queue()
+    # Only a launcher that the queue has started has this variable. Its tasks must not inherit it.
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return Session(replace(options, submitted=submitted)).run()
@@ -89,6 +91,7 @@ def _run_in_background(options: LaunchOptions) -> int:
         code of the job.
     """
     reading, writing = os.pipe()
+    # Until each process has its handlers, a signal waits.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         pid = os.fork()
@@ -96,7 +99,7 @@ def _run_in_background(options: LaunchOptions) -> int:
         raise LaunchError(f"the job cannot be started: {why_not_started(error)}") from error
     if pid == 0:
         os.close(reading)
-        os.setsid()
+        os.setsid()  # It belongs to no terminal from now on.
         nothing_on(0)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -109,7 +112,7 @@ def _run_in_background(options: LaunchOptions) -> int:
     run_name, all_run = _wait_until_all_run(reading)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # It is too late to pass them on.
     code = 0 if all_run else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
+    if code < 0:  # It is the number of the signal that has killed the launcher.
         raise LaunchError(f"the launcher was killed by {signal_name(-code)} before all tasks ran")
     if code == 0:
         print(run_name)
@@ -125,13 +128,14 @@ def _wait_until_all_run(pipe: int) -> tuple[str, bool]:
     Returns:
         The name of the run, empty if the launcher exited before it had one. Whether all tasks run.
     """
-    received, log, ended = b"", None, False
-    while received.count(b"\0") < 3 and not ended:
+    received, log, has_exited = b"", None, False
+    # A zero byte ends the folder of the run, another one its name, and the third says that all tasks run.
+    while received.count(b"\0") < 3 and not has_exited:
         if select.select([pipe], [], [], _POLL_SECONDS)[0]:
             data = os.read(pipe, 65536)
-            received, ended = received + data, not data
+            received, has_exited = received + data, not data
         if log is None and received:
             log = GrowingLog(RunPaths(os.fsdecode(received.partition(b"\0")[0])).messages)
         while log is not None and log.write(sys.stderr.buffer):
             sys.stderr.buffer.flush()
-    return os.fsdecode(received.split(b"\0")[1] if received else b""), not ended
+    return os.fsdecode(received.split(b"\0")[1] if received else b""), not has_exited

@@ -56,8 +56,9 @@ class Display:
         background: Background | None,
         messages: MessageQueue,
     ) -> None:
+        """Make the renderers that the options ask for. Nothing is shown until `begin` is called."""
         self._paths, self._tmux, self.messages = paths, tmux, messages
-        self._pipe_closed = False
+        self._is_pipe_closed = False
         settings = options.settings
         self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
         self._files = Files(is_resumed=options.submitted is not None)
@@ -73,6 +74,7 @@ class Display:
         self.unwritten = False
 
     def __enter__(self) -> Display:
+        """Open the context, at whose end the verdict is shown."""
         return self
 
     def begin(self, run_info: RunInfo) -> None:
@@ -97,8 +99,8 @@ class Display:
         Returns:
             The request, only once for each cause. None if nobody asks for a stop.
         """
-        if not self._pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
-            self._pipe_closed = True
+        if not self._is_pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
+            self._is_pipe_closed = True  # The next call must not ask for the stop again.
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_asked()
 
@@ -115,18 +117,19 @@ class Display:
         if isinstance(self._console, Console):
             self._console.run_continues = run_continues
         for renderer in self.renderers:
-            if renderer is not self._console:
+            if renderer is not self._console:  # The console shows the verdict at the end of the context.
                 renderer.close(report)
         self.writer.finish(lambda: bool(interrupts.read()))
 
     def __exit__(self, *_: object) -> None:
         """Show the verdict, write what still waits, and close the writer."""
-        if self._report is None:
+        if self._report is None:  # An error ends the launch, which is shown without a display.
             return
         self.show_messages()
         self._console.close(self._report)
         self.writer.finish()
         error = self.writer.broken(_STDOUT)
+        # A user who closes the output, or gives none, does not miss it.
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
             text = f"the output cannot be written: {error.strerror}; it is complete in {self._paths.logs}"
             line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
@@ -145,17 +148,27 @@ class Display:
 def _console(
     options: LaunchOptions, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None
 ) -> Renderer:
-    """Return the renderer for stdout: the console for people, or JSON."""
+    """Return the renderer for stdout: the console for people, or JSON.
+
+    Args:
+        options: How to show the job.
+        show: The tasks whose output is shown. None without ``--show``, when all are shown.
+        writer: Writes stdout and stderr.
+        tmux: The session of ``--tmux``. None without that option.
+    """
     settings = options.settings
     if settings[table.JSON]:
         return Jsonl(writer)
-    terminal = os.isatty(_STDOUT)
+    is_terminal = os.isatty(_STDOUT)
     # There is no live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
-    live = terminal and os.isatty(_STDERR) and tmux is None and os.environ.get("TERM") != "dumb"
-    shown = ConsoleOptions(
+    live = is_terminal and os.isatty(_STDERR) and tmux is None and os.environ.get("TERM") != "dumb"
+    # The panes of tmux in this terminal show the output, and nobody sees that of a detached launch.
+    if settings[table.DETACH] or (show is None and tmux and is_terminal):
+        show = frozenset()
+    console_options = ConsoleOptions(
         live=live,
-        colour=wants_colour(os.environ, is_tty=terminal),
-        show=frozenset() if settings[table.DETACH] or (show is None and tmux and terminal) else show,
+        colour=wants_colour(os.environ, is_tty=is_terminal),
+        show=show,
         fold=(live or settings[table.FOLD]) and not settings[table.VERBOSE],
         timestamps=settings[table.TIMESTAMPS],
         quiet=settings[table.QUIET],
@@ -163,7 +176,7 @@ def _console(
         last_lines=not settings[table.NO_LAST_LINES],
         covered=lambda: tmux is not None and tmux.is_attached,
     )
-    return Console(writer, shown)
+    return Console(writer, console_options)
 
 
 def _place(options: LaunchOptions) -> TaskPlace:
@@ -183,6 +196,6 @@ def _place(options: LaunchOptions) -> TaskPlace:
         synced=bool(options.settings[table.SYNC]),
         files=backend.missing_file_hint,
         prepare=spec.prepare if options.has_other_machines else "launch prepare",
-        venv="" if "/" in venv else venv,
+        venv="" if "/" in venv else venv,  # ``launch prepare`` makes no environment at a path.
         passed=frozenset(name for pairs in variables for name, _ in pairs),
     )

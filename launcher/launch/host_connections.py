@@ -52,6 +52,7 @@ class HostConnection:
     def __init__(self, host: str, link: AgentLink) -> None:
         self.host = host
         self.link = link
+        #: Whether no more is sent to the agent, and nothing that it says is read.
         self.closed = False
         #: Whether the agent has sent something, so that it has run.
         self.answered = False
@@ -76,7 +77,7 @@ class HostConnection:
         The event that arrived fastest has the smallest difference: the true difference of the clocks and the
         network delay.
         """
-        if self.link.same_clock or isinstance(event, events.TaskOutput):
+        if self.link.same_clock or isinstance(event, events.TaskOutput):  # Output carries no time.
             return event
         self._clock_behind = min(self._clock_behind, events.now() - event.at)
         return replace(event, at=event.at + self._clock_behind)
@@ -90,13 +91,18 @@ class HostConnection:
         if not self.closed:
             self.closed, self.stays = True, stays
             self.link.unwatch()
-            if stays:
+            if stays:  # No task runs there any longer, so the agent may not send events about one.
                 self.link.tasks.clear()
             else:
                 self.link.shut_down()
 
     def handle_kill(self, kill: Future[str | None]) -> None:
-        """Note the result of an attempt to kill the agent."""
+        """Note the result of an attempt to kill the agent.
+
+        Args:
+            kill: The call of `AgentLink.kill`, which is over. It has raised TransportError if the host could
+                not be reached.
+        """
         self.kill_is_over = True
         if not isinstance(kill.exception(), TransportError):
             self.kill_result = kill.result()
@@ -147,9 +153,10 @@ class HostConnections:
     @property
     def may_delay_output(self) -> bool:
         """Whether output may be on its way, because a connection is broken and may be made again."""
-        return any(connection.link.is_broken for connection in self._open_ones())
+        return any(connection.link.is_broken for connection in self._open_connections())
 
-    def _open_ones(self) -> list[HostConnection]:
+    def _open_connections(self) -> list[HostConnection]:
+        """Return the connections that are not closed."""
         return [connection for connection in self._connections.values() if not connection.closed]
 
     # ------------------------------------------------------------------ messages
@@ -161,8 +168,8 @@ class HostConnections:
             host: The host.
             tasks: The tasks that the agent is to run.
         """
-        if earlier := self._connections.pop(host.name, None):
-            earlier.link.close()
+        if lost_connection := self._connections.pop(host.name, None):
+            lost_connection.link.close()
         try:
             link = self._fleet.link_to(host)
         except TransportError as error:
@@ -173,7 +180,7 @@ class HostConnections:
         link.watch(self._loop, partial(self._receive, connection))
 
     def add_task(self, host: str, task: TaskId) -> None:
-        """Let a host run one more task from now on."""
+        """Accept events about one more task from the agent of a host."""
         self._connections[host].link.tasks.add(task)
 
     def send(self, command: events.AgentCommand) -> None:
@@ -184,10 +191,11 @@ class HostConnections:
 
     def send_to_all(self, command: events.AgentCommand) -> None:
         """Send the same command to all hosts. It is encoded only once."""
-        for connection in self._open_ones():
+        for connection in self._open_connections():
             connection.link.send(command)
 
     def _receive(self, connection: HostConnection) -> None:
+        """Pass on what an agent has said. If it may not say that, its host is lost. The loop calls this."""
         try:
             self._take_messages(connection)
         except ProtocolError as error:
@@ -202,7 +210,7 @@ class HostConnections:
         """
         # An event of another host may have closed the connection in the same turn of the loop.
         messages = () if connection.closed else connection.link.receive()
-        if messages is None:
+        if messages is None:  # The link has ended. `report_losses` says so when the reason is known.
             connection.close()
             connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT_SECONDS
             self._unexplained.append(connection)
@@ -212,28 +220,31 @@ class HostConnections:
             self._on_message(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 connection.close(stays=connection.link.stays)
-            # The host counts as lost, so what it said next is about an attempt that is over.
+            # The agent has exited, or the message led to the loss of its host: what follows no longer counts.
             if connection.closed:
                 return
 
     # ------------------------------------------------------------------ losses
 
     def _lose(self, host: str, why: str) -> None:
+        """Report that a host is lost. A reason that comes from the host is made harmless for a terminal."""
         self._on_loss(events.AgentLost(host, events.now(), sanitize_host_text(why)))
 
     def report_losses(self) -> None:
         """Report agents that have exited unasked, once the reason is known or will not become known."""
         for connection in tuple(self._unexplained):
+            # The link says why the agent exited, or None while that is not known. It does not wait here.
             link, reason = connection.link, connection.link.wait(0.0)
             if reason is None and time.monotonic() < connection.ask_until:
                 continue
             self._unexplained.remove(connection)
             why = sanitize_host_text(reason or "its agent exited")
             at, host = connection.lost_at, connection.host
+            # Whether all hosts are gone, or this one was preempted, are attributes of the link.
             self._on_loss(from_attributes(events.AgentLost, link, host=host, at=at, why=why))
 
     def give_up(self, host: str) -> None:
-        """Close the connection to an agent that counts as lost."""
+        """Close the connection to an agent that counts as lost, and do not report its loss any more."""
         connection = self._connections.get(host)
         if connection is not None:
             connection.given_up = True
@@ -258,9 +269,9 @@ class HostConnections:
         connections.sort(key=lambda each: each.link.same_clock)
         began, late = time.monotonic(), []
         for connection in connections:
-            is_short = is_immediate() or connection.given_up
-            deadline = began + (_IMMEDIATE_WAIT_SECONDS if is_short else _LAST_WAIT_SECONDS)
-            # It waits at least a moment, so that each agent is asked once.
+            is_hurried = is_immediate() or connection.given_up
+            deadline = began + (_IMMEDIATE_WAIT_SECONDS if is_hurried else _LAST_WAIT_SECONDS)
+            # It waits at least a moment, so that each agent is asked once. None means that it has not exited.
             if connection.link.wait(max(0.1, deadline - time.monotonic())) is None:
                 late.append(connection)
         if late:
@@ -281,15 +292,14 @@ class HostConnections:
         """
         for connection in late:
             self._loop.run_in_thread(partial(connection.link.kill, seconds), connection.handle_kill)
-        self._loop.run_until(
-            lambda: all(connection.kill_is_over for connection in late), seconds + _KILL_MARGIN_SECONDS
-        )
+        limit = seconds + _KILL_MARGIN_SECONDS
+        self._loop.run_until(lambda: all(connection.kill_is_over for connection in late), limit)
 
 
 def join_output(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
     """Yield the messages of a host. What a task has printed between two other events is one message."""
     printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
-    for message in (*messages, None):
+    for message in (*messages, None):  # None stands for the end, at which output may still wait.
         if isinstance(message, events.TaskOutput):
             key = (message.host, message.task, message.attempt)
             printed.setdefault(key, []).append(message.data)

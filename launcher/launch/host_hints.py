@@ -35,9 +35,9 @@ class HostHints:
             The hints, a line each. Empty if this event leads to none.
         """
         if isinstance(event, AgentReady) and event.host in self._names:
-            known = event.host in self._ready
+            is_known = event.host in self._ready  # A lost host has returned.
             self._ready[event.host] = event.facts
-            if len(self._ready) == len(self._hosts) and not known:
+            if len(self._ready) == len(self._hosts) and not is_known:
                 return "\n".join(self._findings())
         return ""
 
@@ -80,6 +80,7 @@ def host_file_hint(error: HostsError, text: str) -> str:
     Returns:
         The hint. Empty if the value cannot be the name of a file.
     """
+    # A list of hosts, a port, a user or an IPv6 address is no name of a file.
     is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
     if not is_word or "was not found" not in str(error):
         return ""

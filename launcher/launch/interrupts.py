@@ -64,31 +64,34 @@ class Interrupts:
         #: Whether Slurm or Kubernetes may signal this process.
         self.managed = any(os.environ.get(name) for name in _MANAGER_VARIABLES)
         self._mode = _Mode.RAISE
-        self._work = ""
+        self._limited_work = ""
         #: The signals that were read, in the order in which they arrived.
-        self._read: list[signal.Signals] = []
+        self._received: list[signal.Signals] = []
         self._requests = StopRequests(self.managed)
         #: How many of them repeat a request, which means that the user wants the end at once.
-        self._repeats = 0
+        self._repeat_count = 0
         self._has_raised = False
 
     def __enter__(self) -> Interrupts:
+        """Handle the stop signals from now on, unless the caller of launch ignores them."""
         #: The descriptor that is readable when a signal waits.
         self.fd, self._write_end = os.pipe()
         for fd in (self.fd, self._write_end):
             os.set_blocking(fd, False)
+        # Python writes the number of each signal to the pipe, also while no handler can run.
         self._old_wakeup_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
-        self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_signal)
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
+        # The timer of `limited` sends it.
+        self._old_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_signal)
         # `stty tostop` must not suspend a launcher in the background when it writes.
-        self._old[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        self._old_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the signal handlers that the caller had."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._old.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup_fd)
         os.close(self.fd)
@@ -103,18 +106,18 @@ class Interrupts:
             limit: The name of SIGUSR1 in messages. Empty if it is the usual one.
             end: The name of SIGTERM in messages. Empty if it is the usual one.
         """
-        named = {signal.SIGUSR1: limit, signal.SIGTERM: end}
-        self.names.update({number: text for number, text in named.items() if text})
+        new_names = {signal.SIGUSR1: limit, signal.SIGTERM: end}
+        self.names.update({number: text for number, text in new_names.items() if text})
 
     @property
     def limit_is_near(self) -> bool:
         """Whether the launch stops because of the notice of a time limit."""
-        return bool(self._read) and self._read[0] in LIMIT_NOTICES
+        return bool(self._received) and self._received[0] in LIMIT_NOTICES
 
     @property
     def first_name(self) -> str:
         """The name of the signal that stops the launch. Empty if none has arrived."""
-        return self.names[self._read[0]] if self._read else ""
+        return self.names[self._received[0]] if self._received else ""
 
     def read(self) -> list[signal.Signals]:
         """Return the signals that wait, in the order in which they arrived, and remove them."""
@@ -124,13 +127,14 @@ class Interrupts:
             return []
         found = [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
         for number in found:
-            self._note(number)
+            self._note_signal(number)
         return found
 
-    def _note(self, number: signal.Signals) -> None:
-        self._read.append(number)
+    def _note_signal(self, number: signal.Signals) -> None:
+        """Note that a signal has arrived, and whether its sender wants the end at once."""
+        self._received.append(number)
         if self._requests.add(number, time.monotonic()) is StopRequest.AGAIN:
-            self._repeats += 1
+            self._repeat_count += 1
 
     def queued(self) -> AbstractContextManager[None]:
         """Return a context in which signals wait for `read`. It is open while the job runs."""
@@ -146,27 +150,28 @@ class Interrupts:
             work: Names the work for the message about the time, as in ``collecting the files of the job``.
                 Empty if there is to be no message.
         """
-        self._work = work
+        self._limited_work = work
         self.read()
         with self._with_mode(_Mode.LIMIT):
             try:
-                self._limit()
+                self._start_limit()  # It does nothing if no signal has arrived yet.
                 yield
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _limit(self) -> None:
+    def _start_limit(self) -> None:
         """Start the time limit of the work after the job, if a signal has arrived, and tell the user."""
-        if not self._read:
+        if not self._received:
             return
-        first = self._read[0]
-        if self._work and not self._repeats:
-            name, text = self.names[first], f"{SECONDS_AFTER_SIGNAL:g}s for {self._work}"
+        first = self._received[0]
+        # A user who wants the end at once needs no message about the time.
+        if self._limited_work and not self._repeat_count:
+            name, text = self.names[first], f"{SECONDS_AFTER_SIGNAL:g}s for {self._limited_work}"
             if self._requests.can_repeat(first):
                 text += f"; {name} again stops it at once"
             with suppress(OSError):  # print() may not be called: the signal may have interrupted one.
                 os.write(2, f"launch: {name}: {text}\n".encode())
-        signal.setitimer(signal.ITIMER_REAL, HURRIED_SECONDS if self._repeats else SECONDS_AFTER_SIGNAL)
+        signal.setitimer(signal.ITIMER_REAL, HURRIED_SECONDS if self._repeat_count else SECONDS_AFTER_SIGNAL)
 
     def ignore(self) -> None:
         """Let no signal interrupt the launch from now on: everything is removed that must not stay."""
@@ -174,6 +179,7 @@ class Interrupts:
 
     @contextmanager
     def _with_mode(self, mode: _Mode) -> Iterator[None]:
+        """Let signals have another effect within a context. `ignore` lasts beyond it."""
         before, self._mode = self._mode, mode
         try:
             yield
@@ -185,22 +191,24 @@ class Interrupts:
         """React to a signal as the mode says. Python calls it between two instructions of any code."""
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
             return
-        is_first, repeats = not self._read, self._repeats
+        is_first, count_before = not self._received, self._repeat_count
         self.read()
         # Another thread may have received the signal, and not have written it to the pipe yet.
-        if number in STOP_SIGNALS and number not in self._read:
-            self._note(signal.Signals(number))
-        if number == signal.SIGALRM or self._repeats > repeats:
+        if number in STOP_SIGNALS and number not in self._received:
+            self._note_signal(signal.Signals(number))
+        # The time of the work after the job is over, or the user wants the end at once.
+        if number == signal.SIGALRM or self._repeat_count > count_before:
             self._raise()
         elif self._mode is _Mode.LIMIT:
             if is_first:
-                self._limit()
-        elif not self._has_raised:
+                self._start_limit()
+        elif not self._has_raised:  # The first one has contexts closed, which later ones must not stop.
             self._raise()
 
     def _raise(self) -> NoReturn:
+        """Raise the exception of the first signal, which leads to the exit code of the launch."""
         self._has_raised = True
-        first = self._read[0] if self._read else signal.SIGALRM
+        first = self._received[0] if self._received else signal.SIGALRM
         if first == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(TIMED_OUT_EXIT_CODE if first in LIMIT_NOTICES else 128 + first)
@@ -215,6 +223,7 @@ def stop_at_end_of_file(fd: int) -> None:
         fd: The reading end of the pipe, to which nothing is written.
     """
     os.set_inheritable(fd, False)
+    # With O_ASYNC the kernel signals the owner of a descriptor when it becomes readable (fcntl(2)).
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGHUP)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)

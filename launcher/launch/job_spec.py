@@ -76,28 +76,36 @@ def roles_of(settings: Settings, command: Sequence[str]) -> tuple[tuple[Role, ..
         source = settings.source(_COUNTS[name]) if in_project else ON_COMMAND_LINE
         service = name in SERVICE_ROLES
         role = Role(name, count, program, service=service, source=source, program_source=ON_COMMAND_LINE)
-        roles += [role] if count else []
+        roles += [role] if count else []  # ``--ps 0`` is no role.
     return tuple(roles), []
 
 
-def _adapted(role: Role, settings: Settings) -> Role:
-    """Return a role with the number of GPUs and the working folder that the settings say."""
+def _with_settings(role: Role, settings: Settings) -> Role:
+    """Return a role with the number of GPUs of ``--gpus``, and a path that fits the working folder.
+
+    Args:
+        role: The role, from a job file or from the command line.
+        settings: The settings of the launch.
+    """
     gpus, workdir = settings[table.GPUS], settings[table.WORKDIR]
+    # A ps or a sidecar uses a GPU only if its role says so.
     if gpus is not None and role.name != "ps" and not role.sidecar:
         role = replace(role, gpus=gpus)
     # The path of the program is relative to the folder in which it was typed, not to that of a project file.
     if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
-        role = replace(role, program=_seen_from(workdir, role.program))
+        role = replace(role, program=_from_folder(workdir, role.program))
     return role
 
 
-def _seen_from(folder: str, program: Program) -> Program:
+def _from_folder(folder: str, program: Program) -> Program:
     """Return a program whose relative path starts at this folder, and not at the current one."""
     is_script = program.kind is ProgramKind.SCRIPT
     is_path = is_script or (program.kind is ProgramKind.EXECUTABLE and "/" in program.name)
+    # ``~`` is the home on the task's machine.
     if not is_path or program.name.startswith(("/", "~")) or not os.path.exists(program.name):
         return program
     name = os.path.relpath(program.name, os.path.expanduser(folder))
+    # An executable without a slash would be looked up along ``PATH``.
     return replace(program, name=name if is_script else os.path.join(".", name))
 
 
@@ -105,14 +113,14 @@ def _seen_from(folder: str, program: Program) -> Program:
 
 
 def variables_of(
-    written: Sequence[str], environ: Mapping[str, str], taken: Collection[str] = ()
+    written: Sequence[str], environ: Mapping[str, str], names_of_options: Collection[str] = ()
 ) -> tuple[dict[str, str], set[str], list[Fault | Note]]:
     """Return the variables that ``-x`` options set. Their forms are those of Open MPI's ``-x``.
 
     Args:
         written: The values of the options: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
         environ: The environment of the launcher.
-        taken: The names of variables that other options set.
+        names_of_options: The names of variables that other options set.
 
     Returns:
         The variables, the names of the variables that are copied from ``environ``, and faults and notes.
@@ -129,15 +137,16 @@ def variables_of(
                 found.append(Note(f"-x {name}: no variable of launch has a name with this beginning"))
             # Each task gets values of its own for these variables: PWD always, the others because launch sets
             # them. They are set here if this launch runs in a task of another one.
-            own = {*RESERVED_VARIABLES, "PWD"}
-            variables.update({key: value for key, value in matching.items() if key not in own})
+            never_copied = {*RESERVED_VARIABLES, "PWD"}
+            variables.update({key: value for key, value in matching.items() if key not in never_copied})
             copied |= matching.keys()
             continue
         try:
             env_name(name)
-            if name in taken:
+            if name in names_of_options:
                 raise ValueError("expected another name: an option of this launch sets this variable")
             variables[name] = value if equals else environ[name]
+            # A later ``-x NAME=VALUE`` replaces the copy of an earlier ``-x NAME``.
             copied = copied - {name} if equals else copied | {name}
         except ValueError as error:
             found.append(Fault(f"-x {name}", f"{name!r} cannot be set", str(error)))
@@ -157,13 +166,14 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
         settings: The settings of the launch.
         roles: The roles of the job.
     """
-    taken = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
-    taken += [RELAY_VARIABLE] if settings[table.RELAY] else []
-    variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, taken)
+    # The user may not set a variable that one of these options sets.
+    names_of_options = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
+    names_of_options += [RELAY_VARIABLE] if settings[table.RELAY] else []
+    variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, names_of_options)
     found += _restart_notes(settings, roles)
     hosts, python, venv = settings[table.HOSTS] or "localhost", settings[table.PYTHON], settings[table.VENV]
     spec = JobSpec(
-        tuple(_adapted(role, settings) for role in roles),
+        tuple(_with_settings(role, settings) for role in roles),
         flags=settings[table.FLAGS],
         env=settings[table.ENV],
         option_env=tuple(variables.items()),
@@ -196,7 +206,10 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _is_for_other_launches(settings: Settings) -> bool:
-    """Return whether ``restart`` of the project file has no effect here, because restarts are not enabled."""
+    """Return whether ``restart`` of the project file has no effect here, because restarts are not enabled.
+
+    The project file is for many launches, some of which enable them.
+    """
     in_project = settings.source_kind(table.RESTART) == SourceKind.PROJECT_FILE
     return in_project and not settings[table.RESTARTS]
 
@@ -222,21 +235,24 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
     """
     roles, done_when = spec.roles, settings[table.DONE_WHEN]
     found: list[Fault | Note] = []
-    deciding = deciding_roles(roles, done_when)
+    deciding = deciding_roles(roles, done_when)  # How many tasks of each role decide that the job is done.
     if roles and not deciding:
         problem = f"there is no role {done_when!r}, so no task decides when the job is done"
         known = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
         found.append(Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(known)}"))
     if not settings[table.DRAIN]:
         return spec, found
-    waited = {role.name for role in roles if deciding.get(role.name) == role.count}
-    fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
-    names = sorted({role.name for role in roles} - fixed)
+    # The job is done only when all tasks of these roles have ended, so they never run on after it. With
+    # ``--done-when`` it is a fault to name one of them; without it, only to name a chief.
+    awaited = {role.name for role in roles if deciding.get(role.name) == role.count}
+    without_drain = {*(awaited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
+    names = sorted({role.name for role in roles} - without_drain)
     # These are the roles whose tasks may exit by themselves. A ps and most other services never do.
-    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
-    of_files = {role.name for role in roles if role.drain is not None}
+    may_exit = {role.name for role in roles if role.name == "evaluator" or not role.service} - without_drain
+    with_own_time = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
     for name, seconds in settings[table.DRAIN]:
+        # The name is empty for ``--drain S``, which is for all roles.
         if name in names or not (name and roles):
             times[name] = seconds
         else:
@@ -244,8 +260,8 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
             problem = f"{name!r} cannot run on after the job is done"
             found.append(Fault(f"--drain {name}=", problem, expected))
     if "" in times:
-        times = {**dict.fromkeys(may_end - of_files, times[""]), **times}
-    if not any(role.name in times and (role.service or role.name not in waited) for role in roles):
+        times = {**dict.fromkeys(may_exit - with_own_time, times[""]), **times}
+    if not any(role.name in times and (role.service or role.name not in awaited) for role in roles):
         found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))
     drained = (replace(role, drain=times.get(role.name, role.drain)) for role in roles)
     return replace(spec, roles=tuple(drained)), found
@@ -264,10 +280,10 @@ def with_tensorboard(
     folder, source = settings[table.TENSORBOARD], settings.source(table.TENSORBOARD)
     if folder is None:
         return spec, []
-    twin = next((role for role in spec.roles if role.name == TENSORBOARD_ROLE), None)
-    if twin is not None:
-        problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
-        return spec, [Fault(source, problem, f"expected one of them: remove the role ({twin.source})")]
+    for role in spec.roles:
+        if role.name == TENSORBOARD_ROLE:
+            problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
+            return spec, [Fault(source, problem, f"expected one of them: remove the role ({role.source})")]
     return replace(spec, roles=(*spec.roles, tensorboard_role(folder, own_container, source))), []
 
 
@@ -280,4 +296,5 @@ def _absolute(path: str) -> str:
 
 
 def _absolute_if_path(name: str) -> str:
+    """Return an absolute path, or the bare name of a program, which is looked up along ``PATH``."""
     return _absolute(name) if "/" in name else name

@@ -40,19 +40,20 @@ _CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] =
 )
 
 
-def need_faults(settings: Settings, met: Sequence[Need]) -> Iterator[Fault]:
+def need_faults(settings: Settings, met_needs: Sequence[Need]) -> Iterator[Fault]:
     """Yield the faults of options on the command line whose needs are not met.
 
     In files such options are right: they wait for launches that meet the need.
 
     Args:
         settings: The settings of the launch.
-        met: The needs that this launch meets.
+        met_needs: The needs that this launch meets.
     """
-    problems = {need.problem for need in met}
+    # Needs are known by the problem that a launch has which does not meet them.
+    met_problems = {need.problem for need in met_needs}
     for row in backends.rows():
         need = row.needs
-        if need and need.problem not in problems and settings.source_kind(row) == COMMAND_LINE:
+        if need and need.problem not in met_problems and settings.source_kind(row) == COMMAND_LINE:
             yield Fault(row.flag, need.problem, need.expected)
 
 
@@ -97,11 +98,12 @@ def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked:
     """
     if is_marked or not command:
         return
-    program = command[0] if command[0] != "-c" else "the code"
+    program = command[0] if command[0] != "-c" else "the code"  # What notes call the program.
     if command[0] == "-m":
         program = " ".join(command[:2])
     elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
         yield f"{program} is empty: its tasks do nothing"
+    # A user who has written the same option before the program, too, knows what belongs where.
     given = {row.flag for row in backends.rows() if settings.source_kind(row) == COMMAND_LINE}
     for argument in command[1:]:
         option = argument.partition("=")[0]
@@ -126,7 +128,8 @@ def _path_faults(settings: Settings) -> Iterator[Fault]:
 def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
     """Yield the fault that ``options=`` of the Python API contains a program, which would run instead.
 
-    The API appends its own options to the options of the user. After a program they are arguments of it.
+    The API appends its own options to the options of the user. After a program they are arguments of it, so
+    that ``--commands-fd``, which the API always appends, is missing among the options.
     """
     lacks_pipe = settings.is_given(table.EVENTS_FD) and not settings.is_given(table.COMMANDS_FD)
     if lacks_pipe and "--commands-fd" in command:
@@ -138,6 +141,7 @@ def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
 def _conflict_faults(settings: Settings) -> Iterator[Fault]:
     """Yield the faults of options that contradict each other."""
     for row, others, why in _CONFLICTS:
+        # ``--dry-run --json`` prints the plan, which options about the output do not contradict.
         if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):
             continue
         for other in filter(settings.is_given, others):
@@ -151,6 +155,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
     It is a value in ``--tensorboard logs train.py`` and ``--hosts a b train.py``. With ``--`` before the
     program there is no fault, as the program may be in an image or on other machines.
     """
+    # The word in place of the program and the next one. Missing words are empty.
     name, following = [*(words.program if words.job_file else words.command), "", ""][:2]
     if name[:1] in ("", "-") or name.endswith(".py") or ("/" not in name and is_command(name)):
         return
@@ -160,6 +165,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
                 start = file.read(_START_OF_FILE_BYTES)
         except OSError:
             return
+        # A job file contains ``roles``, or ``apiVersion`` if it is a TFJob of Kubernetes.
         is_json = start.lstrip().startswith(b"{")
         pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
         is_job_file = re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!")
@@ -167,6 +173,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
             expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
             yield Fault(name, "this is a job file", expected)
         return
+    # There is no file of that name. The next word shows whether a program follows it.
     is_option = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
     is_program = following.endswith((".py", *JOB_FILE_ENDINGS)) or is_command(following)
     if words.is_marked or not (is_option or is_program):

@@ -59,7 +59,7 @@ class Orchestrator:
         recovery: How lost hosts are recovered. None if their tasks cannot start again.
         hints: Makes hints about other machines. These then try to connect to each other before the tasks
             start. None if there are no other machines, or the user wants no checks.
-        board: TensorBoard and its URL. None if the job runs no TensorBoard.
+        tensorboard: TensorBoard and its URL. None if the job runs no TensorBoard.
         commands_fd: The inherited pipe from which commands are read. None if there is none.
     """
 
@@ -74,13 +74,14 @@ class Orchestrator:
         interrupts: Interrupts,
         recovery: Recovery | None,
         hints: HostHints | None,
-        board: TensorBoardSidecar | None,
+        tensorboard: TensorBoardSidecar | None,
         commands_fd: int | None,
     ) -> None:
+        """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called."""
         self._spec, self._run_info, self._loop = spec, run_info, loop
         self._display, self._interrupts = display, interrupts
-        self._recovery, self._hints, self._board = recovery, hints, board
-        self._place(run_info.placement)
+        self._recovery, self._hints, self._tensorboard = recovery, hints, tensorboard
+        self._use_placement(run_info.placement)
         self._command_pipe: CommandPipe | None = None
         if commands_fd is not None:
             self._command_pipe = CommandPipe(loop, commands_fd, self._host_of, on_signal=self._signal_task)
@@ -93,15 +94,14 @@ class Orchestrator:
         )
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
-        job = ControlledJob(
-            self._machine, report=self.report, send=self._connections.send, handle=self._handle
-        )
+        send = self._connections.send
+        job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
         self._control = Control(loop, display.event_buffer, job)
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.
-        self._held = False
+        self._is_output_held = False
         #: The descriptors of slow readers, which the loop watches.
-        self._blocked: set[int] = set()
+        self._blocked_fds: set[int] = set()
         #: The plan. None until the ports are known.
         self.plan: Plan | None = None
         #: Whether ``plan.json`` could not be written.
@@ -114,7 +114,7 @@ class Orchestrator:
         return {
             events.HoldPorts: self._hold_ports,
             commands.CheckNetwork: self._check_network,
-            events.StartTask: self._start,
+            events.StartTask: self._start_task,
             events.StopTasks: send,
             events.CloseAgent: send,
             commands.CloseLink: lambda command: self._connections.give_up(command.host),
@@ -128,12 +128,14 @@ class Orchestrator:
             events.Restarting: self._show,
         }
 
-    def _place(self, placement: Placement) -> None:
+    def _use_placement(self, placement: Placement) -> None:
+        """Use this placement from now on: at the start, and after tasks have moved to other hosts."""
         self._placement = placement
         self._on_hosts = placement.by_host()
         self._host_of = {placed.task: placed.host for placed in placement.tasks}
 
     def _tasks_of(self, host: str) -> list[TaskId]:
+        """Return the tasks that run on a host by the present placement."""
         return [placed.task for placed in self._on_hosts.get(host, ())]
 
     def run(self) -> Report:
@@ -151,32 +153,33 @@ class Orchestrator:
             with suppress(OSError):  # The job runs without a control socket if no file descriptor is left.
                 self._control.open(self._run_info.run_name)
             self._execute(self._machine.begin())
-            for host in self._placement.agent_hosts():
+            for host in self._placement.agent_hosts():  # The agents start already.
                 self._connections.open(host, self._tasks_of(host.name))
             while self._machine.phase is not Phase.OVER:
-                self._turn()
-            self._tick()
+                self._run_one_turn()
+            self._tick_renderers()  # It shows the last events.
         finally:
             self._control.close()
             for line in self._connections.close(lambda: self._machine.state.is_immediate):
                 self._show(events.Tell(line, urgent=True))
             if self._command_pipe is not None:
                 self._command_pipe.close()
-            for fd in (self._interrupts.fd, self._display.messages.fd, *self._blocked):
-                self._loop.watch(fd)
+            for fd in (self._interrupts.fd, self._display.messages.fd, *self._blocked_fds):
+                self._loop.watch(fd)  # Without a function it is no longer watched.
         return self.report()
 
     def report(self) -> Report:
         """Return the report of the job as it is now."""
         run_info = self._run_info
         report = self._machine.report(run_info.started_at, events.now(), run_info.paths.root)
-        return report if self._board is None else replace(report, tensorboard=self._board.url or None)
+        url = self._tensorboard.url if self._tensorboard is not None else ""
+        return replace(report, tensorboard=url or None)
 
     # ------------------------------------------------------------------ the loop
 
-    def _turn(self) -> None:
+    def _run_one_turn(self) -> None:
         """Wait for the next events or timers, react to them, and look for requests to stop."""
-        self._loop.run_once(self._tick())
+        self._loop.run_once(self._tick_renderers())
         self._connections.report_losses()
         self._display.writer.flush()
         stop = self._display.stop_asked()
@@ -185,89 +188,104 @@ class Orchestrator:
         self._hold_output()
 
     def _hold_output(self) -> None:
-        """Let the agents keep the output while its reader is slow. Other events still arrive."""
+        """Let the agents keep the output of tasks while its reader is slow. Other events still arrive.
+
+        The loop watches the descriptors of slow readers, so that it goes on when one can be written to again.
+        """
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
         held = writer.should_hold(is_ending=ending, has_failed=self._machine.state.failure is not None)
-        if held is not self._held:
-            self._held = held
-            self._output_delayed()
+        if held is not self._is_output_held:
+            self._is_output_held = held
+            self._note_delayed_output()
             self._connections.send_to_all(events.HoldOutput("", held))
         blocked = set(writer.blocked())
-        for fd in self._blocked - blocked:
-            self._loop.watch(fd)
-        for fd in blocked - self._blocked:
+        for fd in self._blocked_fds - blocked:
+            self._loop.watch(fd)  # Without a function it is no longer watched.
+        for fd in blocked - self._blocked_fds:
             self._loop.watch(fd, write=writer.flush)
-        self._blocked = blocked
+        self._blocked_fds = blocked
 
     def _time_up(self, timer: Timer) -> None:
         """Tell the supervisor that a timer has fired, and execute the commands that follow."""
         del self._timers[timer]
         at = events.now()
         if timer.kind is TimerKind.SILENCE:  # It is not shown, because it fires often.
-            if self._held or self._connections.may_delay_output:
-                self._output_delayed()
+            # Tasks may have printed something that has not arrived, so their silence does not count.
+            if self._is_output_held or self._connections.may_delay_output:
+                self._note_delayed_output()
         else:
             self._show(events.TimeUp(at, str(timer)))
         self._execute(self._machine.time_up(timer, at))
 
-    def _output_delayed(self) -> None:
+    def _note_delayed_output(self) -> None:
+        """Tell the supervisor that output may be late, so that no task counts as silent because of that."""
         self._execute(self._machine.handle(events.OutputDelayed(events.now())))
 
-    def _tick(self) -> float | None:
-        """Let renderers and followers process the events that have arrived.
+    def _tick_renderers(self) -> float | None:
+        """Let the renderers show the events that have arrived, and send them to ``launch attach``.
 
         Returns:
             The seconds until it must be called again. None if only an event can make that necessary.
         """
         now = time.monotonic()
-        waits = [_POLL_SECONDS] if self._connections.has_unexplained_losses else []
-        waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
+        waits = [renderer.tick(now) for renderer in self._display.renderers]
+        # The reason of an agent's exit may become known without an event.
+        waits.append(_POLL_SECONDS if self._connections.has_unexplained_losses else None)
         self._control.followers.tell()
-        return max(0.0, min(waits)) if waits else None
+        return min((max(0.0, seconds) for seconds in waits if seconds is not None), default=None)
 
     def _on_message(self, message: events.AgentEvent) -> None:
-        """React to what an agent says.
+        """React to an event that an agent reports.
 
         Raises:
             ProtocolError: The host may not say that now.
         """
         self._machine.verify(message)
-        if isinstance(message, events.Measured):
+        if isinstance(message, events.Measured):  # It answers `launch ps`, and is no event of the job.
             self._control.measured(message)
         else:
             self._handle(message)
 
     def _handle(self, event: events.Event) -> None:
-        """Show an event, pass it to the supervisor, and execute the commands that follow."""
+        """Show an event, pass it to the supervisor, and execute the commands that follow.
+
+        Before that, hints about hosts and the TensorBoard of the job see the event, which may lead to advice.
+        """
         if not isinstance(event, _EVENTS_IN_TASK_MOVED):
             self._show(event)
-        for observer in (self._hints, self._board):
+        for observer in (self._hints, self._tensorboard):
             if observer is not None and (advice := observer.observe(event)):
                 self._show(events.Tell(advice, urgent=True))
         self._execute(self._machine.handle(event))
 
-    def _execute(self, found: Sequence[commands.Command]) -> None:
-        for command in found:
+    def _execute(self, decided: Sequence[commands.Command]) -> None:
+        """Execute commands of the supervisor, each by the function for its type."""
+        for command in decided:
             self._handlers[type(command)](command)
 
     def _show(self, event: DisplayEvent) -> None:
+        """Show an event or a message. Each renderer (console, files, tmux) decides whether and how."""
         for renderer in self._display.renderers:
             renderer.on(event)
 
     def _on_signals(self) -> None:
+        """Pass the signals that wait to the supervisor, as requests to stop the job."""
         for number in self._interrupts.read():
-            asked = _stop_command(self._run_info.paths) if number == signal.SIGTERM else None
-            name = self._interrupts.names[number] if asked is None else "launch stop"
-            self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
+            # ``launch stop`` sends SIGTERM, after it has written a file that says so.
+            mark = _stop_mark(self._run_info.paths) if number == signal.SIGTERM else None
+            name = self._interrupts.names[number] if mark is None else "launch stop"
+            self._handle(events.StopAsked(events.now(), number, name, at_once=mark == STOP_NOW_MARK))
 
     def _show_messages(self) -> None:
+        """Show the messages for the user that other parts of launch have queued (`launcher.messages.say`)."""
         for message in self._display.messages.drain():
             self._show(message)
 
     # ------------------------------------------------------------------ commands
 
     def _signal_task(self, task: TaskId, number: int, to_all: bool) -> None:
+        """Let an agent signal a task: all processes of it, or only its own process."""
         host = self._host_of[task].name
         self._connections.send(events.SignalTask(host, task=task, signal=number, all=to_all))
 
@@ -275,15 +293,19 @@ class Orchestrator:
         """Tell an agent to hold ports. Meanwhile fork servers on its host import modules (``--preload``)."""
         for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
             self._send_marked(preload, preload.tasks[0])
-        preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
+        # TensorBoard gets a port that users know, if one of these is free.
+        is_for_tensorboard = self._tensorboard is not None and TASK in command.tasks
+        preferred = {TASK: PREFERRED_PORTS} if is_for_tensorboard else {}
         self._connections.send(replace(command, preferred=preferred))
 
     def _check_network(self, command: commands.CheckNetwork) -> None:
+        """Tell each host which addresses of other hosts it is to connect to."""
         for host, ports in command.peers.items():
             addresses = tuple(self._host_of[task].at(port) for task, port in ports.items())
             self._connections.send(events.TryPeers(host, addresses))
 
-    def _start(self, command: events.StartTask) -> None:
+    def _start_task(self, command: events.StartTask) -> None:
+        """Tell an agent to start a task."""
         self._send_marked(command, command.task)
 
     def _send_marked(self, command: events.StartTask | events.Preload, task: TaskId) -> None:
@@ -314,20 +336,22 @@ class Orchestrator:
             recovery.result()
         except (LaunchError, OSError) as error:
             why = sanitize_host_text(str(error))
+        # The host cannot be used, or the job is ending and does not need it.
         if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
             self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
             return
         self._connections.open(self._machine.state.hosts[host].host, self._tasks_of(host))
-        self._connections.send(events.HoldOutput(host, self._held))
+        # The other agents were told before whether to keep the output.
+        self._connections.send(events.HoldOutput(host, self._is_output_held))
 
     def _make_plan(self, command: commands.MakePlan) -> None:
         """Make the plan with these ports, tell the agents and the supervisor, and write ``plan.json``."""
         self.plan = make_plan(self._spec, self._placement, command.ports)
-        if self._board is not None:
-            line = self._board.reach(self.plan)
-            self.plan = replace(self.plan, tensorboard=self._board.url or None)
-            if line:
-                self._show(events.Tell(line))
+        if self._tensorboard is not None:
+            message = self._tensorboard.reach(self.plan)
+            self.plan = replace(self.plan, tensorboard=self._tensorboard.url or None)
+            if message:
+                self._show(events.Tell(message))
         self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.handle_plan(self.plan))
         try:
@@ -339,27 +363,30 @@ class Orchestrator:
             self._show(events.Tell(text, urgent=True))
 
     def _move_tasks(self, command: commands.MoveTasks) -> None:
+        """Let tasks run on other hosts from their next start on, with the folders of the launch there."""
         assert self._recovery is not None
-        self._place(self._recovery.with_folders(command.placement))
+        self._use_placement(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
             self._connections.add_task(placed.host.name, placed.task)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
+        """Set a timer of the supervisor, in place of one that is set for the same purpose."""
         timer = command.timer
         self._cancel_timer(commands.CancelTimer(timer))
         due = time.monotonic() + command.seconds
         self._timers[timer] = self._loop.call_at(due, lambda: self._time_up(timer))
 
     def _cancel_timer(self, command: commands.CancelTimer) -> None:
+        """Cancel a timer of the supervisor, if it is set."""
         if timer := self._timers.pop(command.timer, None):
             timer.cancel()
 
 
-def _stop_command(paths: RunPaths) -> bytes | None:
+def _stop_mark(paths: RunPaths) -> bytes | None:
     """Return what ``launch stop`` has written for this launcher, see `RunPaths.stop_asked`.
 
     Returns:
-        The content of the file. None if ``launch stop`` did not send SIGTERM.
+        The content of the file: `STOP_NOW_MARK`, or empty. None if ``launch stop`` did not send SIGTERM.
     """
     try:
         return read_regular(paths.stop_asked, len(STOP_NOW_MARK))

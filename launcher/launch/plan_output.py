@@ -62,6 +62,7 @@ def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:
+    """Return the entry of a task in ``plan.json``, with only those variables that launch sets."""
     names = ("task", "host", "address", "port", "argv", "workdir", "venv", "gpus")
     env = {name: task.env[name] for name in _TASK_VARIABLES if name in task.env}
     return {**{name: getattr(task, name) for name in names}, "env": env}
@@ -70,13 +71,14 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 def _without_values(argv: Sequence[str]) -> list[str]:
     """Return the command line without descriptors, and without the values of ``-x``, which may be secret."""
     shown = []
-    for before, argument in zip(["", *argv], argv, strict=False):
-        if before in _DESCRIPTORS or argument in _DESCRIPTORS:
+    for previous, argument in zip(["", *argv], argv, strict=False):
+        # A descriptor is a number of this process only, in the word after its option.
+        if previous in _DESCRIPTORS or argument in _DESCRIPTORS:
             continue
         name, equals, _ = argument.partition("=")
-        # argparse accepts -q and -x in one word: -qx.
-        secret = equals and (re.fullmatch("-q*x", before) or re.match("-q*x", argument))
-        shown.append(f"{name}=..." if secret else argument)
+        # argparse accepts -q and -x in one word: -qx. The variable is in the same word, or in the next one.
+        is_secret = equals and (re.fullmatch("-q*x", previous) or re.match("-q*x", argument))
+        shown.append(f"{name}=..." if is_secret else argument)
     return shown
 
 
@@ -86,6 +88,7 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 def defaults_in_effect(settings: Settings) -> Iterator[str]:
     """Yield a note on each setting of a project file that nothing replaces. A section gets one note."""
     names = {row.name: row.name for row in table.ROWS}
+    # The other rows of a section belong to the row that heads it, and are not shown.
     names.update({section.head.name: section.name for section in backends.sections()})
     for name, given in settings.given_in(SourceKind.PROJECT_FILE):
         if name in names:
@@ -123,33 +126,35 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     """
     yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
     yield from (f"# {escape_controls(line)}" for note in notes for line in note.splitlines())
-    many = len(plan.tasks) > _MAX_TASKS_IN_FULL
-    if many:
+    is_abridged = len(plan.tasks) > _MAX_TASKS_IN_FULL
+    if is_abridged:
         yield f"# {len(plan.tasks):,} tasks: the first of those that are alike has the command, and long"
         yield "# values are cut (…); `--dry-run --json` shows all."
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
-        yield f"#   {role}: {join_names(addresses, _MAX_TASKS_IN_FULL if many else len(addresses))}"
-    shown: set[object] = set()
+        yield f"#   {role}: {join_names(addresses, _MAX_TASKS_IN_FULL if is_abridged else len(addresses))}"
+    shown_kinds: set[object] = set()
     cluster = ClusterSpec(plan.cluster, plan.sidecars)
     for task in plan.tasks:
-        alike = _alike(task)
-        if many and alike in shown:
-            own = [f"{name}={task.env[name]}" for name in _DIFFERING_VARIABLES if name in task.env]
-            yield f"# {', '.join([f'{task.task} on {task.host}', task.address, *own])}"
+        kind = _kind_of(task)
+        if is_abridged and kind in shown_kinds:
+            variables = [f"{name}={task.env[name]}" for name in _DIFFERING_VARIABLES if name in task.env]
+            yield f"# {', '.join([f'{task.task} on {task.host}', task.address, *variables])}"
             continue
-        shown.add(alike)
+        shown_kinds.add(kind)
         yield ""
-        lines = _task_lines(completed(task, cluster), _MAX_WORD_CHARACTERS if many else sys.maxsize)
-        yield from ("#" + line.removeprefix("#").replace("\n", "\n#") if many else line for line in lines)
+        max_characters = _MAX_WORD_CHARACTERS if is_abridged else sys.maxsize
+        for line in _task_lines(completed(task, cluster), max_characters):
+            # A command with words that are cut must not be run, so it is a comment.
+            yield "#" + line.removeprefix("#").replace("\n", "\n#") if is_abridged else line
 
 
-def _alike(task: TaskPlan) -> object:
+def _kind_of(task: TaskPlan) -> object:
     """Return a value that is equal for tasks that differ only in index, host, port and the like.
 
     Args:
-        task: A task without what its agent completes.
+        task: A task whose agent has not completed its arguments and variables.
     """
     env = tuple((name, value) for name, value in task.env.items() if name not in _DIFFERING_VARIABLES)
     templates = tuple(task.templates.items())
@@ -165,6 +170,7 @@ def _task_lines(task: TaskPlan, max_characters: int) -> Iterator[str]:
     """
 
     def quoted(text: str) -> str:
+        """Return a word for a shell, which is cut if it is too long."""
         return _quoted(shortened(text, max_characters))
 
     environment = "" if task.venv is None else f", in the environment {escape_controls(task.venv)}"

@@ -37,6 +37,7 @@ def check_all_programs_here(options: LaunchOptions) -> None:
     Raises:
         LaunchError: Something does not exist, as `check_placed_programs` raises it.
     """
+    # The first task of a role stands for all.
     roles = [(role, TaskId.of(role.name, 0)) for role in options.spec.roles]
     host = Host(_THIS_MACHINE, venv=options.spec.venv)
     here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
@@ -57,7 +58,8 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
             them, and its class is that of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
-    alone = options.settings[DRY_RUN] or len(here) == len(placement.tasks)
+    no_agent_checks = options.settings[DRY_RUN] or len(here) == len(placement.tasks)
+    # Each working folder once, with the place that names it. Agents start in the current folder.
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
     if here:
         folders[("", ".")] = None
@@ -67,25 +69,29 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
     differing: dict[tuple[str, Host], PlacedTask] = {}
     for placed in here:  # Tasks of one role on one host do not differ.
         differing.setdefault((placed.role.name, placed.host), placed)
-    missing = [fault for placed in differing.values() for fault in _missing(options, placed, alone)]
+    missing: list[_Missing] = []
+    for placed in differing.values():
+        missing += _find_missing(options, placed, no_agent_checks)
     if missing:
         raise _joined_error(missing)
 
 
 def _joined_error(missing: Sequence[_Missing]) -> LaunchError:
     """Return one error with a line for each fault. Roles with the same fault share a line."""
-    roles: dict[tuple[str, str], dict[str, str]] = {}
+    # For each place and reason, the first task of each role.
+    first_tasks: dict[tuple[str, str], dict[str, str]] = {}
     for fault in missing:
         role = fault.task.partition("/")[0]
-        roles.setdefault((fault.where, str(fault.error)), {}).setdefault(role, fault.task)
-    lines = [
-        ": ".join(filter(None, (where, join_names([*tasks.values()]), why)))
-        for (where, why), tasks in roles.items()
-    ]
+        first_tasks.setdefault((fault.where, str(fault.error)), {}).setdefault(role, fault.task)
+    lines = []
+    for (where, why), task_by_role in first_tasks.items():
+        parts = (where, join_names([*task_by_role.values()]), why)
+        lines.append(": ".join(part for part in parts if part))
     return type(missing[0].error)("\n".join(lines))
 
 
 def _folder_fault(folder: str) -> str:
+    """Return why tasks cannot run in this working folder. Empty if they can."""
     if not os.path.isdir(folder):
         return f"there is no working folder {folder!r}"
     if not os.access(folder, os.X_OK):
@@ -102,14 +108,14 @@ def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
     return options.settings.source(WORKDIR), os.path.expanduser(options.spec.workdir or ".")
 
 
-def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
+def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: bool) -> Iterator[_Missing]:
     """Yield the faults of a task: its environment, Python or program does not exist or cannot be run.
 
     Args:
         options: The options of the launch.
         placed: The task and its host.
-        alone: Whether no other host looks for the environment. Otherwise the agents report that it is
-            missing.
+        no_agent_checks: Whether all tasks run on this machine, or none is started, so that a missing
+            environment is reported here. Otherwise the agents report it, for all hosts together.
     """
     role, venv, folder = placed.role, placed.host.venv, _workdir(options, placed)[1]
     env = dict(options.spec.env + placed.host.env + role.env + options.spec.option_env)
@@ -118,10 +124,11 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
         try:
             path = environment_variables({"PATH": path}, venv)["PATH"]
         except ProgramError as error:
-            if alone:  # Otherwise the agents report it, for all hosts together.
+            if no_agent_checks:
                 where = options.settings.source(VENV) if venv == options.spec.venv else placed.host.source
-                make = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
-                yield _Missing(where, "", ProgramError(f"{error}{make}"))
+                # ``launch prepare`` makes no environment at a path.
+                advice = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
+                yield _Missing(where, "", ProgramError(f"{error}{advice}"))
             return
     if role.program.kind is not ProgramKind.EXECUTABLE:
         where, python = _python(options, placed)
@@ -135,7 +142,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
         elif role.program.kind is ProgramKind.SCRIPT:
             find_script(role.program.name, folder)
     except LaunchError as error:
-        if role.program_source == ON_COMMAND_LINE:
+        if role.program_source == ON_COMMAND_LINE:  # All roles have this program.
             yield _Missing("", "", error)
             return
         hint = _job_file_hint(role) if isinstance(error, ProgramError) else ""

@@ -88,9 +88,9 @@ def unstarted_report(run_name: str, placement: Placement, started_at: float, err
         TaskReport(each.task, each.host.name, address, port, TaskState.CANCELLED, never, ExitStatus())
         for each in placement.tasks
     )
-    return report_with_error(
-        Report(run_name, exit_code=0, started_at=started_at, ended_at=0.0, tasks=tasks, failure=None), error
-    )
+    # The error decides about the exit code, the time of the end, and the failure.
+    report = Report(run_name, exit_code=0, started_at=started_at, ended_at=0.0, tasks=tasks, failure=None)
+    return report_with_error(report, error)
 
 
 def report_with_error(report: Report, error: BaseException) -> Report:
@@ -103,6 +103,7 @@ def report_with_error(report: Report, error: BaseException) -> Report:
     now = events.now()
     if isinstance(error, LaunchError):
         faults = error.faults if isinstance(error, HostsError) else (str(error),)
+        # A fault of a host starts with the name of the host.
         first_word = faults[0].partition(": ")[0]
         host = first_word if first_word in {task.host for task in report.tasks} else None
         code = error.exit_code
@@ -115,6 +116,7 @@ def report_with_error(report: Report, error: BaseException) -> Report:
 
 
 def _exit_code(error: BaseException) -> int:
+    """Return the exit code with which a signal ends the launch, or 125 for any other exception."""
     code = error.code if isinstance(error, SystemExit) else None
     return code if isinstance(code, int) else LaunchError.exit_code
 
@@ -127,12 +129,12 @@ def with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobS
         run: Its run. None if nothing is known of the launchers before this one.
         requeued: How often a queue has started it again.
     """
-    # A launcher that was killed has written no report.
-    found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
+    # A launcher that was killed has written no report. Then it counts as one attempt of each task.
     attempts, restarts = requeued, requeued
-    if found is not None:
-        with suppress(ValueError, ProtocolError):
-            report = report_from_json(found)
+    fields = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
+    if fields is not None:
+        with suppress(ValueError, ProtocolError):  # It is damaged, or of another version of launch.
+            report = report_from_json(fields)
             attempts = max(attempts, *(task.attempt for task in report.tasks))
             restarts = max(restarts, report.restarts + 1)
     policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)

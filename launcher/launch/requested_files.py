@@ -40,6 +40,7 @@ class RequestedFiles:
     """
 
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
+        """Read the options, and list what the folders of ``--sync`` contain. Nothing is copied yet."""
         self.options, self.placement = options, placement
         self.runs_as_other_user = allocation.runs_as_other_user
         hosts = [host.name for host in placement.agent_hosts()]
@@ -53,6 +54,7 @@ class RequestedFiles:
         self.notes: list[str] = []
         #: The folders that are copied.
         self.trees: list[SourceTree] = []
+        #: The path of the current folder within the first of them, from which tasks start.
         self._subfolder = ""
         if self._syncs and self.remote:
             self.trees, self._subfolder = read_trees(self._syncs, os.getcwd(), settings[RUN_DIR])
@@ -71,12 +73,12 @@ class RequestedFiles:
         Args:
             hosts: The names of the hosts.
         """
-        on_hosts, tasks = self.placement.by_host(), self.placement.tasks
-        may_move = bool(self.options.spec.policy.restarts)
-        return {
-            host: [placed.task.file_stem for placed in (tasks if may_move else on_hosts.get(host, ()))]
-            for host in hosts
-        }
+        by_host, all_tasks = self.placement.by_host(), self.placement.tasks
+        may_move = bool(self.options.spec.policy.restarts)  # Then any task may run on any host later.
+        names = {}
+        for host in hosts:
+            names[host] = [task.task.file_stem for task in (all_tasks if may_move else by_host.get(host, ()))]
+        return names
 
     def with_folders(
         self, placement: Placement, tops: Mapping[str, str], outputs: Mapping[str, str]
@@ -92,9 +94,10 @@ class RequestedFiles:
             self._in_copy(placed, tops[placed.host.name]) if placed.host.name in tops else placed
             for placed in placement.tasks
         )
-        folders = {
-            p.task: f"{outputs[p.host.name]}/{p.task.file_stem}" for p in tasks if p.host.name in outputs
-        }
+        folders = {}
+        for placed in tasks:
+            if placed.host.name in outputs:
+                folders[placed.task] = f"{outputs[placed.host.name]}/{placed.task.file_stem}"
         return with_output_dirs(replace(placement, tasks=tasks), folders)
 
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
@@ -107,26 +110,24 @@ class RequestedFiles:
             placed: The task and its host.
             top: The copy on that host.
         """
-        role, first = placed.role, self._syncs[0]
+        role, synced = placed.role, self._syncs[0]
         workdir = role.workdir
         if not workdir and self.options.settings.is_given(WORKDIR):
             workdir = self.options.spec.workdir
+        # The working folder relative to the synced folder, or None if that does not contain it.
         inside: str | None = self._subfolder
         if workdir:
             # On the host ``~`` is its own home, which the copy does not contain.
-            inside = None if workdir.startswith("~") else first.inside(workdir)
+            inside = None if workdir.startswith("~") else synced.inside(workdir)
         name = role.program.name
         # An absolute path of this machine does not exist on the host, but the copy contains the same file.
-        if os.path.isabs(name) and (copied := first.inside(name)) is not None:
+        if os.path.isabs(name) and (copied := synced.inside(name)) is not None:
             name = os.path.join(top, copied) if inside is None else os.path.relpath(copied, inside or ".")
+        if inside is not None:
+            workdir = os.path.join(top, inside).rstrip("/")
         # The copy is elsewhere on each host, so the host names the folder. That of a role would override it.
-        return replace(
-            placed,
-            role=replace(role, workdir=None, program=replace(role.program, name=name)),
-            host=replace(
-                placed.host, workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
-            ),
-        )
+        role = replace(role, workdir=None, program=replace(role.program, name=name))
+        return replace(placed, role=role, host=replace(placed.host, workdir=workdir))
 
     # ------------------------------------------------------------------ dry run
 
@@ -138,10 +139,9 @@ class RequestedFiles:
         outputs = {}
         if self.options.spec.output_dirs:
             hosts = [host.name for host in self.placement.hosts()]
-            outputs = {
-                **dict.fromkeys(hosts, f"{self._run_folder}/output"),
-                **dict.fromkeys(self.output_hosts, f"{work_folder(_EXAMPLE_RUN_NAME)}/{OUTPUTS_FOLDER}"),
-            }
+            outputs = dict.fromkeys(hosts, f"{self._run_folder}/output")
+            remote_folder = f"{work_folder(_EXAMPLE_RUN_NAME)}/{OUTPUTS_FOLDER}"
+            outputs.update(dict.fromkeys(self.output_hosts, remote_folder))
         tops = dict.fromkeys(self.remote, self._place(0)) if self.trees else {}
         return self.with_folders(self.placement, tops, outputs)
 
@@ -158,6 +158,7 @@ class RequestedFiles:
             into = f"{self._run_folder}/collected"
             if request.into is not None:
                 into = with_tilde(os.path.abspath(request.into))
+            # Only the files of a single task go into the folder itself.
             into += "/TASK" if request.into is None or request.number is None else ""
             yield f"--collect: {request.path} of {join_names(tasks)} is copied to {into} when the job is over"
         if self.options.spec.output_dirs:
@@ -167,6 +168,7 @@ class RequestedFiles:
 
     @property
     def _run_folder(self) -> str:
+        """The folder of the run, as a dry run shows it. Without ``--run-dir`` its name is not known yet."""
         run_dir = self.options.settings[RUN_DIR]
         return "RUN_DIR" if run_dir is None else with_tilde(os.path.abspath(run_dir))
 

@@ -99,7 +99,7 @@ class Session:
     paths: RunPaths
     # start_hosts
     relay: SocketRelay
-    board: TensorBoardSidecar | None
+    tensorboard: TensorBoardSidecar | None
     placement_without_folders: Placement
     # open_display, supervise
     display: Display
@@ -118,6 +118,7 @@ class Session:
             self.run_name = "dry-run" if self.settings[table.DRY_RUN] else new_run_name()
         #: The tasks and their hosts. No task until `place`.
         self.placement = Placement(())
+        #: Whether the folder of the run exists.
         self.has_folder = False
         #: Whether the supervisor has begun. From then on it makes the report.
         self.is_supervised = False
@@ -141,7 +142,8 @@ class Session:
             LaunchError: The job could not be started. No process of it is left.
         """
         with Interrupts() as self.interrupts:
-            if self.settings[table.EVENTS_FD] is not None:  # `stop_at_end_of_file` sends SIGHUP then.
+            # SIGHUP then comes from `stop_at_end_of_file`, and not from a terminal.
+            if self.settings[table.EVENTS_FD] is not None:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
                 with ExitStack() as self.allocation_stack:
@@ -169,14 +171,18 @@ class Session:
     # ------------------------------------------------------------------ before the job
 
     def allocate(self) -> None:
-        """Get the hosts of the launch, and name in messages what signals mean on them."""
+        """Get the hosts of the launch, until the outer stack of `run` gives them back.
+
+        Messages about signals then name what these mean on the hosts, such as the time limit of a Slurm job.
+        """
         if self.options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
             check_all_programs_here(self.options)
         self.request = launch_request(self.options, self.run_name, self.interrupts.ignore)
         allocating = self.options.backend.allocate(self.options.backend_options, self.request)
         allocation = self.allocation_stack.enter_context(allocating)
-        if venv := self.options.spec.venv:
+        if venv := self.options.spec.venv:  # It is the environment of hosts that name none themselves.
             allocation.hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
+        # A launcher that a queue has started again continues the counts of the launchers before it.
         if self.queue is not None and (requeued := self.queue.times_requeued()):
             allocation.spec = with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
         self.interrupts.name(allocation.limit_name, allocation.stop_name)
@@ -210,20 +216,22 @@ class Session:
         """
         files = self.requested_files
         expected = self.placement if files is None else files.expected()
-        if self.settings[table.TENSORBOARD] == "":
+        if self.settings[table.TENSORBOARD] == "":  # ``--tensorboard`` without a folder
             expected = with_output_folder(expected)
         notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
         about_files = [*self.allocation.remarks, *([] if files is None else files.described())]
-        return show_plan(
-            self.allocation.spec, replace(expected, notes=notes), self.settings[table.JSON], about_files
-        )
+        expected = replace(expected, notes=notes)
+        return show_plan(self.allocation.spec, expected, self.settings[table.JSON], about_files)
 
     def connect(self) -> None:
-        """Start the agents on the hosts, and copy the files of the launch to them."""
+        """Start the agents on the hosts, and copy the files of the launch to them.
+
+        When the inner stack of `run` is closed, the files are removed and the agents are closed.
+        """
         self.started_at = events.now()  # The wait for hosts is no part of the job's time.
         self.loop = self.job_stack.enter_context(EventLoop())
-        for text in () if self.requested_files is None else self.requested_files.notes:
-            say(text)
+        for note in () if self.requested_files is None else self.requested_files.notes:
+            say(note)
         if self.options.has_other_machines:
             name_idle_hosts(self.allocation.hosts, self.placement)
         self.fleet = self.job_stack.enter_context(self.allocation.fleet(self.placement, self.loop))
@@ -255,13 +263,12 @@ class Session:
                 is_interrupted=lambda: bool(self.interrupts.read()),
             )
         batch_job = None if self.queue is None else self.queue.own()
+        agents, run_dir = self.fleet.local_agents, self.settings[table.RUN_DIR]
         if submitted is not None:
-            self.paths = adopt_run(submitted, self.fleet.local_agents, batch_job)
+            self.paths = adopt_run(submitted, agents, batch_job)
         else:
             try:
-                self.paths = create(
-                    self.settings[table.RUN_DIR], self.run_name, self.fleet.local_agents, batch_job
-                )
+                self.paths = create(run_dir, self.run_name, agents, batch_job)
             except JobError as error:
                 raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         self.has_folder = True
@@ -271,12 +278,12 @@ class Session:
     def start_hosts(self) -> None:
         """Make the hosts ready for tasks: containers run, and tasks get their folders and addresses."""
         self.relay = SocketRelay(self.fleet, self.settings[table.RELAY])
-        self.board = None
+        self.tensorboard = None
         if self.settings[table.TENSORBOARD] is not None:
-            self.board = TensorBoardSidecar(
+            self.tensorboard = TensorBoardSidecar(
                 self.fleet.forwarding, self.allocation.local, self.options.has_own_containers
             )
-        self.placement_without_folders = self.placement
+        self.placement_without_folders = self.placement  # `recovery` needs it.
         running = self.fleet.running(self.with_folders(self.placement))
         self.placement = self.allocation.with_addresses(self.job_stack.enter_context(running))
 
@@ -286,9 +293,10 @@ class Session:
             placement = self.files.with_folders(placement)
             if self.options.spec.output_dirs:
                 placement = self.files.make_output_dirs(placement, self.paths)
-        if self.settings[table.TENSORBOARD] == "":
+        if self.settings[table.TENSORBOARD] == "":  # ``--tensorboard`` without a folder
             placement = with_output_folder(placement)
-        return placement.with_env({p.task: self.relay.env(p.host.name) for p in placement.tasks})
+        relays = {placed.task: self.relay.env(placed.host.name) for placed in placement.tasks}
+        return placement.with_env(relays)
 
     # ------------------------------------------------------------------ the job
 
@@ -300,7 +308,7 @@ class Session:
         return self.display
 
     def supervise(self) -> Report:
-        """Run the job to its end, and show it.
+        """Run the job to its end, and show it. From the first event on, an orchestrator does that.
 
         Returns:
             The report of the job.
@@ -325,7 +333,7 @@ class Session:
             interrupts=self.interrupts,
             recovery=self.recovery(),
             hints=HostHints(self.placement.hosts()) if checks_hosts else None,
-            board=self.board,
+            tensorboard=self.tensorboard,
             commands_fd=self.settings[table.COMMANDS_FD],
         )
         # A signal after the end of the job, as at scancel, does not prevent the report.
@@ -335,11 +343,11 @@ class Session:
             notes = (*self.options.notes, *self.placement.notes, *self.display.notes)
             for note in (self.announcement(), *notes):
                 say(note, urgent=False)
-            if killed:
+            if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
             report = self.orchestrator.run()
             self.requeue = self.requeue_after(report)
-            # The queue signals the processes of the batch job one after the other.
+            # The queue signals the processes of the batch job, and this one must still write its report.
             if self.requeue is Requeue.BY_QUEUE:
                 self.interrupts.ignore()
             run_continues = self.requeue is not Requeue.NO
@@ -365,11 +373,11 @@ class Session:
         # one contains only the standby hosts that have turned out to work.
         placement = replace(self.placement_without_folders, standby=self.placement.standby)
         return Recovery(
-            placement, with_folders=self.moved, seconds_until_tasks_ended=seconds, recover=self.recover
+            placement, with_folders=self.complete, seconds_until_tasks_ended=seconds, recover=self.recover
         )
 
-    def moved(self, placement: Placement) -> Placement:
-        """Return a placement on other hosts with the folders and addresses of its tasks on them."""
+    def complete(self, placement: Placement) -> Placement:
+        """Return a placement whose tasks have moved, with their folders and addresses on the new hosts."""
         return self.allocation.with_addresses(self.with_folders(placement))
 
     def recover(self, host_name: str) -> None:
@@ -379,7 +387,7 @@ class Session:
             host_name: The name of the host.
 
         Raises:
-            TransportError: That is not possible now.
+            TransportError: That is not possible now, or no port of the host is forwarded for ``--relay``.
         """
         self.relay.check(host_name)
         self.fleet.recover(host_name)
@@ -432,13 +440,14 @@ class Session:
         Args:
             report: The report of the job.
         """
+        # A job that failed has an exit code that says more.
         is_output_complete = not (self.display.unwritten or self.orchestrator.plan_unwritten)
         if report.exit_code or (self.are_files_complete and is_output_complete):
             return report.exit_code
         code = LaunchError.exit_code
         text = "the job is ok, but some files or output could not be written or fetched: see above"
         say(f"exit code {code}: {text}")
-        if self.requeue is Requeue.NO:
+        if self.requeue is Requeue.NO:  # Otherwise the next launcher of the run writes the report.
             write_run_report(replace(report, exit_code=code), self.paths)
         return code
 
@@ -477,6 +486,7 @@ class Session:
             report = report_with_error(self.orchestrator.report(), error)
         else:
             report = unstarted_report(self.run_name, self.placement, self.started_at, error)
+        # Before the run has a folder, a wrong option leaves no report, unless it is found on the hosts.
         is_input_error = is_launch_error and not isinstance(error, TransportError)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
             publish_report(report, self.options, self.paths if self.has_folder else None)
@@ -527,7 +537,7 @@ def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | Non
     """
     if show is None:
         return None
-    names = list(filter(None, map(str.strip, show.split(","))))
+    names = [name.strip() for name in show.split(",") if name.strip()]
     if not names:
         raise JobError([Fault("--show", f"{show!r} names no task", "expected names, as in worker,ps/0")])
     return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))

@@ -55,11 +55,11 @@ class StagedFiles:
         #: Hosts with a folder of this run.
         self._hosts_with_folder = requested.hosts_with_folder
         #: Hosts with files that could not be collected.
-        self._incomplete: Collection[str] = ()
+        self._incomplete_hosts: Collection[str] = ()
         #: Whether `send` has succeeded.
-        self._sent = False
+        self._has_sent = False
         #: Standby hosts to which the files could not be copied.
-        self._left_out: Collection[str] = ()
+        self._hosts_without_files: Collection[str] = ()
         #: Held while files are copied to a host that was lost. Another thread does that.
         self._recovery_lock = threading.Lock()
         #: The last copy to a host that was lost.
@@ -67,19 +67,19 @@ class StagedFiles:
         #: Whether the folders are being removed, so that no copy may start.
         self._is_over = False
         #: The copy of the first folder, by the name of the host.
-        self._tops: Mapping[str, str] = {}
+        self._first_copies: Mapping[str, str] = {}
         #: The folder of the output folders, by the name of the host.
-        self._outputs: Mapping[str, str] = {}
+        self._output_folders: Mapping[str, str] = {}
 
     def _transfer(self, seconds: float = math.inf) -> FileTransfer:
         """Return a transfer for files of this launch, which may take at most these seconds."""
         settings = self._requested.options.settings
-        quiet = settings[QUIET] or settings[JSON]
+        quiet = settings[QUIET] or settings[JSON]  # Whether no progress is shown.
         return FileTransfer(self._programs, settings[FANOUT], seconds, self._loop, quiet=quiet)
 
     @property
     def _timeout(self) -> float:
-        """How many seconds a copy may take: as long as the whole job."""
+        """How many seconds a copy may take: as long as the whole job (``--timeout``), or any time."""
         seconds = self._requested.options.spec.policy.timeout
         return math.inf if seconds is None else seconds
 
@@ -92,18 +92,19 @@ class StagedFiles:
             TransportError: The disk of a host is full, a host is lost, or ``--timeout`` is over.
         """
         requested = self._requested
-        names = requested.tasks_for(requested.output_hosts)
+        names = requested.tasks_for(requested.output_hosts)  # The output folders to make on each host.
         if requested.trees or names:
             # A user that only the container knows must be able to write to the output folders.
             transfer = self._transfer(self._timeout)
             standby = {host.name for host in requested.placement.standby}
             outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
+            # For each host the paths of the copies, then that of the output folders. Standby hosts may fail.
             paths = sync(transfer, requested.remote, requested.trees, self._run_name, outputs, standby)
-            self._left_out = {*requested.remote} - paths.keys()
+            self._hosts_without_files = {*requested.remote} - paths.keys()
             self._hosts_with_folder = [host for host in self._hosts_with_folder if host in paths]
-            self._tops = {host: found[0] for host, found in paths.items() if requested.trees}
-            self._outputs = {host: paths[host][-1] for host in names if host in paths}
-        self._sent = True
+            self._first_copies = {host: on_host[0] for host, on_host in paths.items() if requested.trees}
+            self._output_folders = {host: paths[host][-1] for host in names if host in paths}
+        self._has_sent = True
 
     def copy_to(self, host: str) -> None:
         """Copy the folders to a host that was lost, and make output folders on it.
@@ -117,16 +118,20 @@ class StagedFiles:
         requested = self._requested
         names = requested.tasks_for([host] if host in requested.output_hosts else [])
         with self._recovery_lock:
+            # This thread must not use the loop, and it copies to one host only.
             self._recovery_transfer = FileTransfer(self._programs, 1, self._timeout, quiet=True)
             if (requested.trees or names) and not self._is_over:
                 outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
                 sync(self._recovery_transfer, [host], requested.trees, self._run_name, outputs)
 
     def with_folders(self, placement: Placement) -> Placement:
-        """Return a placement of this launch with the folders of its tasks on other machines."""
-        standby = tuple(host for host in placement.standby if host.name not in self._left_out)
+        """Return a placement of this launch with the folders of its tasks on other machines.
+
+        Standby hosts that have not got the files are left out.
+        """
+        standby = tuple(host for host in placement.standby if host.name not in self._hosts_without_files)
         placement = replace(placement, standby=standby)
-        return self._requested.with_folders(placement, self._tops, self._outputs)
+        return self._requested.with_folders(placement, self._first_copies, self._output_folders)
 
     def make_output_dirs(self, placement: Placement, paths: RunPaths) -> Placement:
         """Make an output folder in the run's folder for every task that has none on its host.
@@ -145,11 +150,13 @@ class StagedFiles:
         try:
             for folder in folders.values():
                 os.makedirs(folder, mode=0o700, exist_ok=True)
+                # mkdir(2) obeys the umask. A user that only the container knows must be able to write there.
                 os.chmod(folder, 0o777 if self._requested.runs_as_other_user else 0o700)
         except OSError as error:
             raise LaunchError(f"cannot make the folder {error.filename!r}: {error.strerror}") from error
-        there = {placed.task for placed in placement.tasks if OUTPUT_DIR_VARIABLE in dict(placed.env)}
-        return with_output_dirs(placement, {t: path for t, path in folders.items() if t not in there})
+        on_hosts = {placed.task for placed in placement.tasks if OUTPUT_DIR_VARIABLE in dict(placed.env)}
+        here = {task: folder for task, folder in folders.items() if task not in on_hosts}
+        return with_output_dirs(placement, here)
 
     # ------------------------------------------------------------------ after the job
 
@@ -174,11 +181,10 @@ class StagedFiles:
         for task in plan.tasks:
             folder = task.env.get(OUTPUT_DIR_VARIABLE)
             if folder and task.host in self._requested.output_hosts:
-                items.append(
-                    Item(task.task, host=task.host, base=folder, path=".", into=paths.output(task.task))
-                )
+                into = paths.output(task.task)
+                items.append(Item(task.task, host=task.host, base=folder, path=".", into=into))
         # Until the files are here, which Ctrl-C may prevent, no host may lose its folder.
-        self._incomplete = {item.host for item in items}
+        self._incomplete_hosts = {item.host for item in items}
         option = "--collect" if self._requested.collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
@@ -186,27 +192,29 @@ class StagedFiles:
             for result in results.values():
                 for text in (*result.notices, *result.failures):
                     say(f"{option}: {text}")
-            self._incomplete = {host for host, result in results.items() if result.failures}
+            self._incomplete_hosts = {host for host, result in results.items() if result.failures}
         except (KeyboardInterrupt, SystemExit):
-            say(f"{option}: stopped before all files of {join_names(sorted(self._incomplete))} were here")
+            missing = join_names(sorted(self._incomplete_hosts))
+            say(f"{option}: stopped before all files of {missing} were here")
             raise
         finally:
-            if kept := [host for host in self._hosts_with_folder if host in self._incomplete]:
-                say(
-                    f"files that were not fetched are still in {work_folder(self._run_name)} on "
-                    f"{join_names(kept)}"
-                )
-        return not self._incomplete
+            # `remove` leaves the folders of these hosts.
+            if hosts := [host for host in self._hosts_with_folder if host in self._incomplete_hosts]:
+                where = f"{work_folder(self._run_name)} on {join_names(hosts)}"
+                say(f"files that were not fetched are still in {where}")
+        return not self._incomplete_hosts
 
     def remove(self) -> None:
         """Remove the folders of this run from all hosts where everything could be collected."""
-        hosts = [host for host in self._hosts_with_folder if host not in self._incomplete]
+        hosts = [host for host in self._hosts_with_folder if host not in self._incomplete_hosts]
         with self._interrupts.limited():
             self._is_over = True
             if self._recovery_transfer is not None:
                 self._recovery_transfer.cancel()
-            with self._recovery_lock:  # The copy has stopped then, and its remote program is closed.
+            # Once the lock is free, another thread no longer copies, and its remote program is closed.
+            with self._recovery_lock:
                 pass
             failed = finish(self._transfer(_MAX_REMOVAL_SECONDS), hosts, self._run_name) if hosts else {}
-        for text in failed.values() if self._sent else ():
+        # If the copy before the job failed, the user knows about a host that cannot be reached.
+        for text in failed.values() if self._has_sent else ():
             say(f"the folder of this run could not be removed: {text}")

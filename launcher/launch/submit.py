@@ -44,13 +44,14 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         InputError: The options are wrong. No run exists.
         LaunchError: The queue refuses the launcher, or the folder of the run cannot be made.
     """
-    if options.backend.shares_files:
+    if options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
         check_all_programs_here(options)
     parcel = _Packer(options).parcel()
     paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend.name))
     run = load(paths.root)
     assert run is not None
     try:
+        # The launcher writes its messages to this file, which only this user may read.
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
@@ -63,6 +64,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     except BaseException as error:
         _record_failed_start(run, options, error)
         raise
+    # The code is None while the launcher waits or runs. A launcher that started tasks has left a report.
     if submitted.code is not None and not run.report():
         ended = LaunchError("its launcher has ended before the tasks started")
         ended.exit_code = submitted.code
@@ -103,6 +105,7 @@ class _Packer:
     """
 
     def __init__(self, options: LaunchOptions) -> None:
+        """Parse the options about files, so that a wrong one is found before anything is packed."""
         self._options, settings = options, options.settings
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
@@ -117,75 +120,78 @@ class _Packer:
             results.add(os.path.dirname(self._report))
         return Parcel(tuple(sync.text for sync in self._syncs), tuple(sorted(results)), self._pack)
 
-    def _pack(self, places: Mapping[str, str], backend_options: Any) -> bytes:
+    def _pack(self, remote_paths: Mapping[str, str], backend_options: Any) -> bytes:
         """Return what `run_submitted` reads: the options, the working directory and the command line.
 
         Args:
-            places: The path on the launcher's machine of each synced folder and of each folder for results.
+            remote_paths: The path on the launcher's machine of each synced folder, and of each folder for
+                results.
             backend_options: The options of the backend on that machine.
         """
-        settings = self._options.settings.with_values(
-            {
-                SYNC: tuple(
-                    places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "")
-                    for sync in self._syncs
-                ),
-                COLLECT: tuple(self._collected(places)),
-                REPORT: self._report
-                and f"{places[os.path.dirname(self._report)]}/{os.path.basename(self._report)}",
-                RUN_DIR: None,
-            }
-        )
-        options = replace(
-            self._options, settings=settings, spec=self._spec(places), backend_options=backend_options
-        )
-        return pickle.dumps((options, self._moved(os.getcwd(), places), sys.argv[1:]))
+        report = None
+        if self._report:
+            folder, name = os.path.split(self._report)
+            report = f"{remote_paths[folder]}/{name}"
+        syncs, collects = tuple(self._sync_texts(remote_paths)), tuple(self._collect_texts(remote_paths))
+        values = {SYNC: syncs, COLLECT: collects, REPORT: report, RUN_DIR: None}
+        settings = self._options.settings.with_values(values)
+        spec = self._remote_spec(remote_paths)
+        options = replace(self._options, settings=settings, spec=spec, backend_options=backend_options)
+        return pickle.dumps((options, self._remote_path(os.getcwd(), remote_paths), sys.argv[1:]))
 
-    def _collected(self, places: Mapping[str, str]) -> Iterable[str]:
+    def _sync_texts(self, remote_paths: Mapping[str, str]) -> Iterable[str]:
+        """Yield the values of ``--sync`` for the launcher's machine, with the folders there."""
+        for sync in self._syncs:
+            yield remote_paths[sync.text] + ("" if sync.remote is None else f":{sync.remote}")
+
+    def _collect_texts(self, remote_paths: Mapping[str, str]) -> Iterable[str]:
+        """Yield the values of ``--collect`` for the launcher's machine, with folders for results there."""
         for text, request in zip(self._options.settings[COLLECT], self._collects, strict=True):
             if request.into is None:
                 yield text
             else:
-                yield text.removesuffix(request.into) + places[os.path.abspath(request.into)]
+                yield text.removesuffix(request.into) + remote_paths[os.path.abspath(request.into)]
 
-    def _spec(self, places: Mapping[str, str]) -> JobSpec:
+    def _remote_spec(self, remote_paths: Mapping[str, str]) -> JobSpec:
         """Return the job with the paths of its programs and working directories on the launcher's machine.
 
         Args:
-            places: The path on that machine of each synced folder.
+            remote_paths: The path on that machine of each synced folder.
         """
         spec = self._options.spec
         roles = tuple(
             replace(
                 role,
-                workdir=role.workdir and self._moved(role.workdir, places),
-                program=replace(role.program, name=self._moved(role.program.name, places)),
+                workdir=role.workdir and self._remote_path(role.workdir, remote_paths),
+                program=replace(role.program, name=self._remote_path(role.program.name, remote_paths)),
             )
             for role in spec.roles
         )
-        return replace(spec, roles=roles, workdir=spec.workdir and self._moved(spec.workdir, places))
+        workdir = spec.workdir and self._remote_path(spec.workdir, remote_paths)
+        return replace(spec, roles=roles, workdir=workdir)
 
-    def _moved(self, path: str, places: Mapping[str, str]) -> str:
+    def _remote_path(self, path: str, remote_paths: Mapping[str, str]) -> str:
         """Return the path of a file on the launcher's machine.
 
         It is the same if no synced folder contains the file.
 
         Args:
             path: The path on this machine.
-            places: The path on the launcher's machine of each synced folder.
+            remote_paths: The path on the launcher's machine of each synced folder.
         """
+        # The launcher starts in the copy of this working directory, so relative paths stay.
         for sync in self._syncs if os.path.isabs(path) else ():
             inside = sync.inside(path)
             if inside is not None:
-                return f"{places[sync.text]}/{inside}".rstrip("/")
+                return f"{remote_paths[sync.text]}/{inside}".rstrip("/")
         return path
 
 
 def run_submitted(path: str) -> int:
-    """Run a job whose options were read by a launch on another machine.
+    """Run a job whose options were read by a launch on another machine. The queue of a cluster starts it.
 
     Args:
-        path: The file that a `Parcel` has made.
+        path: The file that a `Parcel` of that launch has made, on this machine.
 
     Returns:
         The exit code of the job.
@@ -196,7 +202,7 @@ def run_submitted(path: str) -> int:
     with open(path, "rb") as file:
         name, packed = pickle.load(file)
     options, folder, sys.argv[1:] = pickle.loads(packed)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # No synced folder contains the working directory of the user.
         os.chdir(folder)
     run = Run(name, paths=RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), owner=None, started_at=0.0)
     return Session(replace(options, submitted=run)).run()

@@ -52,8 +52,9 @@ def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
             address.
         source: The option or ``file:line`` that asks for it, for messages.
     """
-    bind = "{task_host}" if own_address else _LOOPBACK
-    args = ("--logdir", logdir or ".", "--host", bind, "--port", "{task_port}", "--reload_multifile=true")
+    # Launch fills in the placeholders in braces when the task starts.
+    address = "{task_host}" if own_address else _LOOPBACK
+    args = ("--logdir", logdir or ".", "--host", address, "--port", "{task_port}", "--reload_multifile=true")
     program = Program(ProgramKind.CODE, _RUN_CODE, args)
     return Role(
         ROLE, 1, program, env=_QUIET_VARIABLES, service=True, sidecar=True, flags=False, source=source
@@ -69,10 +70,12 @@ def with_output_folder(placement: Placement) -> Placement:
 
 
 def _with_output_folder(placed: PlacedTask) -> PlacedTask:
+    """Return the task of TensorBoard with another ``--logdir``, and any other task unchanged."""
     own_folder = dict(placed.env).get(OUTPUT_DIR_VARIABLE)
     if placed.task != TASK or own_folder is None:
         return placed
     program = placed.role.program
+    # The second argument is the value of ``--logdir``. The folders of all tasks are beside each other.
     args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
     return replace(placed, role=replace(placed.role, program=replace(program, args=args)))
 
@@ -87,11 +90,13 @@ class TensorBoardSidecar:
     """
 
     def __init__(self, forwarding: Forwarding | None, here: Collection[str], own_address: bool) -> None:
-        self._forwarding, self._here, self._own_address = forwarding, here, own_address
+        self._forwarding, self._local_hosts, self._has_own_address = forwarding, here, own_address
         #: The URL for a browser on this machine. Empty if it is not known yet, or if there is none.
         self.url = ""
+        #: The address by which a browser reaches each host that has reported.
         self._addresses: dict[str, str] = {}
-        self._advised = False
+        #: Whether the user was told that TensorBoard is not installed.
+        self._has_advised = False
 
     def reach(self, plan: Plan) -> str:
         """Make TensorBoard reachable from this machine.
@@ -102,9 +107,9 @@ class TensorBoardSidecar:
         Returns:
             A message with the URL, or why there is none. Empty if the URL is the same as before.
         """
-        before = self.url
+        last_url = self.url
         task = next(task for task in plan.tasks if task.task == TASK)
-        if self._own_address:
+        if self._has_own_address:
             self.url = f"http://{self._addresses.get(task.host, task.host)}:{task.port}/"
         else:
             try:
@@ -112,7 +117,7 @@ class TensorBoardSidecar:
             except (TransportError, OSError) as error:
                 self.url = ""
                 return f"TensorBoard listens on {_LOOPBACK}:{task.port} of {task.host}: {error}"
-        return "" if self.url == before else f"TensorBoard: {self.url} (it takes some seconds to start)"
+        return "" if self.url == last_url else f"TensorBoard: {self.url} (it takes some seconds to start)"
 
     def _local_port(self, task: TaskPlan) -> int:
         """Return the port of this machine by which TensorBoard is reached.
@@ -120,7 +125,7 @@ class TensorBoardSidecar:
         Raises:
             TransportError: The backend forwards no port of its host.
         """
-        if task.host in self._here:
+        if task.host in self._local_hosts:
             return task.port
         if self._forwarding is None:
             raise TransportError("this backend forwards no ports")
@@ -134,9 +139,9 @@ class TensorBoardSidecar:
         """
         if isinstance(event, AgentReady):
             self._addresses[event.host] = _first_address(event.facts.addresses) or event.host
-        elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
-            self._advised = re.search(_MISSING_PATTERN, event.data) is not None
-            if self._advised:
+        elif isinstance(event, TaskOutput) and event.task == TASK and not self._has_advised:
+            self._has_advised = re.search(_MISSING_PATTERN, event.data) is not None
+            if self._has_advised:
                 return "TensorBoard is not installed for the Python of the tasks: pip install tensorboard"
         return ""
 

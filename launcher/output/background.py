@@ -49,6 +49,7 @@ class Background(Renderer):
         self._tell(f"{paths.root}\0{run_name}\0")
 
     def begin(self, run_info: RunInfo) -> None:
+        """Note which tasks the job has."""
         self._not_started = {placed.task for placed in run_info.placement.tasks}
 
     def on(self, event: DisplayEvent) -> None:
@@ -59,5 +60,6 @@ class Background(Renderer):
                 self._tell("\0")
 
     def _tell(self, text: str) -> None:
+        """Write to the command that has started this launcher, if it still exists."""
         with suppress(BrokenPipeError):  # The command was killed.
             os.write(self._pipe, os.fsencode(text))

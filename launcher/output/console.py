@@ -87,27 +87,24 @@ class Console(Renderer):
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        options: ConsoleOptions,
-        clock: Callable[[], float] = time.monotonic,
+        self, writer: Writer, options: ConsoleOptions, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._writer = writer
-        self._options = options
-        self._clock = clock
+        self._writer, self._options, self._clock = writer, options, clock
         #: Cuts the output of each task that has printed something.
         self._cutters: dict[TaskId, LineCutter] = {}
         #: The cutters that contain the start of a line without its end.
-        self._unfinished: dict[TaskId, LineCutter] = {}
+        self._unfinished_cutters: dict[TaskId, LineCutter] = {}
         #: Counts what was left out. None until a task prints.
-        self._folding: Folding | None = None
-        self._folds: dict[TaskId, TaskFolding] = {}
+        self._notice_counter: Folding | None = None
+        #: Leaves out TensorFlow's start-up notices for each task that has printed something.
+        self._filters: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._poll_at = 0.0
+        #: The host, the colour and the label of each task. `begin` makes them.
         self._hosts: dict[TaskId, str] = {}
         self._colours: dict[TaskId, str] = {}
         self._labels: dict[TaskId, str] = {}
-        self._status: _StatusLine | None = None
+        self._live_line: _LiveLine | None = None
         self._paths: RunPaths
         #: When to load what a failure report needs. Loading it at the end would delay a launch that fails.
         self._load_at = float("inf")
@@ -116,7 +113,7 @@ class Console(Renderer):
         #: The last message, if no line was printed after it.
         self._last_notice = ""
         #: The messages that wait until the terminal is uncovered, the oldest of which may be dropped.
-        self._kept: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
+        self._waiting_notices: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
     def begin(self, run_info: RunInfo) -> None:
         """Make the labels of the tasks. Nothing is printed yet."""
@@ -125,46 +122,53 @@ class Console(Renderer):
         self._colours = dict(zip(self._hosts, cycle(_COLOURS), strict=False))
         self._labels = labels(self._hosts, list(self._hosts))
         if self._options.live and not self._options.quiet:
-            self._status = _StatusLine(self._writer, self._options, run_info.placement, self._clock())
+            self._live_line = _LiveLine(self._writer, self._options, run_info.placement, self._clock())
 
     def on(self, event: DisplayEvent) -> None:
         """Show output and messages, and update the states of the live line."""
         if isinstance(event, events.TaskOutput):
-            self._output(event)
+            self._show_output(event)
             return
-        if self._status is not None:
-            self._status.on(event)
+        if self._live_line is not None:
+            self._live_line.on(event)
         if isinstance(event, Tell):
-            self._kept.append(event)
+            self._waiting_notices.append(event)
             self._show_notices()
         elif isinstance(event, events.TaskMoved):
             if event.state is TaskState.RUNNING:
                 self._load_at = self._clock() + _CALM_SECONDS
             if event.state.is_over:
-                self._end(event.task)
+                self._end_output(event.task)
+            # The labels contain the hosts of tasks, and one label may make all of them wider.
             if self._hosts[event.task] != event.host:
                 self._hosts[event.task] = event.host
                 self._labels = labels(self._hosts, list(self._hosts))
 
     def tick(self, now: float) -> float | None:
-        """Show unfinished lines that are due, and draw the live line."""
+        """Show unfinished lines that are due, and draw the live line.
+
+        Args:
+            now: The time by the clock of the console.
+
+        Returns:
+            The seconds until it must be called again. None if only an event can make that necessary.
+        """
         if now >= self._load_at:
             from launcher.output import failure  # noqa: F401, PLC0415 - for jobs that run for a while
 
             self._load_at = float("inf")
         self._show_notices()
-        if self._unfinished and self._writer.should_hold():
+        if self._unfinished_cutters and self._writer.should_hold():
             # The agents keep the output, so the end of the line may exist and be on its way.
             self._poll_at = now + 4 * _POLL_SECONDS
-        if self._unfinished and now >= self._poll_at:
+        if self._unfinished_cutters and now >= self._poll_at:
             self._poll_at = now + _POLL_SECONDS
-            for task, cutter in self._unfinished.items():
-                self._print(self._folded(task, cutter.snapshot(now)))
-            self._unfinished = {
-                t: cutter for t, cutter in self._unfinished.items() if cutter.has_unfinished_line
-            }
-        waits = [self._status.tick(now)] if self._status else []
-        if self._unfinished:
+            for task, cutter in self._unfinished_cutters.items():
+                self._print(self._without_notices(task, cutter.snapshot(now)))
+            cutters = self._unfinished_cutters.items()
+            self._unfinished_cutters = {t: cutter for t, cutter in cutters if cutter.has_unfinished_line}
+        waits = [self._live_line.tick(now)] if self._live_line else []
+        if self._unfinished_cutters:
             waits.append(max(0.0, self._poll_at - now))
         if self._load_at < float("inf"):
             waits.append(self._load_at - now)
@@ -174,12 +178,12 @@ class Console(Renderer):
         """Show the last lines of the tasks, then the failure report and the table."""
         self._show_notices()
         for task in list(self._cutters):
-            self._end(task)
-        options, folded = self._options, self._folding.summary() if self._folding else ""
-        if folded:
-            self._notice(folded)
-        if self._status:
-            self._status.erase()
+            self._end_output(task)
+        options = self._options
+        if self._notice_counter and (summary := self._notice_counter.summary()):
+            self._show_notice(summary)
+        if self._live_line:
+            self._live_line.erase()
         if report.failure is not None:
             from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
@@ -192,82 +196,93 @@ class Console(Renderer):
             table = result_table(report, colour=options.colour, run_continues=self.run_continues)
             self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
 
-    def _output(self, event: events.TaskOutput) -> None:
+    def _show_output(self, event: events.TaskOutput) -> None:
         """Print the lines that a task has completed, unless its output is not shown."""
-        task, show = event.task, self._options.show
-        if self._options.quiet or (show is not None and task not in show):
+        task, shown_tasks = event.task, self._options.show
+        if self._options.quiet or (shown_tasks is not None and task not in shown_tasks):
             return
-        cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._cutter(task))
-        self._print(self._folded(task, cutter.feed(event.data, self._clock())))
+        cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._make_cutter(task))
+        self._print(self._without_notices(task, cutter.feed(event.data, self._clock())))
         if cutter.has_unfinished_line:
-            self._unfinished[task] = cutter
+            self._unfinished_cutters[task] = cutter
 
-    def _cutter(self, task: TaskId) -> LineCutter:
-        """Return what cuts the output of a task into lines with its label."""
-        before = after = ""
+    def _make_cutter(self, task: TaskId) -> LineCutter:
+        """Return what cuts the output of a task into lines with its label.
+
+        With ``--fold``, also make what leaves out TensorFlow's start-up notices among these lines.
+        """
+        colour = reset = ""
         if self._options.colour:
-            before, after = f"\x1b[{self._colours[task]}m", RESET
-        first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
+            colour, reset = f"\x1b[{self._colours[task]}m", RESET
+        # ``worker/0 |`` starts a line, and ``worker/0 +`` a later part of a line that was shown unfinished.
+        first, continued = (f"{colour}{self._labels[task]} {mark}{reset} ".encode() for mark in "|+")
         if self._options.fold:
-            self._folding = self._folding or Folding()
-            self._folds[task] = TaskFolding(task, first, self._folding)
+            self._notice_counter = self._notice_counter or Folding()
+            self._filters[task] = TaskFolding(task, first, self._notice_counter)
         return LineCutter(first, continued, keep_colours=self._options.colour)
 
-    def _folded(self, task: TaskId, lines: bytes) -> bytes:
-        fold = self._folds.get(task)
-        return lines if fold is None else fold.feed(lines)
+    def _without_notices(self, task: TaskId, lines: bytes) -> bytes:
+        """Return lines of a task without TensorFlow's start-up notices, or with them for ``--verbose``."""
+        notice_filter = self._filters.get(task)
+        return lines if notice_filter is None else notice_filter.feed(lines)
 
     def _print(self, lines: bytes) -> None:
         """Print complete lines of a task, with the time if the user wants it."""
         if not lines:
             return
-        self._last_notice = ""
-        if self._status:
-            self._status.erase()
+        self._last_notice = ""  # It is no longer what the user has read last.
+        if self._live_line:
+            self._live_line.erase()
         if self._options.timestamps:
             now = time.time()
             stamp = f"{time.strftime('%H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03} ".encode()
             lines = stamp + lines[:-1].replace(b"\n", b"\n" + stamp) + b"\n"
         self._writer.write(self._options.stdout, lines)
 
-    def _end(self, task: TaskId) -> None:
+    def _end_output(self, task: TaskId) -> None:
         """Show the last line of a task whose attempt is over."""
-        self._unfinished.pop(task, None)
+        self._unfinished_cutters.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
-            self._print(self._folded(task, cutter.end()))
-        self._folds.pop(task, None)
+            self._print(self._without_notices(task, cutter.end()))
+        self._filters.pop(task, None)
 
     def _show_notices(self) -> None:
         """Show the messages that wait, unless tmux covers the terminal."""
-        if not self._kept or self._options.covered():
+        if not self._waiting_notices or self._options.covered():
             return
-        for notice in self._kept:
+        for notice in self._waiting_notices:
             if notice.urgent or not self._options.quiet:
-                self._notice(notice.text, is_urgent=notice.urgent)
-        self._kept.clear()
+                self._show_notice(notice.text, is_urgent=notice.urgent)
+        self._waiting_notices.clear()
 
-    def _notice(self, notice: str, *, is_urgent: bool = False) -> None:
+    def _show_notice(self, notice: str, *, is_urgent: bool = False) -> None:
         """Print a message on stderr, above the live line."""
-        if self._status:
-            self._status.erase()
+        if self._live_line:
+            self._live_line.erase()
         self._last_notice = notice
         text = "launch: " + strip_controls(notice).replace("\n", "\nlaunch: ") + "\n"
         self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), is_urgent=is_urgent)
 
 
-class _StatusLine:
+class _LiveLine:
     """The live line at the bottom of a terminal, as in ``3 running, 1 starting, 2 ended · 12s``.
 
     The writer of the other lines draws it, so that they do not mix.
+
+    Args:
+        writer: Writes to the terminal.
+        options: Contains the descriptor of the terminal.
+        placement: All tasks of the job.
+        now: The time at which the job starts, by the clock of the console.
     """
 
-    def __init__(self, writer: Writer, options: ConsoleOptions, placement: Placement, began: float) -> None:
+    def __init__(self, writer: Writer, options: ConsoleOptions, placement: Placement, now: float) -> None:
         self._writer = writer
         self._fd = options.stderr
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
-        self._began = began
-        self._drawn = ""
+        self._started_at = now
+        self._drawn_text = ""
         self._drawn_at = float("-inf")
 
     def on(self, event: DisplayEvent) -> None:
@@ -277,9 +292,9 @@ class _StatusLine:
 
     def erase(self) -> None:
         """Erase the line, before other lines are printed."""
-        if self._drawn:
+        if self._drawn_text:
             self._writer.write(self._fd, _ERASE_LINE)
-            self._drawn = ""
+            self._drawn_text = ""
 
     def tick(self, now: float) -> float:
         """Draw the line when it is due.
@@ -298,11 +313,11 @@ class _StatusLine:
             columns = os.get_terminal_size(self._fd).columns or 80
         except OSError:
             columns = 80
-        elapsed = duration(int(now - self._began)).replace(".0s", "s")
+        elapsed = duration(int(now - self._started_at)).replace(".0s", "s")
         # With a character in the last column, some terminals wrap the line.
         text = shortened(f"  {counts} · {elapsed}", columns - 1)
-        if text != self._drawn and not self._writer.blocked():
+        if text != self._drawn_text and not self._writer.blocked():
             self._writer.write(self._fd, _ERASE_LINE + text.encode())
-            self._drawn, self._drawn_at = text, now
+            self._drawn_text, self._drawn_at = text, now
         # The text shows whole seconds, so it next changes when one is over.
-        return max(_DRAW_SECONDS, 1.0 - (now - self._began) % 1.0) if self._drawn else _DRAW_SECONDS
+        return max(_DRAW_SECONDS, 1.0 - (now - self._started_at) % 1.0) if self._drawn_text else _DRAW_SECONDS

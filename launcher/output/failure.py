@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -52,11 +52,7 @@ _MISTAKE_EXCEPTIONS = re.compile(
 
 
 def failure_report(
-    report: Report,
-    paths: RunPaths,
-    place: TaskPlace | None = None,
-    *,
-    with_last_lines: bool = True,
+    report: Report, paths: RunPaths, place: TaskPlace | None = None, *, with_last_lines: bool = True
 ) -> str:
     """Return the failure report of a job, as lines for the user.
 
@@ -72,6 +68,7 @@ def failure_report(
     failure = report.failure
     if failure is None:
         return ""
+    # Other tasks may have failed because of this one.
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
     lines = [
         f"launch: {first}{failure.text}",
@@ -98,54 +95,56 @@ def _about_task(
     """
     hint = failure.hint
     if failure.task is None:
-        if failure.reason is Reason.TIMEOUT:
+        if failure.reason is Reason.TIMEOUT:  # Tasks that were stopped by SIGABRT have printed their stacks.
             hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
             hint = f"stacks are at the end of the output of {join_names(hung)}" if hung else hint
         return [f"{_HINT_PREFIX}{hint}"] if hint else []
     data, is_cut = tail(paths.log(failure.task))
     printed = clean_lines(data, is_cut=is_cut)
     lines = _without_inner_rows([line for line in printed if not is_about_the_build(line)])
-    block = last_traceback(lines)
-    if block and _MISTAKE_EXCEPTIONS.match(lines[block.stop - 1]):
+    traceback = last_traceback(lines)
+    # Many lines may follow the traceback, so its last line, which names the exception, is looked at, too.
+    exception = lines[traceback.stop - 1] if traceback else ""
+    if _MISTAKE_EXCEPTIONS.match(exception):
         hint = ""  # It would name tasks that had ended before, which are not the cause.
-    # Many lines may follow the traceback, so its last line, which names the exception, is added.
-    clues = [*lines[-_MAX_LAST_LINES:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    found = hints([failure.text, *clues], _facts(failure, paths, place))
-    tips = [f"{_HINT_PREFIX}{each}" for each in [*found, hint] if each]
-    started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
-    if not lines and not started:  # A task that never started has no log to name.
-        return tips
-    tips.append(f"  log: {escape_controls(paths.log(failure.task))}")
+    telling_lines = [failure.text, *lines[-_MAX_LAST_LINES:], exception]
+    found_hints = hints(telling_lines, _facts(failure, paths, place))
+    advice = [f"{_HINT_PREFIX}{each}" for each in [*found_hints, hint] if each]
+    has_started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
+    if not lines and not has_started:  # A task that never started has no log to name.
+        return advice
+    advice.append(f"  log: {escape_controls(paths.log(failure.task))}")
     if not with_last_lines:
-        return tips
+        return advice
     if not lines:
-        but = " but TensorFlow's notices at its start" if printed else ""
-        return [f"  it printed nothing{but}", *tips]
-    return [*_last_lines(lines, block), *tips]
+        but_notices = " but TensorFlow's notices at its start" if printed else ""
+        return [f"  it printed nothing{but_notices}", *advice]
+    return [*_last_lines(lines, traceback), *advice]
 
 
-def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
+def _last_lines(lines: Sequence[str], traceback: range | None) -> list[str]:
     """Return the last lines of a task, and before them its traceback, unless it is among them.
 
     Args:
         lines: What the task has printed.
-        block: Which of the lines are the last traceback. None if there is none.
+        traceback: Which of the lines are the last traceback. None if there is none.
     """
     shown = [shortened(line, _MAX_LINE_CHARACTERS) for line in lines]
-    text: list[str] = []
+    report: list[str] = []
     first = max(0, len(lines) - _MAX_LAST_LINES)
-    if block is not None:
-        shown[block.stop - 1] = lines[block.stop - 1]
-        if block.start < first:
-            traceback, (head, end) = shown[block.start : block.stop], _MAX_TRACEBACK_ENDS
-            left_out = len(traceback) - head - end
+    if traceback is not None:
+        shown[traceback.stop - 1] = lines[traceback.stop - 1]  # The line with the exception is never cut.
+        if traceback.start < first:
+            traceback_lines = shown[traceback.start : traceback.stop]
+            head, end = _MAX_TRACEBACK_ENDS
+            left_out = len(traceback_lines) - head - end
             if left_out > 1:  # It is an endless recursion.
-                traceback[head:-end] = [f"  ... {left_out} lines ..."]
-            text += ["  its Python traceback:", *(f"    {line}" for line in traceback)]
-            first = max(first, block.stop)
+                traceback_lines[head:-end] = [f"  ... {left_out} lines ..."]
+            report += ["  its Python traceback:", *(f"    {line}" for line in traceback_lines)]
+            first = max(first, traceback.stop)
     if first < len(lines):
-        text += ["  its last lines:", *(f"    {line}" for line in shown[first:])]
-    return text
+        report += ["  its last lines:", *(f"    {line}" for line in shown[first:])]
+    return report
 
 
 def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
@@ -154,21 +153,18 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
     Returns:
         A list with the line. Empty if no other task failed.
     """
-    others = [
-        task
-        for task in report.tasks
-        if task.task != failure.task and task.state is TaskState.FAILED and not task.sidecar
-    ]
+    failed = [task for task in report.tasks if task.state is TaskState.FAILED and not task.sidecar]
+    others = [task for task in failed if task.task != failure.task]
     if not others:
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
     exception = "" if failure.task is None else _exception(paths.log(failure.task))
-    named = [_other(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
+    named = [_other_failure(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
     more = [f"{len(others) - _MAX_LISTED_TASKS} more"] if len(others) > _MAX_LISTED_TASKS else []
     return [f"  also failed: {', '.join([*named, *more])}"]
 
 
-def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
+def _other_failure(task: TaskReport, exception: str, paths: RunPaths) -> str:
     """Return a task that failed, too, as in ``worker/1 on node1 (exit code 1, the same exception)``.
 
     Args:
@@ -185,8 +181,8 @@ def _exception(log: str) -> str:
     """Return the last line of the last traceback in a log. Empty if there is none."""
     data, is_cut = tail(log)
     lines = clean_lines(data, is_cut=is_cut)
-    block = last_traceback(lines)
-    return lines[block.stop - 1] if block else ""
+    traceback = last_traceback(lines)
+    return lines[traceback.stop - 1] if traceback else ""
 
 
 # ---------------------------------------------------------------------- the lines of a task
@@ -194,22 +190,21 @@ def _exception(log: str) -> str:
 
 def _without_inner_rows(lines: Sequence[str]) -> list[str]:
     """Return lines without the inner rows of large arrays, which exceptions of TensorFlow show."""
-    found: list[str] = []
-    for are_rows, group in itertools.groupby(lines, _is_row):
-        rows = list(group)
+    kept: list[str] = []
+    for are_rows, lines_of_group in itertools.groupby(lines, _is_row):
+        group = list(lines_of_group)
         # Lists that a program prints line by line are no array: each closes its brackets.
-        opens_array = any(row.count("[") > row.count("]") for row in rows[:2])
-        if are_rows and len(rows) > _MAX_ARRAY_ROWS and opens_array:
-            rows[1:-1] = [f"... {len(rows) - 2} lines of values ..."]
-        found += rows
-    return found
+        opens_array = any(line.count("[") > line.count("]") for line in group[:2])
+        if are_rows and len(group) > _MAX_ARRAY_ROWS and opens_array:
+            group[1:-1] = [f"... {len(group) - 2} lines of values ..."]
+        kept += group
+    return kept
 
 
 def _is_row(line: str) -> bool:
     """Return whether a line contains nothing but values, as numpy prints them."""
-    return not re.sub(r"array\(|nan|inf|True|False|, (?:shape|dtype)=.*", "", line).strip(
-        "0123456789+-.e,[]() "
-    )
+    without_words = re.sub(r"array\(|nan|inf|True|False|, (?:shape|dtype)=.*", "", line)
+    return not without_words.strip("0123456789+-.e,[]() ")
 
 
 def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
@@ -223,23 +218,29 @@ def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
     plan = _plan_of_task(failure, paths)
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
     passed = env.keys() | place.passed
-    elsewhere = place.other_machines and not is_loopback(failure.host or "")
-    here = not (elsewhere or place.in_container)
+    is_elsewhere = place.other_machines and not is_loopback(failure.host or "")
+    is_here = not (is_elsewhere or place.in_container)
     runs_python = os.path.basename(argv[0]).startswith("python")
     python = os.path.join(venv, "bin", "python") if venv else argv[0]
+    # The path of an environment that `launch prepare` made is known only on its host.
+    is_python_known = runs_python and (not venv or "/" in venv)
+    # The user may have activated another environment than that of launch, whose Python runs the task.
     active = os.environ.get("VIRTUAL_ENV", "")
-    beside = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
+    is_other_active = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
+    folders = [".", *(os.path.dirname(word) for word in argv[1:2])]
+    # Tasks on this machine inherit the environment of launch.
+    inherited = frozenset(os.environ if is_here else ())
     return from_attributes(
         FailureFacts,
         place,
-        python=escape_controls(python) if runs_python and (not venv or "/" in venv) else "",
-        beside_active_environment=beside and argv[0] == sys.executable,
-        elsewhere=elsewhere and not place.in_container,
-        over_ssh=elsewhere and place.over_ssh,
-        prepare=place.prepare if elsewhere else "launch prepare",
-        modules_here=frozenset(_modules_in(".", *(os.path.dirname(word) for word in argv[1:2]))),
-        not_passed=frozenset() if here else frozenset(os.environ.keys() - passed),
-        passed=frozenset(passed | (os.environ.keys() if here else set())),
+        python=escape_controls(python) if is_python_known else "",
+        beside_active_environment=is_other_active and argv[0] == sys.executable,
+        elsewhere=is_elsewhere and not place.in_container,
+        over_ssh=is_elsewhere and place.over_ssh,
+        prepare=place.prepare if is_elsewhere else "launch prepare",
+        modules_here=frozenset(_modules_in(folders)),
+        not_passed=frozenset() if is_here else frozenset(os.environ.keys() - passed),
+        passed=frozenset(passed | inherited),
     )
 
 
@@ -253,16 +254,15 @@ def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
     return plan
 
 
-def _modules_in(*folders: str) -> Iterator[str]:
+def _modules_in(folders: Iterable[str]) -> Iterator[str]:
     """Yield the names of the Python modules and packages in folders.
 
     A folder that cannot be read has none.
     """
     for folder in folders:
         with suppress(OSError), os.scandir(folder or ".") as entries:
-            yield from (
-                each.name.removesuffix(".py") for each in entries if "." not in each.name.removesuffix(".py")
-            )
+            names = [entry.name.removesuffix(".py") for entry in entries]
+            yield from (name for name in names if "." not in name)
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:
@@ -274,12 +274,13 @@ def last_traceback(lines: Sequence[str]) -> range | None:
     Returns:
         The range of line numbers. None if there is no traceback.
     """
-    found: range | None = None
+    last: range | None = None
     for start, line in enumerate(lines):
         end = _traceback_end(lines, start) if _TRACEBACK_HEAD in line else 0
         if end:
-            found = range(found.start if found and _is_chained(lines, found.stop, start) else start, end)
-    return found
+            is_chained = last is not None and _is_chained(lines, last.stop, start)
+            last = range(last.start if last and is_chained else start, end)
+    return last
 
 
 def _traceback_end(lines: Sequence[str], start: int) -> int:
@@ -292,14 +293,14 @@ def _traceback_end(lines: Sequence[str], start: int) -> int:
     Returns:
         The number. 0 if no line looks like the exception.
     """
-    foreign = 0
-    for at, line in enumerate(lines[start + 1 :], start + 1):
-        if line.startswith((" ", "\t")):
+    foreign_lines = 0
+    for number, line in enumerate(lines[start + 1 :], start + 1):
+        if line.startswith((" ", "\t")):  # It names a place in the program, or shows its code.
             continue
-        if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):
-            return at + 1
-        foreign += 1
-        if _TRACEBACK_HEAD in line or foreign > _MAX_FOREIGN_LINES:
+        if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):  # The name of an exception
+            return number + 1
+        foreign_lines += 1  # Another thread has printed between the lines of the traceback.
+        if _TRACEBACK_HEAD in line or foreign_lines > _MAX_FOREIGN_LINES:
             return 0
     return 0
 

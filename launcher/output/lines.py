@@ -72,12 +72,13 @@ def has_controls(data: bytes) -> bool:
     A long text is searched by memchr for each of them, which is ten times as fast as a regular expression.
     """
     if len(data) < _SHORT_TEXT_BYTES:
-        if len(data.translate(None, _CONTROL_BYTES)) < len(data):
+        if len(data.translate(None, _CONTROL_BYTES)) < len(data):  # It is shorter without these bytes.
             return True
     else:
         for code in _CONTROL_BYTES:  # noqa: SIM110 - any() takes twice as long
             if code in data:
                 return True
+    # These are the characters U+0080 to U+009F.
     return b"\xc2" in data and re.search(b"\xc2[\x80-\x9f]", data) is not None
 
 
@@ -107,20 +108,20 @@ class LineCutter:
     def _begin_line(self) -> None:
         """Forget the last line, because the next byte starts a new one."""
         #: The bytes of this line that were not shown.
-        self._rest: list[bytes] = []
+        self._unshown: list[bytes] = []
         self._size = 0
         self._is_rewritten = False
-        #: Whether the start of this line was shown, and is no longer in ``_rest``.
+        #: Whether the start of this line was shown, and is no longer in ``_unshown``.
         self._is_continued = False
         #: The state of a rewritten line that was shown last.
-        self._shown = ""
+        self._last_state = ""
         #: When to show the line before its end, and the seconds between two states of a rewritten line.
-        self._due, self._wait = _NEVER, _QUIET_SECONDS
+        self._due_at, self._wait_seconds = _NEVER, _QUIET_SECONDS
 
     @property
     def has_unfinished_line(self) -> bool:
         """Whether a part of a line waits to be shown by `snapshot`."""
-        return self._due < _NEVER
+        return self._due_at < _NEVER
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Add output of the task.
@@ -132,21 +133,21 @@ class LineCutter:
         Returns:
             The lines to show, each with its prefix and newline.
         """
-        out = b""
+        shown = b""
         end = data.rfind(b"\n") + 1
         if end:
-            out = self._lines(b"".join((*self._rest, data[:end])))
+            shown = self._whole_lines(b"".join((*self._unshown, data[:end])))
             data = data[end:]
             self._begin_line()
         if data:
-            self._rest.append(data)
+            self._unshown.append(data)
             self._size += len(data)
-            if not self._is_rewritten:
+            if not self._is_rewritten:  # A rewritten line is due at regular times, whenever it changes.
                 self._is_rewritten = b"\r" in data or b"\b" in data
-                self._due = now + _QUIET_SECONDS
+                self._due_at = now + _QUIET_SECONDS
             if self._size > self._limit:
-                out += self._shorten()
-        return out
+                shown += self._show_long_line()
+        return shown
 
     def snapshot(self, now: float) -> bytes:
         """Return the part of an unfinished line that is due: the state of a rewritten line, or its start.
@@ -157,76 +158,77 @@ class LineCutter:
         Returns:
             The line to show. Empty if none is due.
         """
-        if now < self._due:
+        if now < self._due_at:
             return b""
-        line = b"".join(self._rest)
+        line = b"".join(self._unshown)
         if not self._is_rewritten:
-            self._due = _NEVER
+            self._due_at = _NEVER  # Until more of the line arrives.
             end = whole_characters(line)
-            return self._start(line, end) if _is_visible(self._text(line[:end])) else b""
-        text = self._state(line)
-        new = text not in ("", self._shown)
-        if new:
-            self._shown, self._wait = text, min(2 * self._wait, _MAX_WAIT_SECONDS)
-        self._due = now + self._wait
-        return self._line(text, is_whole=True) if new else b""
+            return self._show_start(line, end) if _is_visible(self._text_of(line[:end])) else b""
+        text = self._state_of(line)
+        has_changed = text not in ("", self._last_state)
+        if has_changed:
+            self._last_state, self._wait_seconds = text, min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
+        self._due_at = now + self._wait_seconds
+        return self._prefixed_line(text, is_whole=True) if has_changed else b""
 
     def end(self) -> bytes:
         """Return the rest of the last line, because the task prints no more."""
-        rest = b"".join(self._rest)
-        shown = self._finish(rest) if rest else b""
+        rest = b"".join(self._unshown)
+        shown = self._finish_line(rest) if rest else b""
         self._begin_line()
         return shown
 
-    def _lines(self, block: bytes) -> bytes:
+    def _whole_lines(self, block: bytes) -> bytes:
         """Return the lines to show for a block of whole lines.
 
-        The start of the first one may have been shown.
+        The start or a state of the first one may have been shown. Most blocks need no work for each line.
         """
         first = b""
-        if self._is_continued or self._shown:
+        if self._is_continued or self._last_state:
             line, _, block = block.partition(b"\n")
-            first = self._finish(line)
+            first = self._finish_line(line)
             self._begin_line()
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
-        if b"\r" in block or b"\b" in block:
-            return first + b"".join(map(self._finish, block[:-1].split(b"\n")))
+        if b"\r" in block or b"\b" in block:  # Some line is rewritten.
+            return first + b"".join(map(self._finish_line, block[:-1].split(b"\n")))
         if has_controls(block):
-            text = self._text(block)
+            text = self._text_of(block)
             if "\x1b" in text:
-                text = "\n".join(map(_closed, text.split("\n")))
+                text = "\n".join(map(_with_reset, text.split("\n")))
             block = text.encode()
         elif not block.isascii():
             block = block.decode("utf-8", "replace").encode()
         prefix = self.prefix
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
-    def _finish(self, line: bytes) -> bytes:
+    def _finish_line(self, line: bytes) -> bytes:
         """Return the line to show for a line up to its end, without a part that was shown."""
         line = line.rstrip(b"\r")
-        rewritten = b"\r" in line or b"\b" in line
-        text = self._state(line) if rewritten else self._text(line)
-        if text == self._shown and (text or self._is_continued):
+        is_rewritten = b"\r" in line or b"\b" in line
+        text = self._state_of(line) if is_rewritten else self._text_of(line)
+        # It was shown before: as a state of a rewritten line, or up to its end. An empty line is shown, too.
+        if text == self._last_state and (text or self._is_continued):
             return b""
-        return self._line(text, is_whole=rewritten)
+        return self._prefixed_line(text, is_whole=is_rewritten)
 
-    def _shorten(self) -> bytes:
-        """Return the start of a line that is longer than the limit.
+    def _show_long_line(self) -> bytes:
+        """Return the start of a line that is longer than the limit, which is shown before its end arrives.
 
-        Keep only the state of a rewritten line.
+        Of a rewritten line only the present state is kept. If that is short enough, nothing is shown now.
         """
-        line = b"".join(self._rest)
+        line = b"".join(self._unshown)
         if self._is_rewritten:
-            line = self._state(line).encode()
+            line = self._state_of(line).encode()
             if len(line) <= self._limit:
-                self._rest, self._size = [line, b"\r"], len(line) + 1
+                self._unshown, self._size = [line, b"\r"], len(line) + 1
                 return b""
             self._is_rewritten = False
         # A carriage return at the end may belong to the newline, so it is not shown yet.
-        return self._start(line, whole_characters(line.rstrip(b"\r")))
+        return self._show_start(line, whole_characters(line.rstrip(b"\r")))
 
-    def _start(self, line: bytes, end: int) -> bytes:
+    def _show_start(self, line: bytes, end: int) -> bytes:
         """Return the start of an unfinished line, which is shown now, and keep the rest.
 
         Args:
@@ -235,22 +237,31 @@ class LineCutter:
         """
         part = line[:end]
         if has_controls(part) or not part.isascii():
-            part = _closed(self._text(part)).encode()
+            part = _with_reset(self._text_of(part)).encode()
         prefix = self.continued_prefix if self._is_continued else self.prefix
-        self._rest, self._size, self._is_continued = [line[end:]], len(line) - end, True
+        self._unshown, self._size, self._is_continued = [line[end:]], len(line) - end, True
         return b"%b%b\n" % (prefix, part) if part else b""
 
-    def _state(self, line: bytes) -> str:
-        """Return the state of a rewritten line: the last visible text between rewritings."""
-        texts = (self._text(segment) for segment in reversed(re.split(_REWRITE, line)))
-        return next(filter(_is_visible, texts), "")
+    def _state_of(self, line: bytes) -> str:
+        """Return the state of a rewritten line: the last visible text between rewritings. It may be empty."""
+        for segment in reversed(re.split(_REWRITE, line)):
+            if _is_visible(text := self._text_of(segment)):
+                return text
+        return ""
 
-    def _text(self, data: bytes) -> str:
+    def _text_of(self, data: bytes) -> str:
+        """Return bytes as text without control sequences, but with colours if these are kept."""
         return strip_controls(data.decode("utf-8", "replace"), keep_colours=self._keeps_colours)
 
-    def _line(self, text: str, *, is_whole: bool = False) -> bytes:
+    def _prefixed_line(self, text: str, *, is_whole: bool = False) -> bytes:
+        """Return a line to show, with its prefix and newline.
+
+        Args:
+            text: The text of the line.
+            is_whole: Whether the text is the whole line, although a part of the line was shown before.
+        """
         prefix = self.continued_prefix if self._is_continued and not is_whole else self.prefix
-        return b"%b%b\n" % (prefix, _closed(text).encode())
+        return b"%b%b\n" % (prefix, _with_reset(text).encode())
 
 
 def clean_lines(data: bytes, *, is_cut: bool) -> list[str]:
@@ -269,18 +280,21 @@ def clean_lines(data: bytes, *, is_cut: bool) -> list[str]:
 def whole_characters(data: bytes | bytearray) -> int:
     """Return the length of the data without an incomplete UTF-8 character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[-4:])
-    return len(data) - len(decoder.getstate()[0])
+    decoder.decode(data[-4:])  # No character is longer.
+    incomplete = decoder.getstate()[0]
+    return len(data) - len(incomplete)
 
 
 def _is_visible(text: str) -> bool:
+    """Return whether a text contains more than spaces and control sequences."""
     return bool(strip_controls(text).strip() if "\x1b" in text else text.strip())
 
 
-def _closed(line: str) -> str:
+def _with_reset(line: str) -> str:
     """Return the line with a reset at its end if it sets a colour.
 
     The next line may belong to another task.
     """
-    last = line.rfind("\x1b")
-    return line if last < 0 or line.startswith((RESET, "\x1b[m"), last) else line + RESET
+    last_sequence = line.rfind("\x1b")
+    is_reset = last_sequence < 0 or line.startswith((RESET, "\x1b[m"), last_sequence)
+    return line if is_reset else line + RESET

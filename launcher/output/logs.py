@@ -53,7 +53,7 @@ def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
             data = file.read(size)
     except OSError:
         return b"", False
-    # The search for the pattern is slow.
+    # A line marks the start of each later attempt. The search for its pattern is slow.
     marks = list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
 
@@ -98,17 +98,18 @@ class GrowingLog:
         self, path: str, label: str = "", lines: int | None = None, *, is_terminal: bool = False
     ) -> None:
         self._path = path
-        self._lines = lines
+        #: The number of last lines to start with. None for the whole log, and after the first read.
+        self._start_lines = lines
         #: How many bytes of the log were read.
-        self._at = 0
+        self._offset = 0
         first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
         self._cutter = LineCutter(first if label else b"", later if label else b"", keep_colours=is_terminal)
         self._is_raw = not label and not is_terminal
 
     def take_label(self, other: GrowingLog) -> None:
         """Use the label of another log from now on, because the labels of all logs have become wider."""
-        new, cutter = other._cutter, self._cutter
-        cutter.prefix, cutter.continued_prefix = new.prefix, new.continued_prefix
+        self._cutter.prefix = other._cutter.prefix
+        self._cutter.continued_prefix = other._cutter.continued_prefix
 
     def write(self, out: BinaryIO) -> bool:
         """Write what was added to the log since the last call, up to a limit.
@@ -125,7 +126,7 @@ class GrowingLog:
         data, now = self._read(), time.monotonic()
         if self._is_raw:
             out.write(data)
-        else:
+        else:  # If nothing was added, an unfinished line may be due.
             out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
         return bool(data)
 
@@ -147,17 +148,19 @@ class GrowingLog:
         """
         try:
             status, data = os.lstat(self._path), b""
-            if status.st_size > self._at or not stat.S_ISREG(status.st_mode):
+            # To open anything else than a regular file raises the error for the user.
+            if status.st_size > self._offset or not stat.S_ISREG(status.st_mode):
                 with open_regular(self._path, links=False) as file:
-                    start = self._at if self._lines is None else _start_of_last(self._lines, file)
+                    lines = self._start_lines
+                    start = self._offset if lines is None else _start_of_last(lines, file)
                     file.seek(start)
                     data = file.read(_READ_BYTES)
-                self._at = start + len(data)
+                self._offset = start + len(data)
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise LaunchError(f"cannot read {self._path!r}: {error.strerror}") from error
-        self._lines = None
+        self._start_lines = None
         return data
 
 
@@ -172,9 +175,9 @@ def _start_of_last(lines: int, file: BinaryIO) -> int:
     if not size:
         return 0
     with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-        at = size - 1  # A newline at the end does not count.
+        newline_at = size - 1  # A newline at the end does not count.
         for _ in range(lines):
-            at = text.rfind(b"\n", 0, at)
-            if at < 0:
+            newline_at = text.rfind(b"\n", 0, newline_at)
+            if newline_at < 0:  # The file has fewer lines, so the result is 0.
                 break
-        return at + 1
+        return newline_at + 1

@@ -111,13 +111,14 @@ def event_as_dict(event: DisplayEvent, now: float) -> dict[str, Any]:
 
 def record_as_dict(record: Record) -> dict[str, Any]:
     """Return a record as a dict: an enum becomes its value, a record in it a dict, and a tuple a list."""
-    return {
-        name: value if type(value) in _PLAIN_TYPES else _value(value)
-        for name, value in as_dict(record).items()
-    }
+    fields = as_dict(record)
+    for name, value in fields.items():
+        if type(value) not in _PLAIN_TYPES:  # Most values need no call.
+            fields[name] = _json_value(value)
+    return fields
 
 
-def _value(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return the JSON form of a value of a record's field."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
@@ -126,8 +127,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, Record):
         return record_as_dict(value)
     if isinstance(value, Mapping):
-        return {str(key): _value(each) for key, each in value.items()}
-    return [_value(each) for each in value]
+        return {str(key): _json_value(each) for key, each in value.items()}
+    return [_json_value(each) for each in value]
 
 
 class Jsonl(Renderer):
@@ -147,39 +148,41 @@ class Jsonl(Renderer):
     def on(self, event: DisplayEvent) -> None:
         """Write a line for each event, and for each line of output."""
         if isinstance(event, events.TaskOutput):
-            self._output(event.task, event.data)
+            self._write_output(event.task, event.data)
             return
         if isinstance(event, events.TaskMoved) and event.state.is_over:
-            self._end(event.task)
+            self._write_unfinished(event.task)
         self._write(event_as_dict(event, time.time()))
 
     def close(self, report: Report) -> None:
         """Write the unfinished lines, then the report."""
         for task in list(self._partial_lines):
-            self._end(task)
+            self._write_unfinished(task)
         self._write({"event": "Report", **record_as_dict(report)}, is_urgent=True)
 
     def _write(self, fields: dict[str, Any], *, is_urgent: bool = False) -> None:
+        """Write an object as a line. An urgent one is not dropped if the reader is slow."""
         self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", is_urgent=is_urgent)
 
-    def _output(self, task: TaskId, data: bytes) -> None:
+    def _write_output(self, task: TaskId, data: bytes) -> None:
         """Write an object for each line that this output completes, and keep the rest for later."""
-        rest = self._partial_lines.setdefault(task, bytearray())
-        rest += data
-        *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
-        text = "".join(_object(task, line) for line in lines)
-        if len(last) > _MAX_LINE_BYTES:
-            end = whole_characters(last)
-            text += _object(task, last[:end], has_more=True)
-            last = last[end:]
+        partial_line = self._partial_lines.setdefault(task, bytearray())
+        partial_line += data
+        *lines, rest = bytes(partial_line).split(b"\n") if b"\n" in data else [partial_line]
+        text = "".join(_output_object(task, line) for line in lines)
+        if len(rest) > _MAX_LINE_BYTES:
+            end = whole_characters(rest)
+            text += _output_object(task, rest[:end], has_more=True)
+            rest = rest[end:]
         if text:
-            rest[:] = last
+            partial_line[:] = rest
             self._writer.write(self._fd, text.encode())
 
-    def _end(self, task: TaskId) -> None:
-        rest = self._partial_lines.pop(task, None)
-        if rest:
-            self._writer.write(self._fd, _object(task, rest).encode())
+    def _write_unfinished(self, task: TaskId) -> None:
+        """Write the last line of a task that has ended, if it has no newline."""
+        partial_line = self._partial_lines.pop(task, None)
+        if partial_line:
+            self._writer.write(self._fd, _output_object(task, partial_line).encode())
 
 
 class EventPipe(Jsonl):
@@ -231,7 +234,8 @@ def skipped_notice(lines: int, size: int) -> bytes:
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 
-def _object(task: TaskId, line: bytes | bytearray, *, has_more: bool = False) -> str:
+def _output_object(task: TaskId, line: bytes | bytearray, *, has_more: bool = False) -> str:
+    """Return a line of output as a JSON object, with ``more`` if the rest of the line follows."""
     text = json.dumps(line.decode("utf-8", "replace").removesuffix("\r"))
     end = ', "more": true}\n' if has_more else "}\n"
     return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{end}'

@@ -46,8 +46,10 @@ class EventBuffer:
     """The last lines of ``events.jsonl`` in memory, numbered from 1 on. New lines replace the oldest."""
 
     def __init__(self) -> None:
-        #: The limit of the size, and the number of the next line.
-        self.max_bytes, self.next = _RECENT_BYTES, 1
+        #: How many bytes the lines may have together.
+        self.max_bytes = _RECENT_BYTES
+        #: The number of the next line.
+        self.next = 1
         #: Whether tasks have printed something since followers were last informed.
         self.printed = False
         self._lines: deque[bytes] = deque()
@@ -60,6 +62,7 @@ class EventBuffer:
 
     def add(self, line: bytes) -> None:
         """Add the next line, which is a JSON object, and give it a number."""
+        # The number becomes the first field of the object, in place of its opening brace.
         self._lines.append(b'{"number": %d, %b' % (self.next, line[1:]))
         self.next += 1
         self._size += len(self._lines[-1])
@@ -73,19 +76,22 @@ class EventBuffer:
             number: The number of the first line, which must still be kept.
             size: After how many bytes to stop. The last line may exceed them.
         """
-        found = []
+        lines = []
         for line in islice(self._lines, number - self.first, None):
-            found.append(line)
+            lines.append(line)
             size -= len(line)
             if size <= 0:
                 break
-        return found
+        return lines
 
 
 def _ends_mid_line(path: str) -> bool:
-    """Return whether a log ends in the middle of a line, so that the next attempt must begin a new one."""
+    """Return whether a log ends in the middle of a line, so that the next attempt must begin a new one.
+
+    A log that is empty or cannot be read does not.
+    """
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
+        size = file.seek(0, os.SEEK_END)  # The offset of the end
         file.seek(max(0, size - 1))
         return size > 0 and file.read() != b"\n"
     return False
@@ -104,22 +110,22 @@ class Files(Renderer):
 
     def __init__(self, clock: Callable[[], float] = time.time, *, is_resumed: bool = False) -> None:
         self._is_resumed = is_resumed
-        self._create = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
+        self._create_flags = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
         #: Whether another launcher continues the run, so that the report is written only for it.
         self.run_continues = False
         self._clock = clock
         self._paths: RunPaths
-        self._max_open = 1
+        self._max_open_files = 1
         #: Open files by path, in the order in which they were opened.
-        self._fds: dict[str, int] = {}
+        self._open_fds: dict[str, int] = {}
         #: Tasks whose log ends in the middle of a line.
-        self._in_line: set[TaskId] = set()
+        self._in_mid_line: set[TaskId] = set()
         #: The attempts of tasks that have started again.
         self._attempts: dict[TaskId, int] = {}
         #: Events for ``events.jsonl`` since the last tick, each with the time of its arrival.
-        self._events: list[tuple[DisplayEvent, float]] = []
+        self._waiting_events: list[tuple[DisplayEvent, float]] = []
         #: The paths of files that cannot be written.
-        self._broken: list[str] = []
+        self._broken_paths: list[str] = []
         self.event_buffer = EventBuffer()
         #: Whether a file of the run is missing or not complete.
         self.unwritten = False
@@ -128,50 +134,55 @@ class Files(Renderer):
         """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = run_info.paths
         self.event_buffer.max_bytes += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
-        left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
-        self._max_open = min(_MAX_OPEN_FILES, max(1, left // 4, left - _SPARE_DESCRIPTORS))
+        # Links to agents and the files of others need descriptors, too.
+        free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+        self._max_open_files = min(_MAX_OPEN_FILES, max(1, free // 4, free - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # If it fails, so does the creation of the first file.
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in run_info.placement.tasks)):
-            self._append(path, b"", self._create)
+            self._append(path, b"", self._create_flags)
         if self._is_resumed:
             tasks = [placed.task for placed in run_info.placement.tasks]
-            self._in_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
+            self._in_mid_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
 
     def on(self, event: DisplayEvent) -> None:
         """Append output to the log of its task, and keep any other event for ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
             self.event_buffer.printed = True
-            ended = event.data.endswith(b"\n")
-            self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
+            is_in_mid_line = not event.data.endswith(b"\n")
+            self._in_mid_line.add(event.task) if is_in_mid_line else self._in_mid_line.discard(event.task)
             return
         if isinstance(event, TaskMoved) and event.state.is_over:
             self._close(self._paths.log(event.task))
         elif isinstance(event, TaskMoved) and event.attempt > self._attempts.get(event.task, 1):
-            self._attempts[event.task] = event.attempt
-            before = b"\n" if event.task in self._in_line else b""
-            self._append(self._paths.log(event.task), before + attempt_mark(event.attempt))
-        self._events.append((event, self._clock()))
+            self._attempts[event.task] = event.attempt  # It has started again, which its log shows.
+            newline = b"\n" if event.task in self._in_mid_line else b""
+            self._append(self._paths.log(event.task), newline + attempt_mark(event.attempt))
+        self._waiting_events.append((event, self._clock()))
 
     def tick(self, now: float) -> float | None:
-        """Write the events of this turn of the loop to ``events.jsonl``."""
-        if self._events:
-            texts = (f"{_compact(event_as_dict(*each))}\n" for each in self._events)
+        """Write the events of this turn of the loop to ``events.jsonl``, and keep them for followers.
+
+        Returns:
+            None, because nothing waits for a time.
+        """
+        if self._waiting_events:
+            texts = (f"{_compact(event_as_dict(*each))}\n" for each in self._waiting_events)
             lines = [text.encode("utf-8", "backslashreplace") for text in texts]
             self._append(self._paths.events, b"".join(lines))
             for line in lines:
                 self.event_buffer.add(line)
-            self._events.clear()
+            self._waiting_events.clear()
         return None
 
     def close(self, report: Report) -> None:
         """Write the last events and the report, and close the logs."""
         self.tick(0.0)
-        if len(self._broken) > 1:
-            names = [os.path.basename(path) for path in self._broken]
+        if len(self._broken_paths) > 1:  # The user was told about the first one when it broke.
+            names = [os.path.basename(path) for path in self._broken_paths]
             say(f"not complete in {self._paths.root}: {join_names(names, 10)}")
-        for path in list(self._fds):
+        for path in list(self._open_fds):
             self._close(path)
         try:
             path = self._paths.earlier if self.run_continues else self._paths.report
@@ -191,28 +202,30 @@ class Files(Renderer):
             flags: The flags to open the file with. Without O_CREAT a log that was deleted is not created
                 again.
         """
-        if path in self._broken:
+        if path in self._broken_paths:
             return
         try:
-            fd = self._fds.get(path)
+            fd = self._open_fds.get(path)
             if fd is None:
-                if len(self._fds) >= self._max_open:
-                    self._close(next(reversed(self._fds)))
-                fd = self._fds[path] = os.open(path, flags, 0o600)
+                if len(self._open_fds) >= self._max_open_files:
+                    last_opened = next(reversed(self._open_fds))
+                    self._close(last_opened)
+                fd = self._open_fds[path] = os.open(path, flags, 0o600)
             written = os.write(fd, data)
             while written < len(data):
                 written += os.write(fd, memoryview(data)[written:])
         except OSError as error:
             self.unwritten = True
-            self._broken.append(path)
+            self._broken_paths.append(path)
             self._close(path)
-            if len(self._broken) == 1:
+            if len(self._broken_paths) == 1:
                 say(f"{path} cannot be written: {error.strerror}; log truncated; job continues")
 
     def _close(self, path: str) -> None:
-        if path in self._fds:
+        """Close a file if it is open. It is opened again if more is appended."""
+        if path in self._open_fds:
             with contextlib.suppress(OSError):  # NFS may report a full disk only now.
-                os.close(self._fds.pop(path))
+                os.close(self._open_fds.pop(path))
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
@@ -243,10 +256,10 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
         OSError: It cannot be written, or a pipe has no reader. What was there before is unchanged.
     """
     try:
-        regular = stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        regular = True
-    if regular:
+        is_regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:  # A regular file is created.
+        is_regular = True
+    if is_regular:
         _replace(os.path.realpath(path), _json(value), 0o666)
     else:
         _write_to_pipe(path, _json(value).encode("utf-8", "backslashreplace"))
@@ -278,6 +291,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _field(field: object) -> str:
+    """Return the value of a field as JSON, with a line for each item if it is a list."""
     if not isinstance(field, (list, tuple)) or not field:
         return _compact(field)
     items = ",".join(f"\n    {_compact(item)}" for item in field)
@@ -302,9 +316,8 @@ def _replace(path: str, text: str, mode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)  # It is left by a process with the same pid that was killed.
     try:
-        with open(
-            os.open(new, _CREATE_FLAGS, mode), "w", encoding="utf-8", errors="backslashreplace"
-        ) as file:
+        fd = os.open(new, _CREATE_FLAGS, mode)
+        with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.replace(new, path)
     except OSError:

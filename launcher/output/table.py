@@ -40,15 +40,15 @@ def result_table(report: Report, *, colour: bool = False, run_continues: bool = 
         colour: Whether to colour the states and the verdict.
         run_continues: Whether another launcher continues the run, so that this is not its end.
     """
-    tasks, others = _tasks_to_show(report)
+    tasks, groups = _tasks_to_show(report)
     logs = [f"logs: {escape_controls(report.run_dir)}"] if report.run_dir else []
-    last = verdict(report)
+    last_line = verdict(report)
     if run_continues:
-        took = duration(report.ended_at - report.started_at)
-        last = f"job {report.job}: stopped after {took}, queued again"
+        elapsed = duration(report.ended_at - report.started_at)
+        last_line = f"job {report.job}: stopped after {elapsed}, queued again"
     elif colour:
-        last = _coloured(last, _BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
-    return "\n".join([*_aligned(report, tasks, colour=colour), *others, *logs, last, ""])
+        last_line = _coloured(last_line, _BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
+    return "\n".join([*_table_lines(report, tasks, colour=colour), *groups, *logs, last_line, ""])
 
 
 def verdict(report: Report) -> str:
@@ -56,17 +56,17 @@ def verdict(report: Report) -> str:
 
     It does not contain the reason of a failure, which the failure report contains.
     """
-    took = duration(report.ended_at - report.started_at)
+    elapsed = duration(report.ended_at - report.started_at)
     failure, code = report.failure, f"exit code {report.exit_code}"
-    if failure is None:
-        text = f"ended after {took} with {code}" if report.exit_code else f"ok in {took}"
+    if failure is None:  # The code is that of launch if files or output are missing.
+        text = f"ended after {elapsed} with {code}" if report.exit_code else f"ok in {elapsed}"
         text += f", tasks started again {plural(report.restarts, 'time')}" if report.restarts else ""
     elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
         text = f"timed out after {after}, {code}"
     elif failure.reason is Reason.STALLED:
         text = f"stalled, {code} ({failure.task})"
-    elif failure.reason is Reason.INTERRUPTED:
+    elif failure.reason is Reason.INTERRUPTED:  # The text says by what, as in ``stopped by Ctrl-C``.
         text = f"{failure.text.rstrip('.')}, {code}"
     else:
         where = failure.task or failure.host
@@ -75,7 +75,10 @@ def verdict(report: Report) -> str:
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
-    """Return the tasks that get a row, and lines about groups of the other tasks."""
+    """Return the tasks that get a row, and lines about groups of the other tasks.
+
+    In a large job only tasks get one that did not end as expected: first the task that failed first.
+    """
     if len(report.tasks) <= MAX_ROWS:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
@@ -84,10 +87,10 @@ def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
     groups: dict[tuple[str, TaskState], list[TaskReport]] = {}
     for task in ranked[len(shown) :]:
         groups.setdefault((task.task.role, task.state), []).append(task)
-    return shown, [_group(role, state, group) for (role, state), group in groups.items()]
+    return shown, [_group_line(role, state, group) for (role, state), group in groups.items()]
 
 
-def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
+def _group_line(role: str, state: TaskState, group: list[TaskReport]) -> str:
     """Return a line about tasks, as in ``496 tasks of worker: succeeded (12s to 14s, up to 120 MB)``.
 
     Args:
@@ -104,22 +107,23 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
-def _aligned(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[str]:
-    """Return the lines of the table. Empty if there are no tasks."""
+def _table_lines(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[str]:
+    """Return the lines of the table with these tasks. Empty if there are no tasks."""
     if not tasks:
         return []
-    head = HEADERS if report.restarts else HEADERS[:-1]
-    rows = [_row(task)[: len(head)] for task in tasks]
+    head = HEADERS if report.restarts else HEADERS[:-1]  # Only a job with restarts needs the attempts.
+    rows = [_cells_of(task)[: len(head)] for task in tasks]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [_line(head, widths)]
+    lines = [_joined_row(head, widths)]
     for task, row in zip(tasks, rows, strict=True):
-        line = _line(row, widths, _COLOURS.get(task.state, "") if colour else "")
+        line = _joined_row(row, widths, _COLOURS.get(task.state, "") if colour else "")
         remark = _remark(task, report)
         lines.append(f"{line}  <- {remark}" if remark else line.rstrip())
     return lines
 
 
-def _line(row: list[str], widths: list[int], colour: str = "") -> str:
+def _joined_row(row: list[str], widths: list[int], colour: str = "") -> str:
+    """Return a row of the result as a line with padded cells, and with the state in the colour, if any."""
     cells = [*map(_padded, HEADERS, row, widths)]
     if colour:
         state = HEADERS.index("STATE")
@@ -128,22 +132,25 @@ def _line(row: list[str], widths: list[int], colour: str = "") -> str:
 
 
 def _padded(header: str, cell: str, width: int) -> str:
+    """Return a cell as wide as its column. Numbers are aligned to the right."""
     return cell.rjust(width) if header.lower() in _NUMBER_HEADERS else cell.ljust(width)
 
 
 def _coloured(text: str, colour: str) -> str:
+    """Return a text in a colour of the terminal, as in ``1;31`` for bold red."""
     return f"\x1b[{colour}m{text}{RESET}"
 
 
-def _row(task: TaskReport) -> list[str]:
+def _cells_of(task: TaskReport) -> list[str]:
+    """Return the cells of a task in the result, in the order of `HEADERS`."""
     port = "-" if task.port is None else str(task.port)
     host = f"{task.host} on {task.node}" if task.node else task.host
-    name = [host, port, task.task.role, str(task.task.index)]
-    end = [task.state.value, _exit(task), duration(task.seconds), byte_size(task.peak_rss)]
-    return [*name, *end, str(task.attempt)]
+    identity = [host, port, task.task.role, str(task.task.index)]
+    end = [task.state.value, _exit_text(task), duration(task.seconds), byte_size(task.peak_rss)]
+    return [*identity, *end, str(task.attempt)]
 
 
-def _exit(task: TaskReport) -> str:
+def _exit_text(task: TaskReport) -> str:
     """Return how a task ended, as in ``0``, ``7`` or ``SIGKILL (9)``.
 
     It is ``SIGTERM`` without a number if launch sent the signal, and ``-`` if the end is not known.
@@ -153,8 +160,8 @@ def _exit(task: TaskReport) -> str:
         return str(code)
     if signal is None:
         return "-"
-    ours = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
-    return signal_name(signal) if ours else f"{signal_name(signal)} ({signal})"
+    was_ours = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
+    return signal_name(signal) if was_ours else f"{signal_name(signal)} ({signal})"
 
 
 def _remark(task: TaskReport, report: Report) -> str:
@@ -178,11 +185,11 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, column
         columns: The width at which to cut lines.
     """
     cells = [[escape_controls(cell) for cell in row] for row in rows]
-    widths = {
-        n: max(len(header), *(len(row[n]) for row in cells))
-        for n, header in enumerate(headers)
-        if any(row[n] for row in cells)
-    }
-    for line in (headers, *cells):
-        padded = (_padded(headers[n], line[n], width) for n, width in widths.items())
+    # The widths of the columns that are shown, by the numbers of the columns.
+    widths: dict[int, int] = {}
+    for number, header in enumerate(headers):
+        if any(row[number] for row in cells):
+            widths[number] = max(len(header), *(len(row[number]) for row in cells))
+    for row in (headers, *cells):
+        padded = (_padded(headers[number], row[number], width) for number, width in widths.items())
         print(shortened("  ".join(padded).rstrip(), columns))

@@ -46,17 +46,19 @@ def last_of_program(lines: Sequence[str]) -> str:
     Returns:
         The line. Empty if there are no lines.
     """
-    at = len(lines) - 1
-    while at >= 0:
-        line = lines[at]
-        if line and not re.search(_patterns()["all"], line.encode()) and not re.match(_MESSAGE_PATTERN, line):
-            first = at
+    number = len(lines) - 1
+    while number >= 0:
+        line = lines[number]
+        is_notice = re.search(_patterns()["all"], line.encode()) or re.match(_MESSAGE_PATTERN, line)
+        if line and not is_notice:
+            # It may be one of the options of a session, before which a notice stands.
+            first = number
             while first and re.match(_OPTION_PATTERN, lines[first].encode()):
                 first -= 1
             if _OPTIONS_START not in lines[first].encode():
                 return line
-            at = first
-        at -= 1
+            number = first
+        number -= 1
     return lines[-1] if lines else ""
 
 
@@ -99,6 +101,7 @@ class TaskFolding:
 
     def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:
         self._task, self._prefix, self._folding = task, prefix, folding
+        #: How many more lines are looked at. Notices come at the start of the output only.
         self._start_left = _START_LINES
         #: Whether the last line belonged to a traceback, and to a notice that continues with options of a
         #: session.
@@ -106,7 +109,7 @@ class TaskFolding:
 
     def feed(self, lines: bytes) -> bytes:
         """Return the lines to show among these, each of which must be complete."""
-        if not self._start_left:
+        if not self._start_left:  # Notices are looked for at the start only.
             return lines
         return b"".join(line for line in lines.splitlines(keepends=True) if not self._is_notice(line))
 

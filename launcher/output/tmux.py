@@ -83,24 +83,26 @@ class Tmux(Renderer):
             LaunchError: Tmux cannot be started.
         """
         tasks = run_info.placement.tasks
-        several = len(run_info.placement.hosts()) > 1
+        has_several_hosts = len(run_info.placement.hosts()) > 1
         for first in range(0, len(tasks), MAX_PANES):  # Each window is one command: tmux refuses a long one.
+            # The first window comes with the session, and with a server that reads no settings of the user.
             commands: list[str] = [] if first else ["-f", os.devnull]
-            opens = ["new-window"] if first else _NEW_SESSION
+            open_pane = ["new-window"] if first else _NEW_SESSION
             for placed in tasks[first : first + MAX_PANES]:
-                commands += [*opens, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
+                # With -P it prints the id of the pane.
+                commands += [*open_pane, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
                 commands += ["-n", "+1", "-F", run_info.paths.log(placed.task)]
                 commands += [";", "set", "-p", "@task", placed.task]
-                if several and not placed.task.is_own_host(placed.host.name):
+                if has_several_hosts and not placed.task.is_own_host(placed.host.name):
                     commands += [";", "set", "-p", "@host", f" on {placed.host.name}"]
                 commands += [";", "select-layout", "tiled", ";"]
-                opens = ["split-window"]
-            panes = self._run(*commands, must=True).split()
+                open_pane = ["split-window"]
+            panes = self._run(*commands, is_required=True).split()
             self._panes.update(zip((placed.task for placed in tasks[first:]), panes, strict=False))
         for settings in _SETTINGS:
             self._run(*settings)
-        found = self._run("select-window", "-t", ":0", ";", "display-message", "-p", "#{pid} #{socket_path}")
-        pid, _, self._socket = found.partition(" ")
+        shown = self._run("select-window", "-t", ":0", ";", "display-message", "-p", "#{pid} #{socket_path}")
+        pid, _, self._socket = shown.partition(" ")
         with suppress(OSError, ValueError):  # The session was closed meanwhile.
             self._pidfd = os.pidfd_open(int(pid))
         # Ctrl-C interrupts the launcher, as without tmux.
@@ -114,13 +116,13 @@ class Tmux(Renderer):
     def on(self, event: DisplayEvent) -> None:
         """Show the state of a task in the title of its pane."""
         if isinstance(event, events.TaskMoved):
-            running = event.state is TaskState.RUNNING
-            state = f"pid {event.pid}" if running else event.detail or event.state.value
+            is_running = event.state is TaskState.RUNNING
+            state = f"pid {event.pid}" if is_running else event.detail or event.state.value
             if event.state is TaskState.FAILED and event.pid is None:
                 state = f"NOT STARTED: {event.detail}"
             if self._titles.get(event.task) != state:
                 self._titles[event.task] = state
-                self._title(event.task, state)
+                self._set_title(event.task, state)
 
     def tick(self, now: float) -> float | None:
         """Return when to look again at whether the session was closed, unless it was."""
@@ -128,8 +130,9 @@ class Tmux(Renderer):
 
     def close(self, report: Report) -> None:
         """Show the end of the job until the user leaves the session, then stop the server."""
-        interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
-        if self.is_attached and not interrupted and not self._is_stuck:
+        # A user who has stopped the job wants the terminal back.
+        is_interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
+        if self.is_attached and not is_interrupted and not self._is_stuck:
             self._show_end(report)
             while self.is_attached and not self._is_interrupted():
                 time.sleep(_POLL_SECONDS)
@@ -154,19 +157,22 @@ class Tmux(Renderer):
         Returns:
             The request, only once. None if the session is open.
         """
+        # Without panes the session was not opened yet.
         if self._is_over or not self._panes or not self._has_ended():
             return None
         self._is_over = True
         return events.StopAsked(events.now(), signal.SIGHUP, "the closed tmux session")
 
     def _has_ended(self) -> bool:
-        if self._pidfd < 0:
+        """Return whether the tmux server has exited, as it does when its session is closed."""
+        if self._pidfd < 0:  # It had exited before its process could be watched.
             return True
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def _title(self, task: TaskId, state: str) -> None:
+    def _set_title(self, task: TaskId, state: str) -> None:
+        """Show the state of a task in the title of its pane. A ``#`` would start a format of tmux."""
         if not self._is_over and task in self._panes:
             self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
 
@@ -175,17 +181,17 @@ class Tmux(Renderer):
         for key in ("q", "C-c"):
             self._run("bind", "-n", key, "kill-session")
         task = f": {report.failure.task}" if report.failure and report.failure.task else ""
-        end = f"failed{task}, exit code {report.exit_code}" if report.exit_code else "ok"
+        verdict = f"failed{task}, exit code {report.exit_code}" if report.exit_code else "ok"
         self._run("set", "-g", "status-right-length", "100")
-        self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
+        self._run("set", "-g", "status-right", f" job over: {verdict}; q leaves ")
 
-    def _run(self, *arguments: str, must: bool = False) -> str:
+    def _run(self, *arguments: str, is_required: bool = False) -> str:
         """Run a tmux command.
 
         Args:
             arguments: The arguments of tmux.
-            must: Whether a failure is an error. Once the panes are open it only means that the session was
-                closed.
+            is_required: Whether a failure is an error. Once the panes are open it only means that the session
+                was closed.
 
         Returns:
             What the command has printed. Empty if it failed.
@@ -195,6 +201,7 @@ class Tmux(Renderer):
         """
         if self._is_stuck:
             return ""
+        # Within tmux, these variables would name the server of the user.
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         try:
             done = subprocess.run(
@@ -208,9 +215,9 @@ class Tmux(Renderer):
             self._is_stuck = True
             return ""
         except OSError as error:
-            if must:
+            if is_required:
                 raise LaunchError(f"tmux cannot be started: {why_not_started(error)}") from error
             return ""
-        if done.returncode and must:
+        if done.returncode and is_required:
             raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode().strip()

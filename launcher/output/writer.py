@@ -67,9 +67,11 @@ class Writer:
         #: reader, and 0 when all lines are dropped.
         self._limit = _DROP_FACTOR * capacity
         #: The queues by device and inode, so that two descriptors of one file share a queue.
-        self._files: dict[object, _OutputQueue] = {}
-        self._of_fd: dict[int, _OutputQueue] = {}
-        self._full = False
+        self._queues: dict[object, _OutputQueue] = {}
+        self._queue_by_fd: dict[int, _OutputQueue] = {}
+        #: Whether the agents keep the output, because a queue is full or was full a short time ago.
+        self._is_full = False
+        #: When the job began to be stopped, by the monotonic clock. None before that.
         self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, *, is_urgent: bool = False) -> None:
@@ -80,26 +82,26 @@ class Writer:
             data: The lines.
             is_urgent: Whether the lines must not be dropped, because they are a report or a warning.
         """
-        file = self._of_fd.get(fd) or self._open(fd)
-        if not data or file.error is not None:
+        queue = self._queue_by_fd.get(fd) or self._open(fd)
+        if not data or queue.error is not None:
             return
-        if not is_urgent and file.size >= self._limit:
-            file.drop(data)
+        if not is_urgent and queue.size >= self._limit:
+            queue.drop(data)
             return
-        if self._limit:
-            file.add_notice()
-        file.add(data, is_urgent=is_urgent)
-        if not file.is_blocked and file.size >= _JOINED_BYTES:
-            file.send()
+        if self._limit:  # Otherwise all lines are dropped, and a notice would come after each urgent one.
+            queue.add_notice()
+        queue.add(data, is_urgent=is_urgent)
+        if not queue.is_blocked and queue.size >= _JOINED_BYTES:
+            queue.send()
 
     def flush(self) -> None:
         """Write as much as the readers accept now."""
-        for file in self._files.values():
-            file.send()
+        for queue in self._queues.values():
+            queue.send()
 
     def blocked(self) -> Collection[int]:
         """Return the descriptors whose reader is slow. Call `flush` when one of them is writable."""
-        return [file.fd for file in self._files.values() if file.is_blocked]
+        return [queue.fd for queue in self._queues.values() if queue.is_blocked]
 
     def broken(self, fd: int) -> OSError | None:
         """Return the error that prevents writing to this descriptor.
@@ -109,8 +111,8 @@ class Writer:
         Returns:
             The error. None if there is none.
         """
-        file = self._of_fd.get(fd)
-        return file.error if file else None
+        queue = self._queue_by_fd.get(fd)
+        return queue.error if queue else None
 
     def should_hold(self, *, is_ending: bool = False, has_failed: bool = False) -> bool:
         """Return whether the agents must keep the output of tasks, because too much waits for a reader.
@@ -122,10 +124,11 @@ class Writer:
         if is_ending:
             self._ending_since = self._ending_since or time.monotonic()
             if has_failed or time.monotonic() - self._ending_since > _DONE_TIMEOUT_SECONDS:
-                self._limit = self._capacity
-        enough = self._capacity // 2 if self._full else self._capacity
-        self._full = any(file.size >= enough for file in self._files.values())
-        return self._full and self._limit > self._capacity
+                self._limit = self._capacity  # From now on, lines that do not fit are dropped.
+        # After it was full, a queue must be half empty, so that agents do not start and stop all the time.
+        threshold = self._capacity // 2 if self._is_full else self._capacity
+        self._is_full = any(queue.size >= threshold for queue in self._queues.values())
+        return self._is_full and self._limit > self._capacity
 
     def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until all is written, within limits. Then drop all but the urgent lines, and wait for these.
@@ -136,16 +139,16 @@ class Writer:
         Returns:
             Whether all was written, except to files with an error.
         """
-        if self._limit:
-            for file in self._files.values():
-                file.add_notice()
-            if self._wait(
-                self.TOTAL_SECONDS if self._limit > self._capacity else self.FAILED_SECONDS, is_interrupted
-            ):
+        if self._limit:  # It is 0 if an earlier call has waited in vain.
+            for queue in self._queues.values():
+                queue.add_notice()
+            # After a failure, lines are dropped already, and nobody wants to wait for the others.
+            seconds = self.TOTAL_SECONDS if self._limit > self._capacity else self.FAILED_SECONDS
+            if self._wait(seconds, is_interrupted):
                 return True
             self._limit = 0
-            for file in self._files.values():
-                file.drop_waiting()
+            for queue in self._queues.values():
+                queue.drop_waiting()
         self._wait(self.URGENT_SECONDS, lambda: False)
         return False
 
@@ -155,10 +158,10 @@ class Writer:
         Returns:
             What `finish` returned.
         """
-        done = self.finish()
-        for file in self._files.values():
-            file.close()
-        return done
+        is_complete = self.finish()
+        for queue in self._queues.values():
+            queue.close()
+        return is_complete
 
     def _wait(self, total: float, is_interrupted: Callable[[], bool]) -> bool:
         """Write within limits.
@@ -173,19 +176,20 @@ class Writer:
         Returns:
             Whether everything was written.
         """
-        passed = idle = 0.0
-        last = time.monotonic()
+        waited_seconds = idle_seconds = 0.0
+        last_turn_at = time.monotonic()
         while True:
-            before = sum(file.size for file in self._files.values())
+            size_before = sum(queue.size for queue in self._queues.values())
             self.flush()
-            left = sum(file.size for file in self._files.values())
-            if not left:
+            size = sum(queue.size for queue in self._queues.values())
+            if not size:
                 return True
             now = time.monotonic()
-            since = min(now - last, 2 * _POLL_SECONDS)
-            passed, last = passed + since, now
-            idle = 0.0 if left < before else idle + since
-            if passed >= total or idle >= self.IDLE_SECONDS or is_interrupted():
+            # A turn takes longer only if this process stood still, which does not count.
+            turn_seconds = min(now - last_turn_at, 2 * _POLL_SECONDS)
+            waited_seconds, last_turn_at = waited_seconds + turn_seconds, now
+            idle_seconds = 0.0 if size < size_before else idle_seconds + turn_seconds
+            if waited_seconds >= total or idle_seconds >= self.IDLE_SECONDS or is_interrupted():
                 return False
             poll = select.poll()
             for fd in self.blocked():
@@ -196,12 +200,12 @@ class Writer:
         """Return the queue for a descriptor. Descriptors of one file share a queue."""
         try:
             status = os.fstat(fd)
-            place: object = (status.st_dev, status.st_ino)
-        except OSError:
-            place = fd
-        file = self._files.get(place) or self._files.setdefault(place, _OutputQueue(fd, self._make_notice))
-        self._of_fd[fd] = file
-        return file
+            file: object = (status.st_dev, status.st_ino)
+        except OSError:  # The descriptor is closed, which its queue finds out.
+            file = fd
+        queue = self._queues.get(file) or self._queues.setdefault(file, _OutputQueue(fd, self._make_notice))
+        self._queue_by_fd[fd] = queue
+        return queue
 
 
 class _OutputQueue:
@@ -213,8 +217,11 @@ class _OutputQueue:
     """
 
     def __init__(self, fd: int, make_notice: MakeNotice) -> None:
+        """Open a pipe or terminal once more, if that is possible, so that writing to it never blocks."""
         self._make_notice = make_notice
+        #: How many bytes wait.
         self.size = 0
+        #: The error that prevents writing. None if there is none.
         self.error: OSError | None = None
         #: Whether the reader does not accept all data now.
         self.is_blocked = False
@@ -222,19 +229,20 @@ class _OutputQueue:
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
         #: Whether the last written byte is not the end of a line.
-        self._within_line = False
-        self._given = self.fd = fd
+        self._is_within_line = False
+        #: The descriptor that is written to, and the one of the caller, which it may replace.
+        self.fd = self._original_fd = fd
         #: Whether writing may block, so that each write must be small and be preceded by a poll.
-        self._polls = False
+        self._may_block = False
         #: The capacity of the pipe, in bytes. 0 if it is no pipe.
         self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd):
                 # O_NONBLOCK on the given descriptor would affect all processes that share it (the shell).
-                self._polls = True
+                self._may_block = True
                 self.fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-                self._polls = False
+                self._may_block = False
                 if stat.S_ISFIFO(mode):
                     self._capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
                     if self._capacity < _PIPE_BYTES:
@@ -261,20 +269,25 @@ class _OutputQueue:
             self._dropped_lines = self._dropped_bytes = 0
 
     def drop_waiting(self) -> None:
-        """Drop all lines that wait, except urgent ones and a line whose start was written."""
-        waiting, self._queue, self.size = self._queue, deque(), 0
-        lines = [(bytes(data), urgent) for data, urgent in waiting]
-        if lines and self._within_line and not lines[0][1]:
-            line, newline, rest = lines[0][0].partition(b"\n")
-            self.add(line + newline, is_urgent=True)
-            lines[0] = (rest, False)
-        for data, urgent in lines:
-            if not urgent:
+        """Drop all lines that wait, except urgent ones and a line whose start was written.
+
+        A notice about the dropped lines comes before the urgent ones.
+        """
+        waiting = [(bytes(data), is_urgent) for data, is_urgent in self._queue]
+        self._queue.clear()
+        self.size = 0
+        if waiting and self._is_within_line:
+            data, is_urgent = waiting[0]
+            rest_of_line, newline, following = data.partition(b"\n")
+            self.add(rest_of_line + newline, is_urgent=True)
+            waiting[0] = following, is_urgent
+        urgent = [data for data, is_urgent in waiting if is_urgent and data]
+        for data, is_urgent in waiting:
+            if not is_urgent:
                 self.drop(data)
         self.add_notice()
-        for data, urgent in lines:
-            if urgent:
-                self.add(data, is_urgent=urgent)
+        for data in urgent:
+            self.add(data, is_urgent=True)
 
     def send(self) -> None:
         """Write as much as the reader accepts now, and note whether it is slow, or gone.
@@ -283,10 +296,12 @@ class _OutputQueue:
         """
         try:
             while self._queue:
-                slow = self.is_blocked or self._polls
                 pieces: Sequence[bytes | memoryview]
-                pieces = [self._lines()] if slow else [data for data, _ in islice(self._queue, _MAX_CHUNKS)]
-                if self._polls and not _is_writable(self.fd):
+                if self.is_blocked or self._may_block:
+                    pieces = [self._next_lines()]
+                else:
+                    pieces = [data for data, _ in islice(self._queue, _MAX_CHUNKS)]
+                if self._may_block and not _is_writable(self.fd):
                     raise BlockingIOError
                 sent = os.writev(self.fd, pieces)
                 self.is_blocked = self.is_blocked or sent < sum(map(len, pieces))
@@ -300,46 +315,50 @@ class _OutputQueue:
 
     def _room(self) -> int:
         """Return how many bytes the file accepts completely or not at all. That is more for an empty pipe."""
+        # FIONREAD returns the number of bytes that wait in a pipe, an int in 4 bytes.
         if self._capacity and fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
             return self._capacity
         return _PIPE_BUF
 
-    def _lines(self) -> bytes:
+    def _next_lines(self) -> bytes:
         """Return what the file accepts completely or not at all, up to the end of a line if there is one."""
-        size, pieces = self._room(), []
+        room, pieces = self._room(), []
         for data, _ in self._queue:
-            pieces.append(data[:size])
-            size -= len(pieces[-1])
-            if not size:
+            pieces.append(data[:room])
+            room -= len(pieces[-1])
+            if not room:
                 break
         head = b"".join(pieces)
-        return head[: head.rfind(b"\n") + 1] or head
+        whole_lines = head[: head.rfind(b"\n") + 1]
+        return whole_lines or head
 
     def _remove(self, size: int) -> None:
-        """Remove bytes from the queue that were written."""
+        """Remove bytes from the queue that were written, and note whether the last one ended a line."""
         self.size -= size
         while size:
-            data, urgent = self._queue.popleft()
-            done = min(size, len(data))
-            self._within_line = data[done - 1] != ord("\n")
-            if done < len(data):
-                self._queue.appendleft((memoryview(data)[done:], urgent))
-            size -= done
+            data, is_urgent = self._queue.popleft()
+            written = min(size, len(data))
+            self._is_within_line = data[written - 1] != ord("\n")
+            if written < len(data):
+                self._queue.appendleft((memoryview(data)[written:], is_urgent))
+            size -= written
 
     def close(self) -> None:
         """Close the descriptor if this object has opened it."""
-        if self.fd != self._given:
+        if self.fd != self._original_fd:
             os.close(self.fd)
-            self.fd = self._given
+            self.fd = self._original_fd
 
 
 def _is_writable(fd: int) -> bool:
+    """Return whether the reader of a pipe, or a terminal, accepts data now."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
 
 
 def _notice(lines: int, size: int, logs: str) -> bytes:
+    """Return the notice for people about lines that were dropped, and about the folder that contains them."""
     were = "line was" if lines == 1 else "lines were"
     where = f"; they are complete in {logs}" if logs else ""
     text = f"launch: {lines:,} {were} not shown here ({size:,} bytes): the reader was too slow{where}\n"

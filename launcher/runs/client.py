@@ -57,11 +57,11 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
     # A launcher that has just started has no socket yet, and one that has just exited perhaps no report.
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
     while True:
-        late = time.monotonic() > deadline
+        is_late = time.monotonic() > deadline
         try:
             if report := run.report():
                 return RunSnapshot(report_from_json(report), ended=True)
-            with suppress(ConnectionError):
+            with suppress(ConnectionError):  # The launcher has no socket now.
                 answer = ask(run, {"request": "tasks", "measure": measure})
                 return RunSnapshot(
                     report_from_json(answer["report"]),
@@ -72,7 +72,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
                 )
         except (LookupError, TypeError, ValueError, ProtocolError) as error:
             raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error
-        if late or run.state not in (RunState.RUNNING, RunState.ENDED):
+        if is_late or run.state not in (RunState.RUNNING, RunState.ENDED):
             raise LaunchError(_unreachable(run))
         time.sleep(_POLL_SECONDS)
 
@@ -105,6 +105,7 @@ class EventStream:
     def __init__(
         self, run: Run, seconds: float = _ANSWER_TIMEOUT_SECONDS, *, with_output: bool = False
     ) -> None:
+        """Connect to the launcher of the run, and ask it for the events from now on."""
         self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         #: Whether no more events come, because the job ends, its launcher was killed, or the caller was too
         #: slow.
@@ -118,9 +119,11 @@ class EventStream:
             raise
 
     def __enter__(self) -> EventStream:
+        """Open a context that closes the connection at its end."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the connection."""
         self.close()
 
     def close(self) -> None:
@@ -142,6 +145,7 @@ class EventStream:
         with suppress(ConnectionError):  # The launcher was killed.
             packet = self._peer.recv(PACKET_BYTES)
         self.has_ended = not packet
+        # The last part is empty, or the start of a line whose end has not arrived yet.
         *lines, self._rest = (self._rest + packet).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -161,11 +165,12 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
         ConnectionError: The job has not started yet, or has ended.
         LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
     """
-    connected = False
+    is_connected = False
     try:
         connect_unix(peer, control_address(run.name), seconds)
-        connected = True
+        is_connected = True
         pid, uid = process_and_user(peer)
+        # Any process of this machine could have taken the address of the socket.
         if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
             text = f"its socket belongs to process {pid} of user {uid}"
             raise LaunchError(f"cannot ask the launcher of {run.name}: {text}")
@@ -173,11 +178,11 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
         _, files, _, _ = socket.recv_fds(peer, PACKET_BYTES, 1)
     except TimeoutError as error:
         why = "does not answer; is it suspended?"
-        if not connected:
+        if not is_connected:
             why = "accepts no connections, and their queue is full; is it suspended?"
         text = f"the launcher of {run.name} {why} (`launch stop` wakes it)"
         raise LaunchError(text) from error
-    if not files:
+    if not files:  # The launcher has closed the connection.
         raise ConnectionResetError
     with open(files[0], "rb") as file:
         file.seek(0)

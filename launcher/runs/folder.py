@@ -21,15 +21,7 @@ from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import (
-    AGENTS_FIELD,
-    BatchJob,
-    Run,
-    RunState,
-    load,
-    read_record,
-    runs_folder,
-)
+from launcher.runs.run import AGENTS_FIELD, BatchJob, Run, RunState, load, read_record, runs_folder
 
 #: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
@@ -81,7 +73,7 @@ def create(
     except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
-        if is_new:
+        if is_new:  # An empty folder of the user stays.
             with contextlib.suppress(OSError):
                 _remove(paths.root)
         raise _cannot_make(paths.root, error) from error
@@ -110,7 +102,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
     os.umask(os.umask(0o077) & 0o077)
     try:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # Without a report, a queue starts the first launcher.
             os.replace(run.paths.report, run.paths.earlier)
         with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
             os.unlink(run.paths.stop_asked)
@@ -122,6 +114,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
 
 def _write_record(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
     """Write the record of a run. It names this process as the launcher, unless a queue will start one."""
+    # A job of a queue has a number when its launcher runs.
     owner = as_dict(this_process()) if batch is None or batch.number else {}
     record = {"schema": 1, "job": run_name, "started_at": time.time(), **owner}
     if agents:
@@ -158,8 +151,9 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
 
 def _change_record(run: Run, name: str, value: object) -> None:
     """Change one field in the record of a run. The value None removes the field."""
-    record = {**read_record(run.paths)[0], name: value}
-    write_json(run.paths.owner, {name: value for name, value in record.items() if value is not None})
+    record, _ = read_record(run.paths)
+    changed = {**record, name: value}
+    write_json(run.paths.owner, {field: new for field, new in changed.items() if new is not None})
 
 
 def discard(run: Run) -> None:
@@ -181,7 +175,7 @@ def unfinished(run_name: str) -> list[Run]:
     """
     try:
         folder = runs_folder()
-        names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]
+        names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]  # Names start with the time.
     except (OSError, LaunchError):
         return []
     others = [f"{folder}/{name}" for name in names if name != run_name]
@@ -201,16 +195,17 @@ def _make_folder(root: str) -> bool:
         os.mkdir(root, 0o700)
         return True
     except OSError as error:
+        # A file in place of a parent folder raises FileExistsError, too.
         if not isinstance(error, FileExistsError) or error.filename != root:
             raise _cannot_make(root, error) from error
     try:
-        found = sorted(os.listdir(root))
+        content = sorted(os.listdir(root))
     except NotADirectoryError as error:
         raise _in_use(root, "it is not a folder") from error
     except OSError as error:
         raise _cannot_make(root, error) from error
-    if found:
-        names = join_names([repr(name) for name in found], 4)
+    if content:
+        names = join_names([repr(name) for name in content], 4)
         raise _in_use(root, f"it contains {names}")
     return False
 
@@ -239,7 +234,8 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
         keep: The number of runs that stay.
     """
     runs = sorted(name for name in names if re.fullmatch(_RUN_NAME_PATTERN, name))
-    for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MAX_REMOVED]]:
+    surplus = min(max(0, len(runs) - keep), MAX_REMOVED)
+    for path in [f"{folder}/{name}" for name in runs[:surplus]]:
         with contextlib.suppress(OSError):
             if _is_over(path):
                 os.unlink(path) if os.path.islink(path) else _remove(path)
@@ -257,13 +253,13 @@ def _is_over(path: str) -> bool:
     Raises:
         OSError: The folder cannot be read.
     """
-    run, newest = load(path), os.lstat(path).st_mtime
+    run, last_written = load(path), os.lstat(path).st_mtime
     if run is not None:
         state = run.state
         if state is not RunState.ELSEWHERE:
             return state is not RunState.RUNNING
-        newest = max(newest, _last_written(run.paths))
-    return newest < time.time() - _UNKNOWN_AGE_SECONDS
+        last_written = max(last_written, _last_written(run.paths))
+    return last_written < time.time() - _UNKNOWN_AGE_SECONDS
 
 
 def _last_written(paths: RunPaths) -> float:
@@ -276,12 +272,13 @@ def _last_written(paths: RunPaths) -> float:
 
 
 def _in_use(root: str, reason: str) -> JobError:
-    return JobError(
-        [Fault("--run-dir", f"{root!r} cannot be used: {reason}", "expected a new or an empty folder")]
-    )
+    """Return the error that a folder cannot be that of a new run."""
+    problem = f"{root!r} cannot be used: {reason}"
+    return JobError([Fault("--run-dir", problem, "expected a new or an empty folder")])
 
 
 def _cannot_make(root: str, error: OSError) -> LaunchError:
+    """Return the error that the folder of a run, or a file in it, cannot be made."""
     where = "" if error.filename in (None, root) else f" ({error.filename!r})"
     text = f"cannot make the run's folder {root!r}: {error.strerror}{where}"
     return LaunchError(f"{text}; --run-dir DIR puts it elsewhere, and XDG_STATE_HOME those of all runs")
@@ -303,7 +300,7 @@ _SUSPENDED_STATES = "Tt"
 
 
 class Swept(Record):
-    """What `kill_leftovers` did."""
+    """The result of `kill_leftovers`."""
 
     #: A message for the user. Empty if no processes were left.
     text: str = ""
@@ -322,42 +319,44 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
             killed, too. None: agents that still run are left alone.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
-    swept = [_sweep(run, seconds) for run in died]
+    swept = [_kill_leftovers_of(run, seconds) for run in died]
     text = "; ".join(result.text for result in swept if result.text)
     return Swept(text, any(result.left for result in swept))
 
 
-def _sweep(run: Run, seconds: float | None) -> Swept:
+def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
     """Kill what one run has left on this machine. Its agents have time to do it themselves first.
 
     Args:
         run: The run, whose launcher has died.
         seconds: How long agents that still run may take. None: they are left alone.
     """
-    until = time.monotonic() + (seconds or 0.0)
-    agents = {tag(number, 0) for number in run.agents}
-    # A suspended agent cannot stop its tasks, so this does not wait for it.
-    while ending := [
-        process
-        for process in _processes(run)
-        if process.state not in _SUSPENDED_STATES and tag_of(process.pid) in agents
-    ]:
-        if time.monotonic() >= until:
+    deadline = time.monotonic() + (seconds or 0.0)
+    while has_agent := _has_agent_that_runs(run):
+        if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)
-    if ending and seconds is None:
+    if has_agent and seconds is None:
         return Swept(f"the launcher of job {run.name} died; its agent is stopping its tasks here", left=True)
-    found = _processes(run)
-    left = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
-    if not left:
+    leftovers = _processes(run)
+    surviving_pids = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
+    if not surviving_pids:
         # If the record cannot be changed, a later launch looks for the processes again.
         with contextlib.suppress(OSError):
             _change_record(run, AGENTS_FIELD, None)
-    if not found:
+    if not leftovers:
         return Swept()
-    many = f"{len(found)} processes" if len(found) > 1 else "a process"
-    but = f", but SIGKILL did not stop pid {', '.join(map(str, left))}" if left else ""
-    return Swept(f"the launcher of job {run.name} died and left {many} here: killed{but}", bool(left))
+    many = f"{len(leftovers)} processes" if len(leftovers) > 1 else "a process"
+    but = f", but SIGKILL did not stop pid {', '.join(map(str, surviving_pids))}" if surviving_pids else ""
+    text = f"the launcher of job {run.name} died and left {many} here: killed{but}"
+    return Swept(text, left=bool(surviving_pids))
+
+
+def _has_agent_that_runs(run: Run) -> bool:
+    """Return whether an agent of a run may still stop its tasks here. A suspended one cannot."""
+    agent_tags = {tag(number, 0) for number in run.agents}
+    running = [process for process in _processes(run) if process.state not in _SUSPENDED_STATES]
+    return any(tag_of(process.pid) in agent_tags for process in running)
 
 
 def _processes(run: Run) -> list[Process]:
@@ -366,10 +365,6 @@ def _processes(run: Run) -> list[Process]:
     A process belongs to the run if it carries the tag of an agent. Other users could set that,
     too, so only processes of this user count, unless this user is root.
     """
-    by_number = tagged()
-    return [
-        process
-        for number in run.agents
-        for process in by_number.get(number, [])
-        if os.geteuid() in (0, user_of(process.pid))
-    ]
+    processes_by_agent = tagged()
+    processes = [process for number in run.agents for process in processes_by_agent.get(number, [])]
+    return [process for process in processes if os.geteuid() in (0, user_of(process.pid))]

@@ -68,7 +68,7 @@ class BatchJob(Record):
 
 def new_run_name() -> str:
     """Return a new name such as ``20261121-070912-k3f9m``: the time in UTC, then random letters."""
-    letters = "".join(_NAME_CHARACTERS[byte % 32] for byte in os.urandom(5))
+    letters = "".join(_NAME_CHARACTERS[byte % len(_NAME_CHARACTERS)] for byte in os.urandom(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
@@ -93,11 +93,10 @@ class Run(Record):
     def state(self) -> RunState:
         """The state of the run now, found out anew at each call."""
         # This is asked first: once the launcher has exited, the report either exists or never will.
-        alive = self.owner is not None and is_alive(self.owner)
-        if os.path.exists(self.paths.report) and not alive:
-            return RunState.ENDED
-        if alive:
+        if self.owner is not None and is_alive(self.owner):
             return RunState.RUNNING
+        if os.path.exists(self.paths.report):
+            return RunState.ENDED
         if self.batch or (self.owner is not None and fate_of(self.owner) is not Fate.DEAD):
             return RunState.ELSEWHERE
         return RunState.DIED
@@ -108,8 +107,10 @@ class Run(Record):
 
         It starts with ``another`` if that machine has the name of this one.
         """
-        name = escape_controls(self.owner.machine) if self.owner else "machine"
-        return name if self.owner and self.owner.machine != os.uname().nodename else f"another {name}"
+        if self.owner is None:
+            return "another machine"
+        name = escape_controls(self.owner.machine)
+        return name if self.owner.machine != os.uname().nodename else f"another {name}"
 
     def check_seen(self) -> None:
         """Refuse a run if nobody can tell on this machine whether its launcher is alive.
@@ -138,7 +139,9 @@ class Run(Record):
             LaunchError: Another user wrote the record, and could have named any process.
         """
         owner = self.owner
-        if owner is None or self.is_ours or not is_alive(owner) or self.written_by == user_of(owner.pid):
+        if owner is None or not is_alive(owner):  # There is no process to signal.
+            return
+        if self.is_ours or self.written_by == user_of(owner.pid):
             return
         raise LaunchError(
             f"{self.name}: its record {self.paths.owner!r} belongs to user {self.written_by} and names "
@@ -209,17 +212,17 @@ def find(text: str | None = None) -> Run:
             return runs[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
-    found = [run for run in runs if run.name == text] or [
+    matching = [run for run in runs if run.name == text] or [
         run for run in runs if run.name.startswith(str(text)) or run.name.endswith(f"-{text}")
     ]
-    if not found:
+    if not matching:
         names = ", ".join(run.name for run in running()[-5:])
         known = f"running: {names or 'none'} (`launch ps --all` lists all)"
         raise InputError([Fault("RUN", f"no run {text!r}", known)])
-    if len(found) > 1:
-        problem = f"{text!r} may be {len(found)} runs"
-        raise InputError([Fault("", problem, f"the newest of them:{listing(found)}")])
-    return found[0]
+    if len(matching) > 1:
+        problem = f"{text!r} may be {len(matching)} runs"
+        raise InputError([Fault("", problem, f"the newest of them:{listing(matching)}")])
+    return matching[0]
 
 
 def load(path: str) -> Run | None:
@@ -232,16 +235,20 @@ def load(path: str) -> Run | None:
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
     run_name, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS_FIELD)
+    if not isinstance(run_name, str):
+        run_name = os.path.basename(paths.root)
+    if not isinstance(started_at, (int, float)) or not 0 <= started_at < _MAX_START_TIME:
+        started_at = 0.0
+    if not isinstance(agents, list):
+        agents = []
     return Run(
-        escape_controls(run_name if isinstance(run_name, str) else os.path.basename(paths.root)),
+        escape_controls(run_name),
         paths=paths,
-        owner=_owner(record),
-        started_at=float(started_at)
-        if isinstance(started_at, (int, float)) and 0 <= started_at < _MAX_START_TIME
-        else 0.0,
-        agents=tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
+        owner=_owner_in(record),
+        started_at=float(started_at),
+        agents=tuple(number for number in agents if type(number) is int),  # A bool is no id.
         written_by=written_by,
-        batch=_batch(record.get("batch")),
+        batch=_batch_job_in(record.get("batch")),
     )
 
 
@@ -252,13 +259,13 @@ def tasks(run: Run) -> dict[TaskId, str]:
 
 def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
     """Return the host of each task in the content of ``plan.json``; other entries are left out."""
-    planned = plan.get("tasks")
-    found = {}
-    for entry in planned if isinstance(planned, list) else []:
+    entries = plan.get("tasks")
+    hosts = {}
+    for entry in entries if isinstance(entries, list) else []:
         task = entry.get("task") if isinstance(entry, dict) else None
         if isinstance(task, str) and "/" in task and task.isprintable():
-            found[TaskId(task)] = escape_controls(str(entry.get("host", "")))
-    return found
+            hosts[TaskId(task)] = escape_controls(str(entry.get("host", "")))
+    return hosts
 
 
 def command_of(plan: Mapping[str, Any]) -> list[str]:
@@ -267,8 +274,8 @@ def command_of(plan: Mapping[str, Any]) -> list[str]:
     Returns:
         Empty if the plan contains none.
     """
-    found = plan.get("command")
-    return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
+    command = plan.get("command")
+    return ["launch", *map(str, command[1:])] if isinstance(command, list) else []
 
 
 def listing(runs: Sequence[Run]) -> str:
@@ -299,14 +306,16 @@ def selected(known: Collection[TaskId], names: Collection[str], where: str = "")
     faults: list[Fault] = []
     for name in names:
         role, _, indexes = name.rpartition("/")
-        tasks = by_role.get(name, [])
-        if role in by_role and (found := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes)):
-            first, last = int(found[1]), int(found[2] or found[1])
+        tasks = by_role.get(name, [])  # The name may be that of a role.
+        if role in by_role and (match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes)):
+            first, last = int(match[1]), int(match[2] or match[1])
             tasks = by_role[role][first : last + 1] if last < len(by_role[role]) else []
         chosen.update(tasks)
         if not tasks:
-            near = [*by_role, *(task for tasks in by_role.values() for task in tasks[:100])]
-            expected = did_you_mean(name.replace(":", "/"), near, f"expected one of {', '.join(by_role)}")
+            candidates = [*by_role, *(task for tasks in by_role.values() for task in tasks[:100])]
+            known_roles = f"expected one of {', '.join(by_role)}"
+            # TensorFlow writes ``worker:0`` in some messages.
+            expected = did_you_mean(name.replace(":", "/"), candidates, known_roles)
             if role in by_role:
                 expected = f"expected {task_range(role, by_role[role][-1].index + 1)}"
             faults.append(Fault(where, f"there is no task {name!r}", expected))
@@ -323,18 +332,19 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 
 def remaining(run: Run) -> list[TaskId]:
     """Return the tasks of a run that are not over according to its ``events.jsonl``."""
-    over = {}
+    is_over = {}
     with suppress(OSError), open_regular(run.paths.events) as file:
-        lines = iter(lambda: file.readline(MAX_FILE_BYTES), b"")
-        for event in (_object(line) or {} for line in lines if b"TaskMoved" in line):
-            over[event.get("task")] = event.get("state") in _OVER_STATES
-    return [task for task in tasks(run) if not over.get(task)]
+        # A line of a file that launch has written is not longer.
+        while line := file.readline(MAX_FILE_BYTES):
+            if b"TaskMoved" in line and (event := _object_in(line)):
+                is_over[event.get("task")] = event.get("state") in _OVER_STATES
+    return [task for task in tasks(run) if not is_over.get(task)]
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:
     """Return the object in a JSON file of a run, or None if the file is missing or contains no object."""
     try:
-        return _object(read_regular(path, _MAX_JSON_BYTES))
+        return _object_in(read_regular(path, _MAX_JSON_BYTES))
     except OSError:
         return None
 
@@ -349,32 +359,35 @@ def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
     """
     try:
         with open_regular(paths.owner, links=False) as file:
-            return _object(read_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
+            return _object_in(read_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
 
 
-def _object(data: bytes) -> Mapping[str, Any] | None:
+def _object_in(data: bytes) -> Mapping[str, Any] | None:
     """Return the object in a text of JSON, or None if it contains none."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _batch(value: object) -> BatchJob | None:
-    """Return the job of a queue in a field of ``launcher.json``, or None if the field describes none."""
-    words = (
-        [escape_controls(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
-    )
-    return BatchJob(*words[:4]) if words else None
+def _batch_job_in(value: object) -> BatchJob | None:
+    """Return the job of a queue in a field of ``launcher.json``, or None if the field describes none.
+
+    Args:
+        value: A list of the values of a `BatchJob`. It may be anything, as another user may have written it.
+    """
+    words = value if isinstance(value, list) else []
+    fields = [escape_controls(word) for word in words if isinstance(word, str)]
+    return BatchJob(*fields[: len(BatchJob._fields)]) if fields else None
 
 
-def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
+def _owner_in(record: Mapping[str, Any]) -> ProcessIdentity | None:
     """Return the launcher process that the content of a ``launcher.json`` identifies, or None."""
     fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
-    types = (int, int, str, str, str, str)
+    types = (int, int, str, str, str, str)  # The types of the fields, in their order.
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
         return None
     return ProcessIdentity(*fields)
@@ -435,8 +448,8 @@ def is_pending(pidfd: int, number: int) -> bool:
         with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
             pid = int(file.read().partition(b"\nPid:")[2].split()[0])
         with open(f"/proc/{pid}/status", "rb") as file:
-            pending = int(file.read().partition(b"\nShdPnd:")[2].split()[0], 16)
+            pending_mask = int(file.read().partition(b"\nShdPnd:")[2].split()[0], 16)
     except (OSError, ValueError, IndexError):
         # The process has exited.
         return False
-    return bool(pending >> (number - 1) & 1)
+    return bool(pending_mask >> (number - 1) & 1)  # Bit 0 stands for signal 1, see proc(5).

@@ -28,10 +28,11 @@ def slots_of(host: Host) -> tuple[int, int | None]:
     Returns:
         The number of slots and the limit, which is None for any number.
     """
-    if host.slots is None:
-        slots, limit = 1, host.max_slots
-    else:
-        slots, limit = host.slots, host.slots if host.max_slots is None else host.max_slots
+    slots, limit = host.slots, host.max_slots
+    if slots is None:
+        slots = 1
+    elif limit is None:
+        limit = slots
     return (slots if limit is None else min(slots, limit)), limit
 
 
@@ -75,11 +76,13 @@ class HostCapacity:
         comes first. Parameter servers are spread over hosts, because every worker connects to all of them,
         and those on one host share its network card.
         """
-        over = max(0, self.tasks + 1 - self.slots)
-        unreserved = int(role.name not in self.host.roles)
+        tasks_above_slots = max(0, self.tasks + 1 - self.slots)
+        is_unreserved = int(role.name not in self.host.roles)
         if role.name != "ps":
-            return over, unreserved, 0, 0, self.order
-        return over, unreserved, self.roles.get("ps", 0), self.tasks - self.slots, self.order
+            return tasks_above_slots, is_unreserved, 0, 0, self.order
+        # Among hosts with equally many ps, the one with the most free slots is best.
+        ps_here, minus_free_slots = self.roles.get("ps", 0), self.tasks - self.slots
+        return tasks_above_slots, is_unreserved, ps_here, minus_free_slots, self.order
 
     def add(self, role: Role) -> None:
         """Assign one task of a role to this host."""
@@ -89,7 +92,7 @@ class HostCapacity:
 
 
 def selected(role: Role, hosts: Iterable[HostCapacity]) -> list[HostCapacity]:
-    """Return those hosts that the ``hosts`` and ``labels`` of a role select."""
+    """Return those hosts that the ``hosts`` and ``labels`` of a role select. Without any it may use all."""
     names, labels = frozenset(role.hosts), frozenset(role.labels)
     named = [capacity for capacity in hosts if not names or capacity.host.name in names]
     return [capacity for capacity in named if labels.issubset(capacity.host.labels)]
@@ -104,6 +107,7 @@ class Assignment:
     """
 
     def __init__(self, roles: Sequence[Role], hosts: Sequence[Host]) -> None:
+        """Find out which hosts the tasks of each role may use. No task is assigned yet."""
         self.roles = {role.name: role for role in roles}
         #: All hosts, in the order of the user's list.
         self.hosts = [HostCapacity(host, order) for order, host in enumerate(hosts)]
@@ -126,30 +130,31 @@ class Assignment:
             waiting: The roles that are not assigned yet, at least one.
         """
 
-        def need(role: Role) -> tuple[int, bool, int]:
+        def precedence(role: Role) -> tuple[int, bool, int]:
             """Return a key by which the role that must be assigned first is the smallest."""
-            choice = sum(capacity.fits(role) for capacity in self.allowed[role.name])
-            return choice, role.name != "ps", -(role.gpus or 0)
+            host_count = sum(capacity.fits(role) for capacity in self.allowed[role.name])
+            return host_count, role.name != "ps", -(role.gpus or 0)
 
-        return min(waiting, key=need)
+        return min(waiting, key=precedence)
 
     def fill(self, role: Role) -> None:
         """Assign each task of a role to the host that suits it best, until no host is left.
 
         The hosts are in a heap, because each assignment changes the rank of only one host.
         """
-        heap = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
-        heapify(heap)
+        ranks = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
+        heapify(ranks)
         for _ in range(role.count):
-            if not heap:
+            if not ranks:
                 return
-            best = self.hosts[heap[0][-1]]
+            order_of_best = ranks[0][-1]  # A heap starts with the smallest rank.
+            best = self.hosts[order_of_best]
             best.add(role)
             self.chosen[role.name].append(best)
             if best.fits(role):
-                heapreplace(heap, best.rank(role))
+                heapreplace(ranks, best.rank(role))
             else:
-                heappop(heap)
+                heappop(ranks)
 
 
 def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[PlacedTask] = ()) -> Assignment:
@@ -195,7 +200,7 @@ def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
 
 
 def _requested(placed: PlacedTask) -> int | None:
-    """Return how many GPUs a task needs, or None if it gets an equal share of those of its host.
+    """Return how many GPUs a task requests, or None if it gets an equal share of those of its host.
 
     A ps or a sidecar needs none, unless its role says otherwise.
     """
@@ -225,13 +230,14 @@ def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | N
             ids[placed.task] = (host.gpus or ())[used : used + number]
             used += number
     if not host.gpus or not sharing:
+        # If the GPUs of the host are not known (None), launch does not limit which ones a task sees.
         ids.update((task, host.gpus) for task in sharing)
         return []
-    left = host.gpus[used:]
-    share = max(1, len(left) // len(sharing))
-    ids.update((task, left[n * share : (n + 1) * share]) for n, task in enumerate(sharing))
+    free_gpus = host.gpus[used:]
+    share = max(1, len(free_gpus) // len(sharing))
+    ids.update((task, free_gpus[n * share : (n + 1) * share]) for n, task in enumerate(sharing))
     without = [task for task in sharing if not ids[task]]
     if not without:
         return []
-    has = f"{host.name} has {plural(len(left), 'GPU')}{' left' if used else ''}"
+    has = f"{host.name} has {plural(len(free_gpus), 'GPU')}{' left' if used else ''}"
     return [f"{has} for {plural(len(sharing), 'task')}: none for {join_names(without)}"]

@@ -41,14 +41,15 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     if not usable:
         problem = "every host is a spare" if hosts else "there is no host to run on"
         raise PlacementError([Fault("", problem, f"write at least one{' that is not' if hosts else ''}")])
-    unknown = {role.name: list(_unknown_selectors(role, hosts)) for role in spec.roles}
-    known = [role for role in _in_table_order(spec) if not unknown[role.name]]
-    sidecars = [role for role in known if role.sidecar]
-    assignment = assign([role for role in known if not role.sidecar], usable)
-    faults = [fault for of_role in unknown.values() for fault in of_role]
-    faults += dict.fromkeys(
-        _unassigned_faults(assignment, sum(role.count for role in spec.roles if not role.sidecar))
-    )
+    selector_faults = {role.name: list(_unknown_selectors(role, hosts)) for role in spec.roles}
+    faults = [fault for role_faults in selector_faults.values() for fault in role_faults]
+    # A role with such a fault is left out, so that it has no second one. The faults of others are found, too.
+    roles = [role for role in _in_table_order(spec) if not selector_faults[role.name]]
+    sidecars = [role for role in roles if role.sidecar]
+    assignment = assign([role for role in roles if not role.sidecar], usable)
+    slots_needed = sum(role.count for role in spec.roles if not role.sidecar)
+    # Several roles may have the same fault.
+    faults += dict.fromkeys(_unassigned_faults(assignment, slots_needed))
     without_host = [role for role in sidecars if not selected(role, assignment.hosts)]
     faults += [_not_admitted(role, assignment.hosts) for role in without_host]
     faults += _loopback_faults(capacity.host for capacity in assignment.hosts if capacity.tasks)
@@ -59,16 +60,16 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
         for name, role in assignment.roles.items()
         for index, capacity in enumerate(assignment.chosen[name])
     ]
-    beside = [placed for role in sidecars for placed in _sidecar_tasks(role, tasks, assignment)]
-    placement = allocate_gpus(tasks + beside)
+    sidecar_tasks = [placed for role in sidecars for placed in _sidecar_tasks(role, tasks, assignment)]
+    placement = allocate_gpus(tasks + sidecar_tasks)
     faults += oversized(spec, placement)
     if faults:
         raise PlacementError(faults)
-    notes = (*_notes(spec, hosts), *_unreachable(spec, placement, hosts), *placement.notes)
-    return replace(placement, notes=notes, standby=_standby(spec, placement, hosts))
+    notes = (*_notes(spec, hosts), *_unusable_spares(spec, placement, hosts), *placement.notes)
+    return replace(placement, notes=notes, standby=_standby_hosts(spec, placement, hosts))
 
 
-def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
+def _standby_hosts(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return the hosts without a task on which an agent waits, in case another host is lost.
 
     These are all spares, and then as many others as restarts may need: as a rule a restart replaces one host,
@@ -77,22 +78,22 @@ def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tupl
     """
     if not spec.policy.restarts:
         return ()
-    used = Counter(placed.host.name for placed in placement.tasks)
-    idle = [host for host in hosts if host.name not in used and _is_reachable(host, placement)]
-    most = spec.policy.restarts * max(used.values())
+    tasks_by_host = Counter(placed.host.name for placed in placement.tasks)
+    idle = [host for host in hosts if host.name not in tasks_by_host and _is_reachable(host, placement)]
+    most_others = spec.policy.restarts * max(tasks_by_host.values())
     others = [host for host in idle if not host.spare]
-    return (*(host for host in idle if host.spare), *others[:most])
+    return (*(host for host in idle if host.spare), *others[:most_others])
 
 
 def _is_reachable(host: Host, placement: Placement) -> bool:
-    """Return whether a host can run tasks together with the hosts in use.
+    """Return whether tasks on a host and tasks on the hosts in use can connect to each other.
 
     Either all addresses are loopback addresses, because all hosts are this machine, or none is.
     """
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
 
 
-def _unreachable(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
+def _unusable_spares(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
     """Yield notes for the user about spare hosts that cannot run the tasks of a lost host."""
     for host in hosts if spec.policy.restarts else ():
         if host.spare and not _is_reachable(host, placement):
@@ -116,20 +117,22 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
         The new placement, or None if there is no room for all tasks.
     """
     hosts = [host for host in (*placement.standby, *placement.hosts()) if host.name not in lost]
-    kept = [placed for placed in placement.tasks if placed.host.name not in lost]
+    staying = [placed for placed in placement.tasks if placed.host.name not in lost]
+    # Only the tasks of lost hosts are assigned, so roles are counted without the others.
     counts = Counter(placed.role for placed in placement.tasks if placed.host.name in lost)
     roles = [replace(role, count=count) for role, count in counts.items()]
-    slotted = [placed for placed in kept if not placed.role.sidecar]
-    assignment = assign([role for role in roles if not role.sidecar], hosts, slotted)
-    places = {name: [capacity.host for capacity in found] for name, found in assignment.chosen.items()}
+    with_slots = [placed for placed in staying if not placed.role.sidecar]
+    assignment = assign([role for role in roles if not role.sidecar], hosts, with_slots)
+    new_hosts = {name: [capacity.host for capacity in best] for name, best in assignment.chosen.items()}
     for role in roles:
         if role.sidecar:
-            allowed = selected(role, assignment.hosts)
-            places[role.name] = [p.host for p in _sidecar_tasks(role, kept, assignment)] if allowed else []
-    if any(len(places[role.name]) < role.count for role in roles):
+            can_run = bool(selected(role, assignment.hosts))
+            sidecar_tasks = _sidecar_tasks(role, staying, assignment) if can_run else []
+            new_hosts[role.name] = [placed.host for placed in sidecar_tasks]
+    if any(len(new_hosts[role.name]) < role.count for role in roles):
         return None
     tasks = [
-        replace(placed, host=places[placed.role.name].pop(0)) if placed.host.name in lost else placed
+        replace(placed, host=new_hosts[placed.role.name].pop(0)) if placed.host.name in lost else placed
         for placed in placement.tasks
     ]
     used = {placed.host.name for placed in tasks}
@@ -165,14 +168,14 @@ def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) 
     the role may use.
 
     Args:
-        role: The role.
+        role: The role. It may use at least one of the hosts.
         tasks: The tasks of other roles, which determine the hosts in use.
         assignment: The assignment of these tasks, which knows all hosts.
     """
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
-    beside = next((host for host in used if host in allowed), allowed[0])
-    hosts = [host for host in allowed if role.name in host.roles] or [beside]
+    first_used = next((host for host in used if host in allowed), allowed[0])
+    hosts = [host for host in allowed if role.name in host.roles] or [first_used]
     return [PlacedTask(TaskId.of(role.name, n), role, hosts[n % len(hosts)]) for n in range(role.count)]
 
 
@@ -206,11 +209,11 @@ def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
         assigned, allowed = len(assignment.chosen[role.name]), assignment.allowed[role.name]
         if assigned == role.count:
             continue
-        open_hosts = [capacity for capacity in allowed if not capacity.is_full]
+        with_free_slots = [capacity for capacity in allowed if not capacity.is_full]
         if not allowed:
             yield _not_admitted(role, assignment.hosts)
-        elif open_hosts:
-            yield _too_few_gpus(role, assigned, open_hosts)
+        elif with_free_slots:  # Its tasks did not fit all the same.
+            yield _too_few_gpus(role, assigned, with_free_slots)
         elif len(allowed) == len(assignment.hosts):
             yield _all_full(allowed, tasks)
         else:
@@ -243,11 +246,12 @@ def _too_few_gpus(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> F
     needs = f"{role.name} needs {plural(role.gpus or 0, 'GPU')} per task"
     problem = f"{needs}, {role.count - assigned} of {role.count} tasks get none: {left}"
     expected = "add hosts, request fewer, or name the GPUs of hosts"
-    written = [capacity.host for capacity in hosts if capacity.host.source]
-    unknown = [host.name for host in written if host.gpus is None]
-    if unknown:
-        expected += f"; in a hostfile, as in {unknown[0]} gpus=2"
-    if len(written) < len(hosts):
+    # A host without a source is this machine, which no file describes.
+    described = [capacity.host for capacity in hosts if capacity.host.source]
+    without_gpus = [host.name for host in described if host.gpus is None]
+    if without_gpus:
+        expected += f"; in a hostfile, as in {without_gpus[0]} gpus=2"
+    if len(described) < len(hosts):
         expected += "; for this machine by CUDA_VISIBLE_DEVICES=0,1"
     return Fault(role.source, problem, expected)
 
@@ -258,7 +262,12 @@ def _gpus_left(capacity: HostCapacity) -> str:
 
 
 def _all_full(hosts: Sequence[HostCapacity], tasks: int) -> Fault:
-    """Return the fault of a job for whose tasks all hosts together have too few slots."""
+    """Return the fault of a job for whose tasks all hosts together have too few slots.
+
+    Args:
+        hosts: All hosts, each of them full.
+        tasks: How many tasks of the job need a slot.
+    """
     verb = "has" if len(hosts) == 1 else "have"
     room_for = f"{plural(len(hosts), 'host')} {verb} room for {sum(capacity.tasks for capacity in hosts)}"
     places = join_names([f"{capacity.host.name} {capacity.tasks}" for capacity in hosts])
@@ -274,10 +283,9 @@ def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) ->
         assigned: How many of its tasks have a host.
         hosts: The hosts that it may use, all of them full.
     """
-    numbers = {capacity.host.name: capacity.roles.get(role.name, 0) for capacity in hosts}
-    places = join_names(
-        [f"{name} {numbers[name]}" for name in sorted(numbers, key=lambda name: -numbers[name])]
-    )
+    # Its tasks on each host, the most first.
+    counts = Counter({capacity.host.name: capacity.roles.get(role.name, 0) for capacity in hosts})
+    places = join_names([f"{name} {count}" for name, count in counts.most_common()])
     only = f"{role.name}: only {assigned} of {plural(role.count, 'task')} fit"
     problem = f"{only} on the {plural(len(hosts), 'host')} it may use ({places})"
     return Fault(role.source, problem, "allow it more hosts, raise slots, or set max_slots")
@@ -294,7 +302,6 @@ def _loopback_faults(hosts: Iterable[Host]) -> Iterator[Fault]:
     used = list(hosts)
     local = [host for host in used if is_loopback(host.shown_address)]
     for host in local if len(local) < len(used) else ():
-        problem = (
-            f"{host.name}: tasks on other hosts cannot reach it by {host.shown_address!r}, their own machine"
-        )
+        address = host.shown_address
+        problem = f"{host.name}: tasks on other hosts cannot reach it by {address!r}, their own machine"
         yield Fault(host.source, problem, "set address: to an address that the others can connect to")

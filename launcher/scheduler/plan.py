@@ -24,7 +24,7 @@ _DESCRIPTOR_PATTERN = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
 VENV_PYTHON = "python"
 
 #: The beginnings of names of variables that Python, libraries and TensorFlow read while they are loaded.
-_EARLY_VARIABLE_PREFIXES = (
+_EARLY_PREFIXES = (
     "PYTHON", "LC_", "LANG", "PATH", "HOME", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
     "OPENBLAS_", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "ONEDNN_", "KERAS_",
 )  # fmt: skip
@@ -48,11 +48,14 @@ def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec
         KeyError: A task has no port.
     """
     addresses: dict[str, list[str]] = {}
-    sidecars = {}
     for placed in placement.tasks:
         addresses.setdefault(placed.task.role, []).append(placed.host.at(ports[placed.task]))
-        sidecars[placed.task.role] = placed.role.sidecar
-    return ClusterSpec(addresses, [role for role, sidecar in sidecars.items() if sidecar])
+    return ClusterSpec(addresses, _sidecar_roles(placement))
+
+
+def _sidecar_roles(placement: Placement) -> tuple[str, ...]:
+    """Return the names of the roles that only accompany the job, such as that of TensorBoard."""
+    return tuple(dict.fromkeys(placed.task.role for placed in placement.tasks if placed.role.sidecar))
 
 
 def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
@@ -68,15 +71,14 @@ def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) 
     """
     cluster = cluster_of(placement, ports)
     tasks = (_task_plan(spec, placed, ports[placed.task]) for placed in placement.tasks)
-    sidecars = tuple(dict.fromkeys(placed.task.role for placed in placement.tasks if placed.role.sidecar))
-    return Plan(tuple(tasks), cluster.addresses, sidecars)
+    return Plan(tuple(tasks), cluster.addresses, _sidecar_roles(placement))
 
 
 def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     """Yield the commands that start the processes on a host which import the modules of ``--preload``.
 
     Tasks are forked from the same process if they have the same Python and Python environment, and the same
-    values of all variables that are read during the import (`_EARLY_VARIABLE_PREFIXES`). The process has
+    values of all variables that are read during the import (`_EARLY_PREFIXES`). The process has
     those variables on which all its tasks agree.
 
     Args:
@@ -85,16 +87,15 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     """
     groups: dict[tuple[object, ...], list[TaskPlan]] = {}
     for placed in on_host if spec.preload else ():
-        task = _task_plan(spec, placed, _LONGEST_PORT)
+        task = _task_plan(spec, placed, _LONGEST_PORT)  # The ports are not known yet, and do not matter here.
         if len(task.argv) > 1:  # The command of any other program than Python is a single word here.
-            early = (
-                (name, value) for name, value in task.env.items() if name.startswith(_EARLY_VARIABLE_PREFIXES)
-            )
+            early = [(name, value) for name, value in task.env.items() if name.startswith(_EARLY_PREFIXES)]
             groups.setdefault((task.argv[0], task.venv, frozenset(early)), []).append(task)
     for tasks in groups.values():
-        env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
-        names, python = tuple(task.task for task in tasks), tasks[0].argv[0]
-        yield Preload(tasks[0].host, names, python, tasks[0].venv, modules=spec.preload, env=env)
+        first = tasks[0]
+        common_env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
+        names, python = tuple(task.task for task in tasks), first.argv[0]
+        yield Preload(first.host, names, python, first.venv, modules=spec.preload, env=common_env)
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
@@ -159,12 +160,13 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
         The variables with a fixed value, and those whose value may contain placeholders.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
-    users = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
-    own = dict(placed.env)
-    fixed = spec.copied | own.keys()
-    templates = {name: value for name, value in users.items() if "{" in value and name not in fixed}
-    every = {**gpus, **users, **own}
-    return {name: value for name, value in every.items() if name not in templates}, templates
+    of_user = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
+    of_launch = dict(placed.env)
+    # What was copied from the environment of launch may contain braces that are no placeholders.
+    never_templates = spec.copied | of_launch.keys()
+    templates = {name: text for name, text in of_user.items() if "{" in text and name not in never_templates}
+    env = {**gpus, **of_user, **of_launch}
+    return {name: value for name, value in env.items() if name not in templates}, templates
 
 
 def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
@@ -179,12 +181,12 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
         env_source: Where the user wrote ``spec.env``, for messages.
     """
     written = _texts_of_user(spec, hosts, env_source)
-    roles, found = [role.name for role in spec.roles], set()
+    roles, reported = [role.name for role in spec.roles], set()
     for where, label, text in written:
         for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
             problem = f"{label}: there is no placeholder {{{name}}}"
-            if (where, problem) not in found:
-                found.add((where, problem))
+            if (where, problem) not in reported:
+                reported.add((where, problem))
                 expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
                 yield Fault(where, problem, expected)
     programs = [
@@ -192,8 +194,8 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
         for role in spec.roles
     ]
     for where, label, text in dict.fromkeys([*programs, *written]):
-        descriptor = re.fullmatch(_DESCRIPTOR_PATTERN, text) if "/fd/" in text else None
-        if descriptor and int(descriptor[1]) > 2:
+        match = re.fullmatch(_DESCRIPTOR_PATTERN, text) if "/fd/" in text else None
+        if match and int(match[1]) > 2:  # Tasks have descriptors up to that of stderr.
             problem = f"{label} is a descriptor of this shell, as of <(...), which tasks do not have"
             yield Fault(where, problem, "expected the path of a file")
 
@@ -235,18 +237,19 @@ def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
     """
     cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONGEST_PORT))
     tasks = plural(len(placement.tasks), "task")
-    found = set()
+    reported = set()
     for placed in placement.tasks:
         if placed.task.index:
             continue
         plan = completed(_task_plan(spec, placed, _LONGEST_PORT), cluster)
+        # What messages call each variable and each argument, and its text.
         strings = {name: f"{name}={value}" for name, value in plan.env.items()}
-        words = enumerate(plan.argv)
-        strings.update((f"argument {number} of {placed.task.role}", word) for number, word in words)
+        for number, word in enumerate(plan.argv):
+            strings[f"argument {number} of {placed.task.role}"] = word
         for label, text in strings.items():
             size = len(text.encode("utf-8", "surrogateescape")) + 1
-            if size > MAX_ARGUMENT_BYTES and label not in found:
-                found.add(label)
+            if size > MAX_ARGUMENT_BYTES and label not in reported:
+                reported.add(label)
                 problem = f"{label} takes {size:,} bytes in a job of {tasks}"
                 expected = f"expected at most {MAX_ARGUMENT_BYTES:,}, the limit of Linux"
                 if label in _CLUSTER_VARIABLES:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from launcher.common.cluster import TaskId
-from launcher.common.events import TaskMoved
+from launcher.common.events import TaskMoved, TaskOutput
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
-from launcher.job import Host, PlacedTask, Placement, Program, ProgramKind, Role
+from launcher.job import Host, PlacedTask, Placement, Program, ProgramKind, Role, RunPaths
+from launcher.output.renderers import RunInfo
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 
@@ -18,6 +19,11 @@ def placement(**hosts: str) -> Placement:
             task = TaskId(name)
             placed.append(PlacedTask(task, Role(task.role, 1, PROGRAM), Host(host)))
     return Placement(tuple(placed))
+
+
+def run_info(paths: RunPaths, **hosts: str) -> RunInfo:
+    """The beginning of a run, with the hosts of `placement`."""
+    return RunInfo(run_name="mnist", placement=placement(**hosts), paths=paths, started_at=100.0)
 
 
 def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
@@ -39,6 +45,11 @@ def moved(name: str, attempt: int, state: TaskState) -> TaskMoved:
     )  # fmt: skip
 
 
+def printed(task: TaskId, data: bytes) -> TaskOutput:
+    """What a task on node1 has printed in its first attempt."""
+    return TaskOutput(host="node1", task=task, attempt=1, data=data)
+
+
 def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:
     """A task that exited with a code."""
     status = ExitStatus(code=code)
@@ -52,11 +63,6 @@ def report(
 ) -> Report:
     """A job that took 12 s."""
     return Report(
-        job="mnist",
-        exit_code=exit_code,
-        started_at=100.0,
-        ended_at=112.0,
-        tasks=tasks,
-        failure=failure,
+        job="mnist", exit_code=exit_code, started_at=100.0, ended_at=112.0, tasks=tasks, failure=failure,
         run_dir=run_dir,
-    )
+    )  # fmt: skip

@@ -1,40 +1,34 @@
+"""What the console shows, and when."""
+
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.report import Failure, Reason
 from launcher.job import RunPaths
 from launcher.output.console import Console, ConsoleOptions
-from launcher.output.renderers import DisplayEvent, RunInfo
+from launcher.output.renderers import DisplayEvent
 from launcher.output.writer import Writer
-from tests.unit.output.output_samples import placement, report, task_report
+from tests.unit.output.output_samples import printed, report, run_info, task_report
 
 W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")
 
 
 class Screen:
-    """A console whose stdout and stderr are files."""
+    """A console, and what has come to its stdout and stderr."""
 
-    def __init__(self, folder: Path, **options: object):
+    def __init__(self, capfd: pytest.CaptureFixture[str], **options: Any) -> None:
         self.now = 0.0
-        self.paths = [folder / "out", folder / "err"]
-        self.fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in self.paths]
         self.writer = Writer()
-        chosen = ConsoleOptions(self.fds[0], self.fds[1], **options)  # type: ignore[arg-type]
-        self.console = Console(self.writer, chosen, lambda: self.now)
+        self.console = Console(self.writer, ConsoleOptions(1, 2, **options), lambda: self.now)
+        self._capfd, self._texts = capfd, ("", "")
 
     def begin(self, **hosts: str) -> None:
-        self.console.begin(
-            RunInfo(
-                run_name="mnist", placement=placement(**hosts), paths=RunPaths("/runs/1"), started_at=100.0
-            )
-        )
+        self.console.begin(run_info(RunPaths("/runs/1"), **hosts))
 
     def on(self, *events: DisplayEvent) -> None:
         for event in events:
@@ -42,23 +36,14 @@ class Screen:
 
     def texts(self) -> tuple[str, str]:
         assert self.writer.finish()
-        return self.paths[0].read_bytes().decode(), self.paths[1].read_bytes().decode()
-
-    def close(self) -> None:
-        assert self.writer.close()
-        for fd in self.fds:
-            os.close(fd)
+        out, err = self._capfd.readouterr()
+        self._texts = (self._texts[0] + out, self._texts[1] + err)
+        return self._texts
 
 
 @pytest.fixture
-def screen(tmp_path):
-    made = Screen(tmp_path)
-    yield made
-    made.close()
-
-
-def printed(task: TaskId, data: bytes) -> events.TaskOutput:
-    return events.TaskOutput(host="node1", task=task, attempt=1, data=data)
+def screen(capfd: pytest.CaptureFixture[str]) -> Screen:
+    return Screen(capfd)
 
 
 @pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
@@ -88,14 +73,12 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
     assert screen.console.tick(6.0) is None
 
 
-def test_notices_wait_while_tmux_covers_the_terminal(tmp_path):
+def test_notices_wait_while_tmux_covers_the_terminal(capfd: pytest.CaptureFixture[str]):
     covered = [True]
-    screen = Screen(tmp_path, covered=lambda: covered[0])
+    screen = Screen(capfd, covered=lambda: covered[0])
     screen.begin(node1="worker/0")
     screen.on(Tell("first"), Tell("second"))
     assert screen.texts()[1] == ""
-    covered.clear()
-    covered.append(False)
+    covered[0] = False
     screen.console.tick(1.0)
     assert screen.texts()[1] == "launch: first\nlaunch: second\n"
-    screen.close()

@@ -1,26 +1,23 @@
+"""The files of a run, also where another user may have put something else in their place."""
+
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
 from launcher.output import run_files as files_module
-from launcher.output.renderers import RunInfo
 from launcher.output.run_files import Files, write_json_for_user
 from tests.told import Told
-from tests.unit.output.output_samples import moved, placement, report, task_report
+from tests.unit.output.output_samples import moved, printed, report, run_info, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
-
-
-def printed(task: TaskId, data: bytes) -> events.TaskOutput:
-    return events.TaskOutput(host="node1", task=task, attempt=1, data=data)
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def paths(tmp_path) -> RunPaths:
 
 def begun(paths: RunPaths, resumed: bool = False, **hosts: str) -> Files:
     made = Files(lambda: 5.0, is_resumed=resumed)
-    made.begin(RunInfo(run_name="mnist", placement=placement(**hosts), paths=paths, started_at=100.0))
+    made.begin(run_info(paths, **hosts))
     return made
 
 
@@ -60,37 +57,45 @@ def test_a_report_into_a_pipe_and_along_links(tmp_path):
 # ---------------------------------------------------------------------- the folder may be another user's
 
 
+@pytest.fixture
+def precious(tmp_path: Path) -> Iterator[Path]:
+    """A file that must not change, whatever is in the place of ours."""
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    yield path
+    assert path.read_text() == "precious"
+
+
+def put(kind: str, path: str, precious: Path) -> None:
+    """Put something else in the place of a file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        (os.link if kind == "hard link" else os.symlink)(precious, path)
+
+
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, told, tmp_path, kind):
-    (tmp_path / "precious").write_text("precious")
+def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, told, precious, kind):
     files = begun(paths, node1="worker/0")
     for path in (paths.report, f"{paths.report}.{os.getpid()}.new"):
-        os.symlink(tmp_path / "precious", path) if kind == "link" else os.mkfifo(path)
+        put(kind, path, precious)
     files.close(report(task_report("worker/0")))
     assert json.loads(content(paths.report))["job"] == "mnist"
-    assert (tmp_path / "precious").read_text() == "precious"
     assert not os.path.islink(paths.report) and told.lines == []
 
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
-def test_other_files_in_the_place_of_a_log_are_not_written(paths, told, tmp_path, kind):
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
+def test_other_files_in_the_place_of_a_log_are_not_written(paths, told, precious, kind):
     os.makedirs(paths.logs)
-    if kind == "pipe":
-        os.mkfifo(paths.log(W0))
-    else:
-        (os.link if kind == "hard link" else os.symlink)(precious, paths.log(W0))
+    put(kind, paths.log(W0), precious)
     files = begun(paths, node1="worker/0 worker/1")
     files.on(printed(W0, b"x"))
     files.on(printed(W1, b"y"))
-    assert precious.read_text() == "precious"
     assert content(paths.log(W1)) == b"y"
-    assert [line.partition(";")[0] for line in told.lines] == [
-        f"{paths.log(W0)} cannot be written: File exists"
-    ]
+    (line,) = told.lines
+    assert line.startswith(f"{paths.log(W0)} cannot be written: File exists")
     files.close(report())
 
 
@@ -125,15 +130,13 @@ def test_logs_are_complete_where_fewer_files_may_be_open(paths, monkeypatch):
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_log_that_was_swapped_is_not_written(paths, told, tmp_path, monkeypatch, kind):
+def test_a_log_that_was_swapped_is_not_written(paths, told, precious, monkeypatch, kind):
     """Opened again because there are many: it is not what it was."""
     monkeypatch.setattr(files_module, "_MAX_OPEN_FILES", 1)
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
     files = begun(paths, node1="worker/0 worker/1")
     os.unlink(paths.log(W0))
-    os.symlink(precious, paths.log(W0)) if kind == "link" else os.mkfifo(paths.log(W0))
+    put(kind, paths.log(W0), precious)
     files.on(printed(W0, b"x"))
-    assert precious.read_text() == "precious"
-    assert len(told.lines) == 1 and "worker-0.log cannot be written" in told.lines[0]
+    (line,) = told.lines
+    assert "worker-0.log cannot be written" in line
     files.close(report())

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,46 +26,9 @@ from launcher.config.settings import FileContent, merge
 from launcher.job import JobSpec, Program, ProgramKind, Role
 from tests.conftest import examples
 from tests.unit.config.answers import check_faults
+from tests.unit.odd_values import with_odd_values
 
-FULL = """\
-apiVersion: kubeflow.org/v1
-kind: TFJob
-metadata: {name: mnist, creationTimestamp: null}
-spec:
-  successPolicy: AllWorkers
-  runPolicy: {cleanPodPolicy: None, activeDeadlineSeconds: 3600, backoffLimit: 4, ttlSecondsAfterFinished: 5}
-  tfReplicaSpecs:
-    Worker:
-      replicas: 3
-      restartPolicy: ExitCode
-      template:
-        metadata: {annotations: {sidecar.istio.io/inject: "false"}}
-        spec:
-          nodeSelector: {disk: ssd}
-          containers:
-          - {name: log, image: fluentd}
-          - name: tensorflow
-            image: tf:1
-            command: [python3, /code/train.py]
-            args: [--data=$(DATA)/mnist, '--batch={rank}', $$(DATA), $(NONE), '$(TF_CONFIG)']
-            workingDir: /code
-            env:
-            - {name: ROOT, value: /mnt}
-            - {name: DATA, value: $(ROOT)/data}
-            - {name: EMPTY}
-            - {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}
-            ports: [{containerPort: 2222, name: tfjob-port}]
-            resources:
-              limits: {cpu: 500m, memory: 1Gi, nvidia.com/gpu: 2, example.com/nic: 1}
-              requests: {cpu: 250m, nvidia.com/gpu: 2}
-    pS:
-      template: {spec: {containers: [{name: tensorflow, image: tf:2, args: [--serve]}]}}
-    Evaluator:
-      replicas: 0
-      restartPolicy: OnFailure
-      template: {spec: {containers: [{name: tensorflow, command: [sh, -c, 'exec $0'], image: tf:2}]}}
-status: {conditions: []}
-"""
+FULL = Path(__file__).with_name("full_tfjob.yaml").read_text()
 ARGS = ("/code/train.py", "--data=/mnt/data/mnist", "--batch={{rank}}", "$(DATA)", "$(NONE)", "{tf_config}")
 WORKER = Role(
     "worker", 3, Program(ProgramKind.EXECUTABLE, "python3", ARGS), gpus=2, workdir="/code",
@@ -109,51 +72,8 @@ def test_in_containers_it_has_its_limits_and_perhaps_its_images():
     assert options_of(found, "docker") == DockerOptions(no_mount=True), "its folders are those of its images"
 
 
-PODS = """\
-apiVersion: kubeflow.org/v1
-kind: TFJob
-metadata: {namespace: ml}
-spec:
-  tfReplicaSpecs:
-    Worker:
-      template:
-        metadata: {labels: {team: a}}
-        spec:
-          restartPolicy: Never
-          nodeSelector: {disk: ssd}
-          initContainers: [{name: first, image: a}]
-          containers:
-          - {name: log, image: b, args: [-v]}
-          - name: tensorflow
-            image: tf:1
-            imagePullPolicy: IfNotPresent
-            command: [a, $(ROOT)]
-            tty: true
-            env:
-            - {name: ROOT, value: /mnt}
-            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-            - {name: BOTH, value: $(NODE)$(ROOT)}
-            resources: {limits: {cpu: 2, memory: 1Gi, example.com/nic: 1}, requests: {cpu: 1}}
-"""
-TEMPLATE = {
-    "metadata": {"labels": {"team": "a"}},
-    "spec": {
-        "nodeSelector": {"disk": "ssd"},
-        "initContainers": [
-            {"name": "first", "image": "a"},
-            {"name": "log", "image": "b", "args": ["-v"], "restartPolicy": "Always"},
-        ],
-        "containers": [
-            {
-                "env": [
-                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-                    {"name": "BOTH", "value": "$(NODE)$(ROOT)"},
-                ],
-                "resources": {"limits": {"example.com/nic": 1}, "requests": {"cpu": 1}},
-            }
-        ],
-    },
-}
+PODS = Path(__file__).with_name("tfjob_for_pods.yaml").read_text()
+TEMPLATE = yaml.safe_load(Path(__file__).with_name("template_of_pods.yaml").read_text())
 
 
 def test_kubernetes_gets_what_launch_does_not_use():
@@ -352,27 +272,11 @@ def test_braces_of_a_tfjob_are_no_placeholders(text: str):
     assert list(misspelt_placeholders(escaped, cluster.addresses)) == []
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values of a JSON document."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in items:
-        yield from paths(each, (*path, key))
-
-
-WHOLE = yaml.safe_load(PODS)
 ODD: list[Any] = [None, "x", "$(NODE)", -1, [], [None], [{}], {}, {"name": []}, {"name": "tensorflow"}]
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(
-    st.sampled_from([*paths(WHOLE)][1:]), st.sampled_from(ODD), st.sampled_from(["", "docker", "kubernetes"])
-)
-def test_any_value_anywhere_is_read_or_a_fault(path: tuple[Any, ...], odd: Any, engine: str):
-    document = json.loads(json.dumps(WHOLE))
-    where = document
-    for key in path[:-1]:
-        where = where[key]
-    where[path[-1]] = odd
+@given(with_odd_values([yaml.safe_load(PODS)], ODD), st.sampled_from(["", "docker", "kubernetes"]))
+def test_any_value_anywhere_is_read_or_a_fault(document: dict[str, Any], engine: str):
     found = parse_job(json.dumps(document), "j", {}, sections(), "", Target(("a",), engine, bool(engine)))
     assert bool(found.faults) != bool(found.roles)

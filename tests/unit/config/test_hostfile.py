@@ -58,21 +58,6 @@ def test_a_range_is_read_as_it_is_written(low: int, length: int, padded: bool):
     assert expand(f"n[{numbers[0]}-{numbers[-1]}]x") == [f"n{number}x" for number in numbers]
 
 
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        ("n[ n] n[[1]]", "brackets in pairs"),
-        ("n[] n[1,] n[a] n[1-2-3] n[-1] n[٣] n[1234567890]", "numbers in the brackets"),
-        ("n[5-1]", r"a range that goes up, as in \[1-5\]"),
-        ("n[1-010] n[01-100]", "the same number of digits"),
-    ],
-)
-def test_ranges_that_are_wrong(texts: str, expected: str):
-    for text in texts.split():
-        with pytest.raises(ValueError, match=expected):
-            expand(text)
-
-
 @pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -96,6 +81,7 @@ def test_lists(text: str, expected: list[Host]):
 
 WRONG_LISTS = [
     "", "h1,,h2", "-oProxyCommand=x", "-l@h", "..", "a/b", "a\tb", "^h", "+n2", "u@v@node01:2", "h:0", "h:x", "@gpu", "n[1-9]!n3", "n[1-9/0]", "n[01:16]", "h1 2222", "h1,4", "fe80::1", "[fe80::1]x", "[fe80::x]", "n[1-999999999]", "n[1-4096],m", "n2,n[1-3]:2", "10.0.0.[255-256]", "x" * 254,
+    "n[", "n]", "n[[1]]", "n[]", "n[1,]", "n[a]", "n[1-2-3]", "n[-1]", "n[٣]", "n[1234567890]", "n[5-1]", "n[1-010]", "n[01-100]",
 ]  # fmt: skip
 
 
@@ -126,14 +112,6 @@ def test_a_port_is_never_slots(form: str, source: str, where: str, host: str, po
     assert f"slots={port}" in str(fault) and f"port={port}" in str(fault)
 
 
-def test_so_many_slots_are_possible():
-    for text, source in (
-        ("h slots=2222\ni slots=22", "f"),
-        ("hosts: [{name: h, slots: 2222}, {name: i, slots: 22}]", "f.yaml"),
-    ):
-        assert [host.slots for host in parse_hostfile(text, source)] == [2222, 22]
-
-
 # ---------------------------------------------------------------------- plain lines
 
 
@@ -143,6 +121,7 @@ def test_so_many_slots_are_possible():
     [
         ("a", Host("a")),
         ("  a\tslots = 4  ", Host("a", slots=4)),
+        ("a slots=2222", Host("a", slots=2222)),
         ("a count=4 max-slots=8", Host("a", slots=4, max_slots=8)),
         ("a username=u port=2222 address=[fe80::2]", Host("a", user="u", port=2222, address="fe80::2")),
         ("a gpus=2", Host("a", gpus=("0", "1"))),
@@ -169,17 +148,11 @@ def test_plain_files():
         assert hosts == (Host("a", slots=1, source="f:1"), Host("b", source="f:3"))
     # PBS: a name alone comes once a slot
     hosts = parse_hostfile("a\nb # x\na\nu@c\nu@c\na\n", "f")
-    assert [(host.name, host.slots, host.source) for host in hosts] == [
-        ("a", 3, "f:1"),
-        ("b", None, "f:2"),
-        ("c", 2, "f:4"),
-    ]
+    named = [(host.name, host.slots, host.source) for host in hosts]
+    assert named == [("a", 3, "f:1"), ("b", None, "f:2"), ("c", 2, "f:4")]
     hosts = parse_hostfile("n[1-2] slots=2 address=10.0.0.[5-6]\nm", "f")
-    assert [(host.name, host.address, host.slots) for host in hosts] == [
-        ("n1", "10.0.0.5", 2),
-        ("n2", "10.0.0.6", 2),
-        ("m", None, None),
-    ]
+    named = [(host.name, host.slots, host.address or "") for host in hosts]
+    assert named == [("n1", 2, "10.0.0.5"), ("n2", 2, "10.0.0.6"), ("m", None, "")]
 
 
 WRONG_LINES = {
@@ -214,25 +187,7 @@ def test_faults_of_plain_files(snapshot: SnapshotAssertion):
 
 # ---------------------------------------------------------------------- YAML
 
-FULL = """\
-defaults: {user: bob, python: py3, labels: [d], env: {A: 1, B: 2}}
-hosts:
-  - no
-  - eve@n[1-2]:3
-  - name: m[01-02]
-    address: 10.0.0.[1-2]
-    port: 2222
-    slots: 2
-    max_slots: 4
-    gpus: 2
-    roles: [ps, worker]
-    python: /opt/py
-    workdir: /a b
-    env: {B: no, C: 010}
-    labels: {zone: a, rack: 07}
-  - {name: fe80::1, gpus: [0, GPU-1], roles: ps, labels: 'x, y'}
-  - {name: 'u@[fe80::2]:4'}
-"""
+FULL = Path(__file__).with_name("full_hosts.yaml").read_text()
 
 
 @pytest.mark.promise("hostfiles: YAML, MPI, DeepSpeed, ranges, IPv6, samples")
@@ -249,7 +204,7 @@ def test_yaml():
         replace(base, name="n2", user="eve", slots=3, source="f.yml:4"),
         replace(m, name="m01", address="10.0.0.1"),
         replace(m, name="m02", address="10.0.0.2"),
-        replace(base, name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
+        replace(base, name="fe80::1", slots=2222, gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
         replace(base, name="fe80::2", user="u", slots=4, source="f.yml:17"),
     )  # fmt: skip
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
 from launcher.cli.arguments import parse_launch
 from launcher.common.errors import InputError
 from launcher.config import table
-from launcher.config.defaults import find_defaults
 from launcher.config.jobfile import parse_job
 from launcher.config.settings import (
     COMMAND_LINE,
@@ -32,9 +31,11 @@ from launcher.config.settings import (
     switch,
 )
 from launcher.config.values import whole
+from launcher.job import Host
 
 ROWS = rows()
 GIB = 1 << 30
+H1, H2 = Host("h1", slots=2, source="job.yaml:3"), Host("h2", gpus=("0",), source="job.yaml:3")
 
 
 def read(*words: str) -> tuple[Settings, list[tuple[str, str]]]:
@@ -119,22 +120,6 @@ def test_options_that_do_not_exist_are_reported_one_at_a_time(words: str, answer
     assert len(error.value.faults) == 1 and answer in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "command", "is_marked"),
-    [
-        ("train.py --ps 2", "train.py --ps 2", False),
-        ("-- train.py", "train.py", True),
-        ("-m pkg.train -x 1 -- 2", "-m pkg.train -x 1 -- 2", False),
-        ("-c code --chief", "-c code --chief", False),
-        ("", "", False),
-    ],
-)
-def test_the_program_ends_the_options(words: str, command: str, is_marked: bool):
-    line = parse_launch(["--workers", "1", *words.split()])
-    assert line.level == {"workers": Given(1, "--workers", SourceKind.COMMAND_LINE, "1")}
-    assert (line.command, line.is_marked) == (command.split(), is_marked)
-
-
 # ---------------------------------------------------------------------- files
 
 
@@ -146,17 +131,23 @@ def test_the_program_ends_the_options(words: str, command: str, is_marked: bool)
         ("timeout: 5m", table.TIMEOUT, 300.0),
         ("tensorboard: true", table.TENSORBOARD, ""),
         ("tensorboard: logs", table.TENSORBOARD, "logs"),
-        ("env: {A: 1}", table.ENV, (("A", "1"),)),
+        ("grace: 1.5m", table.GRACE, 90.0),
+        ("on_failure: continue", table.ON_FAILURE, "continue"),
+        ("env: {A: 010}", table.ENV, (("A", "010"),)),
         ("preload: [a, b]", table.PRELOAD, ("a", "b")),
         ("preload: a, b", table.PRELOAD, ("a", "b")),
-        ("sync: .", table.SYNC, ("/job/.",)),
+        ("sync: [., 'lib:/opt/lib']", table.SYNC, ("/job/.", "/job/lib:/opt/lib")),
+        ("run_dir: ~/out", table.RUN_DIR, os.path.expanduser("~/out")),
         ("collect: [a, b]", table.COLLECT, ("a", "b")),
+        ("collect: model", table.COLLECT, ("model",)),
+        ("python: bin/python3.11", table.PYTHON, "/job/bin/python3.11"),
         ("workdir: ~/x", table.WORKDIR, "~/x"),
         ("workdir: x", table.WORKDIR, "/job/x"),
         ("venv: lab", table.VENV, "lab"),
         ("venv: ./lab", table.VENV, "/job/./lab"),
         ("hosts: lab.yaml", table.HOSTS, "/job/lab.yaml"),
         ("hosts: 'a,b'", table.HOSTS, "a,b"),
+        ("hosts: [h1:2, {name: h2, gpus: 1}]", table.HOSTS, (H1, H2)),
         ("docker: tf:1", DOCKER, "tf:1"),
         ("docker: {image: tf:1}", DOCKER, "tf:1"),
         ("docker: {pull: never}", DOCKER, ""),
@@ -186,18 +177,6 @@ def test_faults_of_a_file(text: str):
     with pytest.raises(InputError) as error:
         job_level(text)
     assert [fault.where for fault in error.value.faults] == ["job.yaml:3"]
-
-
-def test_a_project_file_tells_its_settings_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "launch.toml").write_text("timeout = 5\n[docker]\nimage = 'a'\n[env]\nB = 'c'\n")
-    level = find_defaults("", sections()).level
-    assert {name: (given.text, given.source) for name, given in level.items()} == {
-        "timeout": ("5", "launch.toml:1"),
-        "docker": ("image", "launch.toml:2"),
-        "env": ("B", "launch.toml:4"),
-    }
-    assert [*level] == ["timeout", "docker", "env"]
 
 
 # ---------------------------------------------------------------------- merge

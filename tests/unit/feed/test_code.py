@@ -47,7 +47,7 @@ def outer(first: Row, second: "Fraction | Held", *rest: List[Any]) -> threading.
 
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
 def test_names_that_only_annotations_use(tmp_path: Path, future: str, monkeypatch: pytest.MonkeyPatch):
-    """AutoGraph compiles the source, so they have to exist; what can't be pickled stays behind."""
+    """AutoGraph compiles the source, so they have to exist; what cannot be pickled stays behind."""
     name = f"annotated{len(future)}"
     (tmp_path / f"{name}.py").write_text(
         future + MODULE.replace(" -> Decimal", "" if not future else " -> Decimal")

@@ -18,7 +18,13 @@ from launcher.feed.remote import columns, connection, frames
 from launcher.feed.remote.frames import Kind, reader, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
 from tests.seeing import soon
-from tests.unit.feed.lab import Lab, connector, flat, uneven
+from tests.unit.feed.lab import Lab
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with Lab(tmp_path) as lab:
+        yield lab
 
 
 def endless() -> Iterator[range]:
@@ -32,64 +38,60 @@ def double(row: int) -> int:
 # ---------------------------------------------------------------------------------------- every row
 
 
-def test_calls_epochs_and_feeds(tmp_path: Path):
-    with Lab(tmp_path, 1, feeds=("input", "tests")) as lab:
-        [batches], [tests] = lab.read(1, batch=7), lab.read(1, qname_in="tests")
-        other = lab.run(lab.feeder.train, uneven(5000), qname="tests")
-        lab.feeder.train(list(range(10)), epochs=3)
-        assert [len(batch) for batch in batches] == [7, 7, 7, 7, 2]  # short only where the call ends
-        lab.feeder.train([lambda n=n: range(n, n + 5) for n in (0, 5)])
-        other.join(20)
-        lab.finish()
-        with pytest.raises(FeedError, match="has ended"):
-            lab.feeder.train([1])
-    assert Counter(flat([batches])) == Counter([*range(10)] * 4)
-    assert sorted(flat([tests])) == list(range(5000))
+def test_calls_epochs_and_feeds(lab: Lab):
+    batches, tests = lab.read(batch=7), lab.read(qname_in="tests")
+    other = lab.run(lab.feeder.train, [range(3), range(3, 3), range(3, 5000)], qname="tests")
+    lab.feeder.train(list(range(10)), epochs=3)
+    assert [len(batch) for batch in batches] == [7, 7, 7, 7, 2]  # short only where the call ends
+    lab.feeder.train([lambda n=n: range(n, n + 5) for n in (0, 5)])
+    other.join(20)
+    lab.finish()
+    with pytest.raises(FeedError, match="has ended"):
+        lab.feeder.train([1])
+    assert Counter(itertools.chain.from_iterable(batches)) == Counter([*range(10)] * 4)
+    assert sorted(itertools.chain.from_iterable(tests)) == list(range(5000))
 
 
 # ---------------------------------------------------------------------------------------- results
 
 
-def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed(train_mode=False)
-        results = lab.feeder.inference(partitions([range(150), range(150, 170)]))
-        found: list[int] = []
-        lab.run(lambda: found.extend(results))
-        sizes = []
-        for _ in range(3):
-            batch = feed.next_batch(100)
-            sizes.append(len(batch))
-            feed.batch_results(batch)
-        assert sizes == [100, 50, 20]
-        soon(lambda: len(found) == 170)
+def test_a_batch_of_inference_ends_with_its_partition(lab: Lab):
+    feed = lab.feed(train_mode=False)
+    results = lab.feeder.inference(partitions([range(150), range(150, 170)]))
+    found: list[int] = []
+    lab.run(lambda: found.extend(results))
+    sizes = []
+    for _ in range(3):
+        batch = feed.next_batch(100)
+        sizes.append(len(batch))
+        feed.batch_results(batch)
+    assert sizes == [100, 50, 20]
+    soon(lambda: len(found) == 170)
 
 
-def test_too_many_results(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed(train_mode=False)
-        lab.run(lambda: list(lab.feeder.inference([range(10)])))
-        assert len(feed.next_batch(4)) == 4
-        with pytest.raises(ValueError, match="5 results for 4 rows"):
-            feed.batch_results(range(5))
-        lab.feeder.fail(FeedError("enough"))
+def test_too_many_results(lab: Lab):
+    feed = lab.feed(train_mode=False)
+    lab.run(lambda: list(lab.feeder.inference([range(10)])))
+    assert len(feed.next_batch(4)) == 4
+    with pytest.raises(ValueError, match="5 results for 4 rows"):
+        feed.batch_results(range(5))
+    lab.feeder.fail(FeedError("enough"))
 
 
 # ---------------------------------------------------------------------------------------- batches
 
 
-def test_rows_count_as_consumed_when_the_next_batch_is_asked_for(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed()
-        fed = lab.run(lab.feeder.train, [1, 2, 3])
-        assert feed.next_batch(10) == [1, 2, 3]
-        fed.join(0.3)
-        assert fed.is_alive()
-        lab.run(feed.next_batch, 1)
-        fed.join(20)
-        assert not fed.is_alive()
-        lab.finish()
-        assert feed.should_stop() and feed.next_batch(5) == []
+def test_rows_count_as_consumed_when_the_next_batch_is_asked_for(lab: Lab):
+    feed = lab.feed()
+    fed = lab.run(lab.feeder.train, [1, 2, 3])
+    assert feed.next_batch(10) == [1, 2, 3]
+    fed.join(0.3)
+    assert fed.is_alive()
+    lab.run(feed.next_batch, 1)
+    fed.join(20)
+    assert not fed.is_alive()
+    lab.finish()
+    assert feed.should_stop() and feed.next_batch(5) == []
 
 
 ARRAY = numpy.arange(6).reshape(3, 2)
@@ -117,24 +119,23 @@ UNNAMED = {
 @pytest.mark.promise("columns of fed rows are never exchanged")
 @pytest.mark.parametrize("order", ["ab", "ba"])
 @pytest.mark.parametrize("form", [*NAMED, *UNNAMED])
-def test_columns_by_name(tmp_path: Path, form: str, order: str):
+def test_columns_by_name(lab: Lab, form: str, order: str):
     """Rows without names have columns in the order of a sorted mapping; any other order is refused."""
     data = (NAMED | UNNAMED)[form]
     mapping = {"a": "first", "b": "second"}
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed(input_mapping={name: mapping[name] for name in order})
-        lab.run(lab.feeder.train, data)
-        if form in UNNAMED and order == "ba":
-            with pytest.raises(InputError, match="without names.*expected it sorted.*'a': 'first', 'b'"):
-                feed.next_batch(3)
-        else:
-            batch = feed.next_batch(3)
-            expected = {"first": [0, 2, 4], "second": [1, 3, 5]}
-            assert {name: list(column) for name, column in batch.items()} == expected
-            assert isinstance(batch["first"], numpy.ndarray) is isinstance(data, numpy.ndarray | tuple | dict)
-        with pytest.raises(ValueError, match=r"next_batch\(0\)"):
-            feed.next_batch(0)
-        feed.terminate()
+    feed = lab.feed(input_mapping={name: mapping[name] for name in order})
+    lab.run(lab.feeder.train, data)
+    if form in UNNAMED and order == "ba":
+        with pytest.raises(InputError, match="without names.*expected it sorted.*'a': 'first', 'b'"):
+            feed.next_batch(3)
+    else:
+        batch = feed.next_batch(3)
+        expected = {"first": [0, 2, 4], "second": [1, 3, 5]}
+        assert {name: list(column) for name, column in batch.items()} == expected
+        assert isinstance(batch["first"], numpy.ndarray) is isinstance(data, numpy.ndarray | tuple | dict)
+    with pytest.raises(ValueError, match=r"next_batch\(0\)"):
+        feed.next_batch(0)
+    feed.terminate()
 
 
 @pytest.mark.promise("columns of fed rows are never exchanged")
@@ -163,30 +164,26 @@ def test_columns_that_rows_do_not_have(block: Any, problem: str):
 
 
 @pytest.mark.parametrize(
-    ("block", "column"),
+    ("block", "mapping", "expected"),
     [
-        (["ab", "c"], ["ab", "c"]),
-        ([1, 2], [1, 2]),
-        ([(1,), (2,)], [1, 2]),
-        (numpy.arange(2), [0, 1]),
-        (ARRAY[:, :1], [0, 2, 4]),
-        (ARRAY[:1], [[0, 1]]),
-        ([{"a": 3, "b": 4}], [3]),
+        (["ab", "c"], {"a": "x"}, {"x": ["ab", "c"]}),
+        ([1, 2], {"a": "x"}, {"x": [1, 2]}),
+        ([(1,), (2,)], {"a": "x"}, {"x": [1, 2]}),
+        (numpy.arange(2), {"a": "x"}, {"x": [0, 1]}),
+        (ARRAY[:, :1], {"a": "x"}, {"x": [0, 2, 4]}),
+        (ARRAY[:1], {"a": "x"}, {"x": [[0, 1]]}),
+        ([{"a": 3, "b": 4}], {"a": "x"}, {"x": [3]}),
+        ([Single(7)], {"index": "x"}, {"x": [7]}),
+        ([(5, 6)], {2: "two", 10: "ten"}, {"two": [5], "ten": [6]}),
     ],
 )
-def test_one_column(block: Any, column: Any):
+def test_columns(block: Any, mapping: Any, expected: Any):
     """Where it is the only one of the mapping, values that are not tuples or lists are this column."""
-    found = columns.named_columns([block], {"a": "x"})["x"]
-    assert [getattr(value, "tolist", lambda value=value: value)() for value in found] == column
+    found = columns.named_columns([block], mapping)
+    assert {name: numpy.array(column).tolist() for name, column in found.items()} == expected
 
 
-def test_columns_with_numbers():
-    mapping = {2: "two", 10: "ten"}
-    assert columns.named_columns([[(5, 6)]], mapping) == {"two": [5], "ten": [6]}  # type: ignore[arg-type]
-
-
-def test_a_column_called_as_a_method_of_tuples_is():
-    assert columns.named_columns([[Single(7)]], {"index": "x"}) == {"x": [7]}
+def test_a_method_of_tuples_is_no_column():
     with pytest.raises(InputError, match="no 'count' in Single"):
         columns.named_columns([[Single(7)]], {"count": "x"})
 
@@ -212,33 +209,31 @@ def raising(error: BaseException) -> Iterator[int]:
     ids=["rows", "partitions", "exit", "lock", "large", "number"],
 )
 def test_data_that_cannot_be_fed(
-    tmp_path: Path, data: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, data: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(frames, "MAX_BYTES", 1 << 20)
-    with Lab(tmp_path, 1) as lab:
-        [got] = lab.read(1)
-        with pytest.raises(error, match=message):
-            lab.feeder.train(data())
-        lab.feeder.train([5])
-        lab.finish()
-    assert flat([got])[-1] == 5 and len(lab.peers) == 1
+    batches = lab.read()
+    with pytest.raises(error, match=message):
+        lab.feeder.train(data())
+    lab.feeder.train([5])
+    lab.finish()
+    assert [*itertools.chain.from_iterable(batches)][-1] == 5 and len(lab.peers) == 1
 
 
-def test_calls_that_are_refused(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        with pytest.raises(FeedError, match="no feed 'other'; there is input"):
-            lab.feeder.train([1], qname="other")
-        with pytest.raises(FeedError, match="unknown feed; expected one of input"):
-            lab.feed(qname_in="other").next_batch(1)
-        lab.answer(double, 1)
-        results = lab.feeder.inference(range(10))
-        next(results)
-        with pytest.raises(FeedError, match="being fed already: there is an inference"):
-            lab.feeder.train([1])
+def test_calls_that_are_refused(lab: Lab):
+    with pytest.raises(FeedError, match="no feed 'other'; there is input, tests"):
+        lab.feeder.train([1], qname="other")
+    with pytest.raises(FeedError, match="unknown feed; expected one of input, tests"):
+        lab.feed(qname_in="other").next_batch(1)
+    lab.answer(double)
+    results = lab.feeder.inference(range(10))
+    next(results)
+    with pytest.raises(FeedError, match="being fed already: there is an inference"):
+        lab.feeder.train([1])
 
 
-def test_results_that_the_driver_cannot_read(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
+def test_results_that_the_driver_cannot_read(lab: Lab):
+    with lab.connect() as sock:
         sock.settimeout(20)
         file = reader(sock)
 
@@ -255,8 +250,8 @@ def test_results_that_the_driver_cannot_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", [Kind.PROGRESS, Kind.RESULTS, 77])
-def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
-    with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
+def test_an_invalid_frame_is_the_fault_of_its_task(lab: Lab, kind: int):
+    with lab.connect() as sock:
         sock.settimeout(20)
         fed = lab.run(lab.feeder.train, partitions(endless()))
         send_frame(sock, Kind.PROGRESS, [bytes(16)])
@@ -266,16 +261,15 @@ def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
         assert str(lab.errors[0]).startswith("worker/0: ")
 
 
-def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_driver_that_is_gone(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection, "MAX_AWAY_SECONDS", 0.5)
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed()
-        assert not feed.should_stop()
-        soon(lambda: lab.peers)
-        lab.listener.close()
-        frames.hang_up(lab.peers[0].sock)
-        with pytest.raises(FeedError, match="the driver cannot be reached"):
-            feed.next_batch(1)
+    feed = lab.feed()
+    assert not feed.should_stop()
+    soon(lambda: lab.peers)
+    lab.listener.close()
+    frames.hang_up(lab.peers[0].sock)
+    with pytest.raises(FeedError, match="the driver cannot be reached"):
+        feed.next_batch(1)
 
 
 # ---------------------------------------------------------------------------------------- the end
@@ -289,31 +283,30 @@ def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("waits", "my thread has taken none for 0.5s"),
     ],
 )
-def test_another_thread_that_takes_results(tmp_path: Path, ends: str, text: str):
-    with Lab(tmp_path, 1) as lab:
-        lab.answer(double, 1)
-        begun, go_on = threading.Event(), threading.Event()
-        found: list[int] = []
-        results = lab.feeder.inference(range(5000), feed_timeout=0.5 if ends == "waits" else 600)
+def test_another_thread_that_takes_results(lab: Lab, ends: str, text: str):
+    lab.answer(double)
+    begun, go_on = threading.Event(), threading.Event()
+    found: list[int] = []
+    results = lab.feeder.inference(range(5000), feed_timeout=0.5 if ends == "waits" else 600)
 
-        def take() -> None:
-            with contextlib.suppress(FeedError):
-                for result in results:
-                    found.append(result)
-                    begun.set()
-                    if ends == "ends":
-                        return
-                    go_on.wait(40)
+    def take() -> None:
+        with contextlib.suppress(FeedError):
+            for result in results:
+                found.append(result)
+                begun.set()
+                if ends == "ends":
+                    return
+                go_on.wait(40)
 
-        taking = threading.Thread(target=take, name="my thread")
-        taking.start()
-        begun.wait(20)
-        lab.run(lab.feeder.finish)
-        soon(lambda: any(text in line for line in lab.told.lines))
-        go_on.set()
-        taking.join(20)
-        lab.finish()
-        if ends == "ends":
-            with pytest.raises(FeedError, match="shut down before all results were taken"):
-                list(results)
-        assert len(found) == 5000 or ends != "takes all"
+    taking = threading.Thread(target=take, name="my thread")
+    taking.start()
+    begun.wait(20)
+    lab.run(lab.feeder.finish)
+    soon(lambda: any(text in line for line in lab.told.lines))
+    go_on.set()
+    taking.join(20)
+    lab.finish()
+    if ends == "ends":
+        with pytest.raises(FeedError, match="shut down before all results were taken"):
+            list(results)
+    assert len(found) == 5000 or ends != "takes all"

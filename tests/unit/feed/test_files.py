@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 import pickle
 import struct
 import zlib
@@ -22,21 +21,11 @@ from launcher.feed.remote.codec import blocks_of
 from launcher.feed.remote.readers import BrokenFileError
 from launcher.feed.sources import pieces_of
 from tests.conftest import examples
+from tests.unit.feed.pieces import flat, taken
 
 anew = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(60))
 FIELDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])))
-
-
-def taken(data: Any, workers: int = 2) -> list[list[Any]]:
-    """The rows of each piece."""
-    return [
-        [row for block in piece.blocks(lambda: 100) for row in block] for piece in pieces_of(data, workers)
-    ]
-
-
-def flat(data: Any, workers: int = 2) -> list[Any]:
-    return list(itertools.chain.from_iterable(taken(data, workers)))
 
 
 def written(file: Path, content: str | bytes) -> Path:

@@ -21,19 +21,10 @@ from launcher.feed.remote.codec import as_rows, size
 from launcher.feed.sources import partitions, pieces_of, rounds, rows
 from tests.conftest import examples
 from tests.seeing import soon
+from tests.unit.feed.pieces import flat, taken
 
 anything = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = [(1, "a"), (2, "b"), (3, "c")]
-
-
-def taken(data: Any, workers: int = 2, epochs: int = 1, many: int = 3) -> list[list[Any]]:
-    """The rows of each piece."""
-    found = pieces_of(data, workers, epochs)
-    return [[row for block in piece.blocks(lambda: many) for row in as_rows(block)] for piece in found]
-
-
-def flat(data: Any, **named: Any) -> list[Any]:
-    return list(itertools.chain.from_iterable(taken(data, **named)))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +51,7 @@ def test_rows(data: Any, expected: list[Any]):
 
 
 def test_frames():
-    import pandas  # takes a third of a second, which other processes of the tests don't need
+    import pandas  # takes a third of a second, which other processes of the tests do not need
 
     frame = pandas.DataFrame({"a": [1, 2]})
     assert flat(frame) == [{"a": 1}, {"a": 2}]

@@ -10,7 +10,7 @@ from launcher.common.record import Record
 from launcher.feed.call import Call, Chunk, Partition
 from launcher.feed.link import FeedLink
 from launcher.feed.remote.codec import as_rows, decode
-from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
+from launcher.feed.remote.frames import UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds
 from launcher.feed.state import CloseFeed, Command, FeedState, Flush, Leave, Make, Read
 
@@ -69,9 +69,9 @@ class Player:
                 self.says(Kind.RESULTS, [self.world.answer(self.name, row) for row in batch], size=8)
         self.says(Kind.HUNGRY if not self.coming else Kind.PROGRESS)
 
-    def terminates(self, returned: bool = False) -> None:
+    def terminates(self) -> None:
         """Its function takes no more."""
-        self.terminated = RETURNED if returned else UNWANTED
+        self.terminated = UNWANTED
         self.coming.clear()
         if self.link is not None:
             self.says(Kind.TERMINATE, [self.terminated])

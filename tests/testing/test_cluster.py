@@ -49,27 +49,20 @@ def test_the_properties_of_a_running_job(cluster: Cluster):
     assert {"AgentReady", "PortsHeld", "TaskMoved"} <= {event["event"] for event in job.events}
     with pytest.raises(KeyError, match="no task 'worker/7'; there are worker/0, ps/0"):
         job.task("worker/7")
+    for cut in (task.cut_network, task.mend_network):
+        with pytest.raises(ClusterError, match="worker/0 does not run in a container: only the network of"):
+            cut()
 
 
 def test_everything_a_launch_takes(cluster: Cluster, tmp_path: Path):
     (tmp_path / "show.py").write_text(
         "import os, sys\nprint(sys.argv[1:], os.environ['SECRET'], os.getcwd())\n"
     )
-    job = cluster.start(
-        ["show.py", "--me={job_name}"],
-        ps=1,
-        workers=1,
-        chief=True,
-        evaluator=True,
-        flags=True,
-        env={"SECRET": "a b='c'"},
-        workdir=tmp_path,
-        python=sys.executable,
-        on_failure="continue",
-        grace=2.5,
-        timeout=40,
-        options=["--show", "chief"],
-    )
+    roles = {"ps": 1, "workers": 1, "chief": True, "evaluator": True}
+    ends = {"on_failure": "continue", "grace": 2.5, "timeout": 40}
+    there = {"env": {"SECRET": "a b='c'"}, "workdir": tmp_path, "python": sys.executable, "flags": True}
+    asked: dict[str, Any] = {**roles, **ends, **there, "options": ["--show", "chief"]}
+    job = cluster.start(["show.py", "--me={job_name}"], **asked)
     assert job.wait().exit_code == 0
     (line,) = job.task("chief/0").lines
     assert line.startswith("['--me=chief', '--ps_hosts=127.0.0.1:") and line.endswith(f"a b='c' {tmp_path}")
@@ -128,10 +121,12 @@ def test_a_wait_that_fails_names_its_task_and_condition(cluster: Cluster):
         job.until(lambda: False, "rain", timeout=0.1)
 
 
-def test_a_wait_ends_when_its_condition_can_not_hold_any_more(cluster: Cluster):
-    script = "test $TASK_INDEX = 0 || exec sleep 600; echo only this; exit 3"
+def test_a_wait_ends_when_its_condition_can_no_longer_hold(cluster: Cluster):
+    script = "trap 'echo only this; exit 3' USR1; echo up; while :; do sleep 0.05; done"
     job = cluster.start(["sh", "-c", script], workers=2, on_failure="continue", left_running=True)
     since = time.monotonic()
+    job.task("worker/0").until_prints("up")
+    job.task("worker/0").signal(signal.SIGUSR1)
     with pytest.raises(WaitFailed, match="worker/0 .failed, exit code 3.: .*'that': and it has ended"):
         job.task("worker/0").until_prints("that", timeout=600)
     job.stop()
@@ -197,22 +192,6 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
     assert task.raw == before
     task.resume()
     task.until_prints(f"step {len(task.lines) + 2}")
-
-
-def test_a_signal(cluster: Cluster):
-    job = cluster.start(["sh", "-c", "trap 'echo got; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
-    job.task("worker/0").until_prints("up")
-    job.task("worker/0").signal(signal.SIGUSR1)
-    assert job.wait().exit_code == 4
-    assert "got" in job.task("worker/0").lines
-
-
-def test_only_the_network_of_a_container_can_be_cut(cluster: Cluster):
-    job = cluster.start(SLEEPS, left_running=True)
-    task = job.task("worker/0")
-    for cut in (task.cut_network, task.mend_network):
-        with pytest.raises(ClusterError, match="worker/0 does not run in a container: only the network of"):
-            cut()
 
 
 def _family(task: Task) -> dict[int, tuple[str, int]]:

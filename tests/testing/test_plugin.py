@@ -23,37 +23,37 @@ pytestmark = pytest.mark.timeout(300)
 LIMIT = 150
 
 
-def test_a_job_that_is_left_running_fails_the_test(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        """
-        def test_forgets(cluster):
-            cluster.start(["sh", "-c", "echo $JOB_NAME is up; exec sleep 600"], workers=2)
-        def test_means_it(cluster):
-            cluster.start(["sleep", "600"], left_running=True)
-        def test_is_a_good_one(cluster):
-            cluster.start(["true"]).wait()
-        """
-    )
-    result = plugged.runpytest_subprocess(timeout=LIMIT)
-    result.assert_outcomes(passed=3, errors=1)
-    result.stdout.fnmatch_lines(["*ERROR at teardown of test_forgets*", "job * was left running; *"])
+#: One that is good, and others with the faults of their names.
+TESTS = """
+def test_is_a_good_one(cluster):
+    assert cluster.start(["true"]).wait().exit_code == 0
+    assert cluster.start(["false"]).wait().exit_code == 1
+def test_forgets(cluster):
+    cluster.start(["sleep", "600"], workers=2)
+def test_means_it(cluster):
+    cluster.start(["sleep", "600"], left_running=True)
+def test_fails(cluster):
+    job = cluster.start(["sh", "-c", "echo it is $JOB_NAME; exec sleep 600"], ps=1, workers=1)
+    job.task("ps/0").until_prints("it is")
+    job.task("worker/0").until_prints("it is")
+    cluster.start(["true"]).wait()
+    assert job.task("worker/0").port == 0
+def test_waits(cluster):
+    job = cluster.start(["sh", "-c", "echo one; exec sleep 600"])
+    job.task("worker/0").until_prints("one")
+    job.task("worker/0").until_prints("two", timeout=1)
+"""
 
 
-def test_a_test_that_fails_shows_the_logs(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        """
-        def test_fails(cluster):
-            job = cluster.start(["sh", "-c", "echo it is $JOB_NAME; exec sleep 600"], ps=1, workers=1)
-            job.task("ps/0").until_prints("it is")
-            job.task("worker/0").until_prints("it is")
-            cluster.start(["true"]).wait()
-            assert job.task("worker/0").port == 0
-        """
-    )
-    result = plugged.runpytest_subprocess(timeout=LIMIT)
-    result.assert_outcomes(failed=1)  # and no error: that the job runs on is the lesser thing
+def test_what_is_reported_of_tests(plugged: pytest.Pytester):
+    """A job that is left running is an error, unless its test has failed: that shows the logs."""
+    plugged.makepyfile(TESTS)
+    result = plugged.runpytest_subprocess("--junitxml=junit.xml", timeout=LIMIT)
+    result.assert_outcomes(passed=3, failed=2, errors=1)
     result.stdout.fnmatch_lines(
         [
+            "*ERROR at teardown of test_forgets*",
+            "job * was left running; *",
             "*--- cluster: job *",
             "launch:",
             "    launch: job *: 1 worker, 1 ps on localhost*",
@@ -65,26 +65,13 @@ def test_a_test_that_fails_shows_the_logs(plugged: pytest.Pytester):
             "*--- cluster: job *",
             "worker/0 (succeeded, exit code 0):",
             "    (nothing)",
+            "*WaitFailed: worker/0 (running): waited for a line with 'two': not within 1s",
         ]
     )
-
-
-def test_a_wait_that_fails_is_reported_in_short(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        """
-        def test_waits(cluster):
-            job = cluster.start(["sh", "-c", "echo one; exec sleep 600"])
-            job.task("worker/0").until_prints("one")
-            job.task("worker/0").until_prints("two", timeout=1)
-        """
-    )
-    result = plugged.runpytest_subprocess(timeout=LIMIT)
-    result.assert_outcomes(failed=1)
-    shown = result.stdout.str()
-    assert "WaitFailed: worker/0 (running): waited for a line with 'two': not within 1s" in shown
-    assert "def wait_for" not in shown and "def _wait_for" not in shown, (
-        "the plug-in's own lines are not shown"
-    )
+    result.stdout.no_fnmatch_line("*def *wait_for*")  # the lines of the plug-in itself are not shown
+    xml = (plugged.path / "junit.xml").read_text()
+    found = re.findall(r'<property name="run_dir" value="([^"]*)"', xml)
+    assert len(found) == 7 and all(Path(path, "report.json").exists() for path in found)
 
 
 def test_where_tasks_run(plugged: pytest.Pytester):
@@ -108,20 +95,6 @@ def test_it_costs_nothing_where_it_is_not_used(plugged: pytest.Pytester):
         """
     )
     plugged.runpytest_subprocess("-W", "error", timeout=LIMIT).assert_outcomes(passed=1)
-
-
-def test_the_runs_are_named_in_junit_s_xml(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        """
-        def test_it(cluster):
-            assert cluster.start(["true"]).wait().exit_code == 0
-            assert cluster.start(["false"]).wait().exit_code == 1
-        """
-    )
-    plugged.runpytest_subprocess("--junitxml=junit.xml", timeout=LIMIT).assert_outcomes(passed=1)
-    xml = (plugged.path / "junit.xml").read_text()
-    found = re.findall(r'<property name="run_dir" value="([^"]*)"', xml)
-    assert [Path(path, "report.json").exists() for path in found] == [True, True]
 
 
 _WRITES_PIDS = """

@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common.events import HostFacts
 from launcher.common.record import as_dict
 from launcher.common.validation import FieldReader
-from launcher.findings import HostCheck, HostInspection, ReachResult, findings, findings_of_agents
+from launcher.findings import HostCheck, HostInspection, findings, findings_of_agents
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}
@@ -37,22 +37,9 @@ def facts(number: int, **changed: Any) -> HostInspection:
     return HostInspection(*FieldReader().read(HostInspection, json.loads(json.dumps({**usual, **changed}))))
 
 
-def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostCheck]:
-    """Reports of node1, node2, ... with these changes."""
-    made = []
-    for number, changed in enumerate(changes, 1):
-        changed = dict(changed)
-        clock = changed.pop("clock", 0.0)
-        host = Host(f"node{number}", gpus=gpus or None)
-        made.append(HostCheck(host, facts(number, **changed), clock))
-    return made
-
-
-def listed(
-    of: list[HostCheck], pairs: tuple[ReachResult, ...] = ()
-) -> list[tuple[str, str, tuple[str, ...], str]]:
-    found = findings([report.host for report in of], of, pairs)
-    return [(each.severity, each.kind, each.hosts, each.seen) for each in found]
+BARE: dict[str, Any] = {"python": {"tensorflow": None}}
+FULL = {**BARE, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
+HAS_GPU_0 = {"state": "ok", "output": "", "list": [GPU]}
 
 
 @pytest.mark.parametrize(
@@ -65,37 +52,27 @@ def listed(
         ([{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}], ["warning disk node1"]),
         ([{"available": 200_000_000}], ["warning memory node1"]),
         ([{"gpus": {"state": "failed", "output": "no driver", "list": []}}], ["warning gpus node1"]),
+        ([{"asked_gpus": ("0", "1"), "gpus": HAS_GPU_0}], ["problem gpus node1"]),
+        # what several hosts have is one finding, and the worst comes first
+        ([BARE, FULL], ["problem disk node2", "warning tensorflow-missing node1,node2"]),
     ],
-)
+)  # fmt: skip
 def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str], snapshot: SnapshotAssertion):
-    found = listed(reports(*changes))
-    assert [f"{severity} {kind} {','.join(hosts)}" for severity, kind, hosts, _ in found] == expected
-    assert "\n".join(text for *_, text in found) == snapshot
-
-
-def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
-    bare: dict[str, Any] = {"python": {"tensorflow": None}}
-    full = {**bare, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
-    found = listed(reports(bare, full))
-    assert [(severity, kind, hosts) for severity, kind, hosts, _ in found] == [
-        ("problem", "disk", ("node2",)),
-        ("warning", "tensorflow-missing", ("node1", "node2")),
-    ]
-
-
-def test_gpus_of_the_hostfile():
-    found = listed(reports({"gpus": {"state": "ok", "output": "", "list": [GPU]}}, gpus=("0", "1")))
-    ((severity, kind, hosts, text),) = found
-    assert (severity, kind, hosts, "GPU 1" in text) == ("problem", "gpus", ("node1",), True)
+    """Of node1, node2, ... with these changes."""
+    reports = []
+    for number, changed in enumerate(map(dict, changes), 1):
+        clock, gpus = changed.pop("clock", 0.0), changed.pop("asked_gpus", None)
+        reports.append(HostCheck(Host(f"node{number}", gpus=gpus), facts(number, **changed), clock))
+    found = findings([report.host for report in reports], reports, ())
+    assert [f"{each.severity} {each.kind} {','.join(each.hosts)}" for each in found] == expected
+    assert "\n".join(each.seen for each in found) == snapshot
 
 
 def test_addresses_of_the_inventory():
     hosts = [Host("node1"), Host("a", address="10.0.0.9"), Host("b", address="10.0.0.9"), Host("localhost")]
     found = findings_of_agents(hosts, {"node1": facts(1).agent})
-    assert [(each.severity, each.hosts) for each in found] == [
-        ("problem", ("localhost",)),
-        ("problem", ("a", "b")),
-    ]
+    wrong = [(each.severity, each.hosts) for each in found]
+    assert wrong == [("problem", ("localhost",)), ("problem", ("a", "b"))]
 
 
 def test_the_address_of_another_host():

@@ -4,72 +4,41 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, cast
+from unittest.mock import Mock
 
-from launcher.backends.connections import Fleet
+from launcher.backends.connections import AgentLink
 from launcher.event_loop import EventLoop
 from launcher.job import Host
 from launcher.launch.host_connections import HostConnections
 
 
-class StuckLink:
-    """A link to an agent that does not end, whose kill needs the loop: as in a container on another host."""
+def stuck_link(loop: EventLoop) -> Mock:
+    """Return a link to an agent that does not exit, and whose kill needs the loop.
 
-    same_clock = False
+    So it is with an agent in a container on another host.
+    """
+    answered = threading.Event()
 
-    def __init__(self, loop: EventLoop) -> None:
-        self.tasks: set[str] = set()
-        self.is_closed = False
-        self._loop, self._answered = loop, threading.Event()
+    def kill(seconds: float) -> str | None:
+        loop.call_soon(answered.set)
+        return "it was killed" if answered.wait(seconds) else None
 
-    def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        pass
-
-    def unwatch(self) -> None:
-        pass
-
-    def receive(self) -> list[Any]:
-        return []
-
-    def shut_down(self) -> None:
-        pass
-
-    def wait(self, seconds: float) -> None:
-        pass
-
-    def kill(self, seconds: float) -> str | None:
-        self._loop.call_soon(self._answered.set)
-        return "it was killed" if self._answered.wait(seconds) else None
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class StuckFleet:
-    def __init__(self, loop: EventLoop) -> None:
-        self.links: list[StuckLink] = []
-        self._loop = loop
-
-    def link_to(self, host: Host) -> StuckLink:
-        self.links.append(StuckLink(self._loop))
-        return self.links[-1]
+    link = Mock(spec=AgentLink, same_clock=False, tasks=set())
+    link.wait.return_value = None
+    link.kill.side_effect = kill
+    return link
 
 
 def test_the_loop_turns_while_agents_are_killed():
     with EventLoop() as loop:
-        fleet = StuckFleet(loop)
-        connections = HostConnections(
-            cast(Fleet, fleet), loop, on_message=lambda _: None, on_loss=lambda _: None
-        )
-        for name in ("node1", "node2"):
+        links = {name: stuck_link(loop) for name in ("node1", "node2")}
+        fleet = Mock(link_to=lambda host: links[host.name])
+        connections = HostConnections(fleet, loop, on_message=lambda _: None, on_loss=lambda _: None)
+        for name in links:
             connections.open(Host(name), [])
         began = time.monotonic()
         lines = connections.close(lambda: True)
         assert time.monotonic() - began < 2.0, "no kill has waited for its time limit"
-    assert all(link.is_closed for link in fleet.links)
-    assert [line.split(" did not exit, ")[0] for line in lines] == [
-        "the agent of node1",
-        "the agent of node2",
-    ]
-    assert all("were killed" in line for line in lines)
+    for (name, link), line in zip(links.items(), lines, strict=True):
+        assert line.startswith(f"the agent of {name} did not exit, ") and "were killed" in line
+        link.close.assert_called_once()

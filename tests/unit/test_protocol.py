@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
@@ -15,11 +13,12 @@ from launcher.common import events, protocol
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.protocol import Decoder, MessageChannel, Refused, encode, swap
-from launcher.common.record import as_dict
 from launcher.common.validation import RANGES
 from launcher.findings import HostInspection
 from tests.conftest import examples
-from tests.histories.host_events import FACTS, HostEvents
+from tests.histories.host_events import HostEvents
+from tests.soak import cases
+from tests.soak.pretender import TASK
 
 WORKER = TaskId("worker/0")
 AGENT = HostEvents("node1", lambda: 1.5)
@@ -50,13 +49,6 @@ def joined(message: Any) -> bytes:
     return b"".join(encode(message))
 
 
-def frame(name: str, fields: object, payload: bytes = b"") -> bytes:
-    """A frame that `encode` would not make."""
-    code = next(code for record, code in protocol._CODES.items() if record.__name__ == name)
-    text = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-    return struct.pack("<BII", code, len(text), len(payload)) + text + payload
-
-
 @pytest.mark.parametrize("cut", [1, 3, 17, 10_000])
 def test_messages_come_out_as_they_went_in_whatever_the_pieces(cut: int):
     for from_agent, messages in ((True, FROM_AGENT), (False, FROM_LAUNCHER)):
@@ -75,47 +67,24 @@ def test_a_message_to_many_hosts_is_encoded_once():
     assert encode(events.SetCluster("", {"ps": ()}, ())) != frames[:1]
 
 
-EXITED = {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "signal": None, "peak_rss": 0, "cpu_s": 0}
-STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\xff" * 100,
-        frame("TaskStarted", {**STARTED, "pid": "5"}),
-        frame("TaskStarted", {**STARTED, "at": float("nan")}),
-        frame("TaskStarted", {**STARTED, "more": 1}),
-        frame("TaskStarted", {**STARTED, "task": "worker/1"}),
-        frame("TaskStarted", STARTED, b"data"),
-        frame("TaskStarted", b"[" * 1_000_000),
-        frame("TaskOutput", {"task": "worker/1", "attempt": 1}, b"data"),
-        frame("PortsHeld", {"at": 1.0, "ports": {"ps/0": 1}}),
-        frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "unkillable": ["x"]}),
-        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {"x": json.loads("[" * 40 + "]" * 40)}}),
-        frame("CloseAgent", {}),
-        frame("TaskStarted", json.dumps(STARTED).encode() + b" " * (1 << 20)),
-        frame("TaskExited", {**EXITED, "code": 256}),
-        frame("TaskExited", {**EXITED, "code": None, "signal": 65}),
-        frame("TaskExited", {**EXITED, "signal": 9}),
-        frame("TaskExited", {**EXITED, "code": None}),
-        frame("TaskNotStarted", {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "why": ""}),
-        frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "unkillable": [7] * 1001}),
-        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {**as_dict(FACTS), "addresses": 5}}),
-        frame("Ping", {"grace": 1e6}),
-        struct.pack("<BII", 5, 2**31, 2**31),
-    ],
-)
-def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
-    with pytest.raises(ProtocolError):
-        Decoder(True, "node1", {"worker/0"}).feed(data)
+def test_what_no_agent_may_send_is_an_error_of_the_protocol():
+    """Each message with each field wrong, and bytes that are no message. Attempts are for the supervisor."""
+    taken = set()
+    for case in (*cases.wrong_messages(), *cases.wrong_frames()):
+        try:
+            Decoder(True, "node1", {"worker/0"}).feed(case.raw.replace(TASK, b"worker/0"))
+        except ProtocolError:
+            continue
+        if case.wrong and not case.quits:
+            taken.add(case.name.split()[1])
+    assert taken == {"attempt"}
 
 
 @pytest.mark.parametrize("field", ["path", "target"])
 def test_a_path_that_no_file_can_have(field: str):
     fields = {"path": "out", "kind": "l", "target": "here", field: "\ud800"}
     with pytest.raises(ProtocolError):
-        Decoder(True, only=protocol.FILE_RECORDS).feed(frame("FileEntry", fields))
+        Decoder(True, only=protocol.FILE_RECORDS).feed(cases.frame("FileEntry", fields))
 
 
 def test_every_number_of_an_agent_has_limits():
@@ -133,7 +102,7 @@ def test_every_number_of_an_agent_has_limits():
 def test_texts_for_users_are_one_line_and_short():
     notice = {"at": 1.0, "text": "\x1b[31mx\nlaunch: forged\n"}
     refused = {"at": 1.0, "why": "x" * 61_000}
-    data = frame("HostNotice", notice) + frame("PortsRefused", refused)
+    data = cases.frame("HostNotice", notice) + cases.frame("PortsRefused", refused)
     shown, cut = Decoder(True, "node1").feed(data)
     assert shown.text == r"\x1b[31mx\nlaunch: forged"
     assert len(cut.why) == 2000

@@ -193,7 +193,7 @@ def test_the_name_of_this_machine_may_lead_to_another_one(
         ("Port many\n", "~/.ssh/config cannot be understood: .*line 1: Bad"),
     ],
 )
-def test_ssh_config_that_can_not_be_read(
+def test_an_ssh_config_that_cannot_be_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ):
     (folder / "config").write_text(text)

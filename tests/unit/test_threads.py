@@ -24,17 +24,13 @@ def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 os.setresuid(*[1_000_000 + os.getpid()] * 3)
 """
-HOSTS_ARE_NOT_REACHED = """
-limit(1)
-results, failed = for_each(["h1", "h2"], str, "a step")
-assert results == {} and set(failed) == {"h1", "h2"} and "ulimit -u" in failed["h1"], failed
-"""
-FEWER_DO_THE_SAME = """
+SCRIPTS = {
+    "fewer do the same": """
 limit(3)
 results, failed = for_each([f"h{n}" for n in range(50)], str, "a step")
 assert len(results) == 50 and not failed, failed
-"""
-A_LOOP_TRIES_AGAIN = """
+""",
+    "a loop tries again": """
 limit(1)
 done = []
 with EventLoop() as loop:
@@ -43,13 +39,13 @@ with EventLoop() as loop:
     limit(20)
     assert loop.run_until(lambda: done, 10)
 assert done == [7]
-"""
-#: The programs on hosts work in sequence.
-PEERS_ARE_TRIED_IN_SEQUENCE = """
+""",
+    # The programs on hosts work in sequence.
+    "peers are tried in sequence": """
 limit(1)
 ports.print_unreachable(["127.0.0.1:1", "no-such-name.invalid:1"])
-"""
-HOSTS_ARE_CHECKED_IN_SEQUENCE = """
+""",
+    "hosts are checked in sequence": """
 threads, peers = 1, 2
 signal.alarm(30)
 server = socket.create_server(("127.0.0.1", 0))
@@ -70,11 +66,9 @@ try:
     raise AssertionError("a connection more")
 except TimeoutError:
     pass
-"""
-#: Each peer is tried once, by the threads that there are.
-HOSTS_ARE_CHECKED_BY_FEW = HOSTS_ARE_CHECKED_IN_SEQUENCE.replace("1, 2", "5, 8")
-#: The driver of a Python program refuses a task, says so, and accepts the next one.
-A_LISTENER_GOES_ON = """
+""",
+    # The driver of a Python program refuses a task, says so, and accepts the next one.
+    "a listener goes on": """
 with tempfile.TemporaryDirectory() as folder, MessageQueue() as told:
     listener = Listener(b"k" * 32, folder)
     listener.serve(lambda peer: None)
@@ -89,32 +83,29 @@ with tempfile.TemporaryDirectory() as folder, MessageQueue() as told:
     listener.close()
     (told,) = told.drain()
 assert "ulimit -u" in told.text, told
-"""
-A_STEP_GOES_ON_WITHOUT_ITS_TIMER = """
+""",
+    "a step goes on without its timer": """
 limit(1)
 with MessageQueue() as told, slow("a step"):
     assert "ulimit -u" in told.drain()[0].text
-"""
-SCRIPTS = [
-    HOSTS_ARE_NOT_REACHED,
-    FEWER_DO_THE_SAME,
-    A_LOOP_TRIES_AGAIN,
-    PEERS_ARE_TRIED_IN_SEQUENCE,
-    HOSTS_ARE_CHECKED_IN_SEQUENCE,
-    HOSTS_ARE_CHECKED_BY_FEW,
-    A_LISTENER_GOES_ON,
-    A_STEP_GOES_ON_WITHOUT_ITS_TIMER,
-]
+""",
+}
+# Each peer is tried once, by the threads that there are.
+SCRIPTS["hosts are checked by few"] = SCRIPTS["hosts are checked in sequence"].replace("1, 2", "5, 8")
+
+
+def ran(script: str) -> str:
+    """Run a script without faults in a Python of its own; returns what it wrote to its stderr."""
+    argv = [sys.executable, "-c", script]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a user who has no other processes")
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_no_thread_is_left(script: str):
-    ended = subprocess.run(
-        [sys.executable, "-c", LIMITED + script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in ran(LIMITED + script)
 
 
 #: A connection waits, and no descriptor is left for it.
@@ -137,7 +128,4 @@ with EventLoop() as loop:
 
 
 def test_without_descriptors_a_loop_does_not_spin():
-    ended = subprocess.run(
-        [sys.executable, "-c", NO_DESCRIPTOR], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
+    ran(NO_DESCRIPTOR)

@@ -1,4 +1,4 @@
-"""Virtual and conda environments, as the agent enters them."""
+"""Conda environments and names, as the agent finds them; tests/local/test_environments.py runs in some."""
 
 from __future__ import annotations
 
@@ -26,18 +26,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_virtual_environment_by_its_folder(home: Path):
-    folder = environment(home / "my env")
-    assert environment_variables({"PATH": "/usr/bin"}, "~/my env") == {
-        "PATH": f"{folder}/bin:/usr/bin",
-        "VIRTUAL_ENV": str(folder),
-    }
-
-
 def test_one_of_condas_by_its_folder(home: Path):
-    folder = environment(home / "envs" / "tf")
+    folder = environment(home / "my envs" / "tf")
     (folder / "conda-meta").mkdir()
-    assert environment_variables({"PATH": "/bin"}, str(folder)) == {
+    assert environment_variables({"PATH": "/bin"}, "~/my envs/tf") == {
         "PATH": f"{folder}/bin:/bin",
         "CONDA_PREFIX": str(folder),
         "CONDA_DEFAULT_ENV": "tf",

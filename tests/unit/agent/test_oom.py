@@ -1,8 +1,7 @@
-"""Evidence of an out-of-memory kill: what counts, and what does not."""
+"""Evidence of an out-of-memory kill: what counts. Real ones are in tests/contract/test_exits.py."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """A kernel whose log can't be read."""
+    """A kernel whose log cannot be read."""
     it = Kernel(tmp_path)
     monkeypatch.setattr(oom, "_MACHINE_COUNTERS", str(it.vmstat))
     monkeypatch.setattr(oom, "_group_count_files", lambda: [str(it.events)])
@@ -68,16 +67,6 @@ def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypa
     assert watch.evidence(8) == ""
 
 
-def test_the_real_files_are_found_and_read():
-    for _ in range(100):
-        before = oom._kill_count(oom._MACHINE_COUNTERS)
-        watch = oom.OomWatch()
-        found = watch.evidence(2**22 + 1)
-        if watch._log.readable:
-            os.close(watch._log._fd)
-        if oom._kill_count(oom._MACHINE_COUNTERS) == before:  # else it has just killed something somewhere
-            break
-    else:
-        pytest.fail("whenever we look, the kernel has just killed something, or so it seems to us")
-    assert found == ""
+def test_the_real_files_are_found():
     assert all(path.startswith("/sys/fs/cgroup") for path in oom._group_count_files())
+    assert oom._kill_count(oom._MACHINE_COUNTERS) is not None

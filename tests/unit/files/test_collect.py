@@ -52,7 +52,7 @@ def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
     assert (out / "4/model").read_text() == "runs/[b]/model", "a name that looks like a pattern is a name"
 
 
-def test_files_that_can_not_be_sent_give_a_notice(open_hosts: LocalHosts, out: Path):
+def test_files_that_cannot_be_sent_give_a_notice(open_hosts: LocalHosts, out: Path):
     hosts, home = open_hosts, open_hosts.home("a")
     (home / "mix").mkdir()
     os.mkfifo(home / "mix/pipe")

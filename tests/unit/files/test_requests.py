@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from launcher.common.cluster import TaskId
-from launcher.common.errors import JobError
+from launcher.common.errors import Fault, JobError
 from launcher.files.requests import CollectRequest, parse_collects, parse_syncs
+from tests.unit.config.answers import check_faults
 
 
 @pytest.fixture(autouse=True)
@@ -50,41 +54,6 @@ def test_inside(here: Path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "faults"),
-    [
-        (["nowhere"], ["'nowhere' is not there"]),
-        ([""], ["'' is not there"]),
-        (["file", "file:there"], ["'file' is not a folder"] * 2),
-        (["/"], ["'/' cannot be copied"]),
-        (
-            ["src:", "src:~", "src:/", "src:.", "src:../up", "src:~other/x"],
-            [
-                f"{place!r} cannot be a place on the hosts"
-                for place in ("", "~", "/", ".", "../up", "~other/x")
-            ],
-        ),
-        (["src", "data", "src:there", "data:/there"], []),
-        (
-            ["src", "other/src", "data:a/b", "with:colon:~/a", "data:a/b", "gone"],
-            [
-                "'src' and 'other/src' both go to a folder 'src'",
-                "'data:a/b' and 'data:a/b' both go to 'a/b'",
-                "'gone' is not there",
-            ],
-        ),
-    ],
-)
-def test_faults_of_syncs(texts: list[str], faults: list[str]):
-    found = []
-    try:
-        parse_syncs(texts, "job.yaml:3")
-    except JobError as error:
-        found = [fault.problem for fault in error.faults]
-        assert all(fault.where == "job.yaml:3" and "expected" in fault.expected for fault in error.faults)
-    assert found == faults
-
-
-@pytest.mark.parametrize(
     ("text", "role", "number", "path", "into"),
     [
         ("ckpt", "", None, "ckpt", None),
@@ -102,15 +71,33 @@ def test_collect(text: str, role: str, number: int | None, path: str, into: str 
     )
 
 
-def test_faults_of_collects():
-    texts = ["", ":out", "worker=", "ckpt:", "master=ckpt", "ckpt:file", "ps=fine", "ps/1=x", "worker/5=x"]
-    with pytest.raises(JobError) as caught:
-        parse_collects(texts, {"ps": 1, "worker": 2}, "job.yaml:4")
-    assert {fault.where for fault in caught.value.faults} == {"job.yaml:4"}
-    wrong = ["''", "':out'", "'worker='", "'ckpt:'", "'master=ckpt'", "'file'", "'ps/1=x'", "'worker/5=x'"]
-    assert all(text in fault.problem for text, fault in zip(wrong, caught.value.faults, strict=True))
-    expected = [fault.expected for fault in caught.value.faults[-2:]]
-    assert expected == ["expected ps/0", "expected worker/0 to worker/1"]
+#: Options that are given together, and how many faults they have.
+WRONG_SYNCS = {
+    "": 1,
+    "nowhere": 1,
+    "file file:there": 2,
+    "/": 1,
+    "src: src:~ src:/ src:. src:../up src:~other/x": 6,
+    "src data src:there data:/there": 0,
+    "src other/src data:a/b with:colon:~/a data:a/b gone": 3,
+}
+WRONG_COLLECTS = {"": 1, ":out worker= ckpt: master=ckpt ckpt:file ps=fine ps/1=x worker/5=x": 7}
+collects = partial(parse_collects, roles={"ps": 1, "worker": 2})
+
+
+@pytest.mark.parametrize(
+    ("parse", "wrong"), [(parse_syncs, WRONG_SYNCS), (collects, WRONG_COLLECTS)], ids=["sync", "collect"]
+)
+def test_faults(parse: Callable[..., object], wrong: dict[str, int], snapshot: SnapshotAssertion):
+    def faults(texts: str) -> Sequence[Fault]:
+        try:
+            parse(texts.split(" "), where="job.yaml:3")
+        except JobError as error:
+            return error.faults
+        return ()
+
+    places = {texts: " ".join("3" * many) for texts, many in wrong.items()}
+    check_faults(places, faults, "job.yaml", snapshot)
 
 
 def test_items(here: Path):

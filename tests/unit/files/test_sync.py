@@ -211,7 +211,7 @@ def test_several_folders_and_the_runs_own_stays(
 
 
 def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
-    """A folder that can't be written to can be on the hosts; a task may have closed one."""
+    """A folder that nobody may write to gets to the hosts, and a task may have closed another one."""
     (folder / "closed").mkdir()
     (folder / "closed/file").write_text("x")
     (folder / "closed").chmod(0o555)
@@ -313,6 +313,3 @@ def test_a_task_that_runs_there_is_not_disturbed(bring: Sync, folder: Path, ther
                 bring(f"{folder}:some/where")
         finally:
             process.kill()
-
-
-# ---------------------------------------------------------------------- ends that do not keep to the protocol

@@ -1,5 +1,8 @@
 """Which entries travel: what git ignores stays behind, whatever the names and patterns are."""
 
+# A line of a table is one case.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import os
@@ -35,37 +38,19 @@ def make(root: Path, *paths: str) -> None:
         (root / path).write_text(path)
 
 
-@pytest.mark.parametrize(
-    ("paths", "rules", "top", "travels"),
-    [
-        (
-            "data/huge data/small out/x x.log y.log",
-            {".gitignore": "out/\nx.log\n", ".launchignore": "data/huge\n!out/\n!x.log\n"},
-            ".",
-            ".gitignore .launchignore data/small out/x x.log y.log",
-        ),
-        (
-            ".git/config sub/.git/config sub/x m/.git",
-            {".launchignore": "!.git\n"},
-            ".",
-            ".launchignore sub/x",
-        ),
-        (  # rules of the repository around count, those outside do not
-            "repo/.git/HEAD repo/a/b/x.pyc repo/a/b/y.py repo/a/b/only repo/a/b/c/only",
-            {".gitignore": "*.py\n", "repo/.gitignore": "*.pyc\n/a/b/only\n"},
-            "repo/a/b",
-            "y.py c/only",
-        ),
-        (  # a folder that is ignored itself travels when it is asked for
-            "repo/.git/HEAD repo/build/x.pyc repo/build/y",
-            {"repo/.gitignore": "build\n*.pyc\n"},
-            "repo/build",
-            "x.pyc y",
-        ),
-        ("top/a/x", {"top/.gitignore": "*\n"}, "top/a", "x"),
-    ],
-    ids=["launchignore wins", "git's own", "repository around", "ignored itself", "no repository"],
-)
+#: Files; rules by their files; the folder that is copied; and what travels of it.
+RULES_OF = {
+    "launchignore wins": ("data/huge data/small out/x x.log y.log", {".gitignore": "out/\nx.log\n", ".launchignore": "data/huge\n!out/\n!x.log\n"}, ".", ".gitignore .launchignore data/small out/x x.log y.log"),
+    "git's own": (".git/config sub/.git/config sub/x m/.git", {".launchignore": "!.git\n"}, ".", ".launchignore sub/x"),
+    # rules of the repository around count, those outside do not
+    "repository around": ("repo/.git/HEAD repo/a/b/x.pyc repo/a/b/y.py repo/a/b/only repo/a/b/c/only", {".gitignore": "*.py\n", "repo/.gitignore": "*.pyc\n/a/b/only\n"}, "repo/a/b", "y.py c/only"),
+    # a folder that is ignored itself travels when it is asked for
+    "ignored itself": ("repo/.git/HEAD repo/build/x.pyc repo/build/y", {"repo/.gitignore": "build\n*.pyc\n"}, "repo/build", "x.pyc y"),
+    "no repository": ("top/a/x", {"top/.gitignore": "*\n"}, "top/a", "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("paths", "rules", "top", "travels"), RULES_OF.values(), ids=RULES_OF)
 def test_rules(tmp_path: Path, paths: str, rules: dict[str, str], top: str, travels: str):
     make(tmp_path, *paths.split())
     for name, text in rules.items():
@@ -169,7 +154,7 @@ def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
     assert left_out(looked(other)) == []
 
 
-def test_all_that_can_not_be_read_is_named_at_once():
+def test_all_that_cannot_be_read_is_named_at_once():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         root = Path(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,21 +12,6 @@ from launcher.common.record import replace
 from launcher.runs import folder
 from launcher.runs.folder import MAX_REMOVED, create, prune
 from tests.unit.runs.conftest import made
-
-JOB = "20261121-070912-k3f9m"
-
-
-def test_the_owner_is_written_down_and_no_secret(state: Path):
-    record = json.loads(Path(create(None, JOB).owner).read_text())
-    assert set(record) == {
-        "schema", "job", "started_at", "pid", "start_ticks", "boot_id", "machine", "pid_namespace",
-        "machine_id",
-    }  # fmt: skip
-    assert record["pid"] == os.getpid()
-    assert record["start_ticks"] == this_process().start_ticks
-
-
-# ---------------------------------------------------------------------- old runs
 
 
 def name(number: int) -> str:

@@ -16,11 +16,18 @@ from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
-from launcher.runs.run import AGENTS_FIELD, RunState, all_runs, find, load, remaining
+from launcher.runs.run import AGENTS_FIELD, Run, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
 _OTHER_USER = 12345
+
+
+def loaded(folder: str | Path) -> Run:
+    """Return the run of a folder, which is one."""
+    run = load(str(folder))
+    assert run is not None
+    return run
 
 
 @pytest.fixture
@@ -85,8 +92,7 @@ def test_a_broken_record_breaks_nothing(state: Path, record: str):
     paths = made(OLD)
     Path(paths.plan).write_text("{}")
     Path(paths.owner).write_text(record, encoding="latin-1")
-    run = load(paths.root)
-    assert run is not None
+    run = loaded(paths.root)
     assert (run.name, run.owner, run.state) == (OLD, None, RunState.DIED)
 
 
@@ -114,8 +120,7 @@ def test_a_pipe_in_the_place_of_a_file(odd: Path, name: str):
 def test_events_that_are_a_pipe(odd: Path):
     (odd / "plan.json").write_text('{"tasks": [{"task": "worker/0"}]}')
     os.mkfifo(odd / "events.jsonl")
-    run = load(str(odd))
-    assert run is not None
+    run = loaded(odd)
     assert remaining(run) == ["worker/0"]
 
 
@@ -134,15 +139,13 @@ def test_a_record_is_no_link(odd: Path, state: Path):
     """It might lead to that of another launch of ours."""
     (odd / "launcher.json").symlink_to(state / OLD / "launcher.json")
     (odd / "plan.json").write_text("{}")
-    run = load(str(odd))
-    assert run is not None
+    run = loaded(odd)
     assert (run.owner, run.is_ours, run.state) == (None, False, RunState.DIED)
 
 
 def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch):
     """Of this user, and of the user whose launcher it is."""
-    run = load(made(OLD, owner_of(sleeper())).root)
-    assert run is not None
+    run = loaded(made(OLD, owner_of(sleeper())).root)
     assert run.written_by == os.geteuid()
     run = replace(run, written_by=1000)
     monkeypatch.setattr("launcher.common.trusted_io.os.geteuid", lambda: 1000)
@@ -160,8 +163,7 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
 
 def test_control_characters_in_the_name_of_a_job(odd: Path):
     (odd / "launcher.json").write_text('{"job": "\\u001b[2J"}')
-    run = load(str(odd))
-    assert run is not None
+    run = loaded(odd)
     assert run.name == "\\x1b[2J"
 
 

@@ -42,12 +42,16 @@ def placed(roles: list[Role], inventory: tuple[Host, ...]) -> Placement:
     return place(JobSpec(tuple(roles)), inventory)
 
 
-def where(roles: list[Role], inventory: tuple[Host, ...]) -> str:
+def shown(placement: Placement) -> str:
     """``worker: n1 n2, ps: n1``: the hosts of each role's tasks by index."""
     seen: dict[str, list[str]] = {}
-    for task in placed(roles, inventory).tasks:
+    for task in placement.tasks:
         seen.setdefault(task.task.role, []).append(task.host.name)
     return ", ".join(f"{name}: {' '.join(names)}" for name, names in seen.items())
+
+
+def where(roles: list[Role], inventory: tuple[Host, ...]) -> str:
+    return shown(placed(roles, inventory))
 
 
 def faults(roles: list[Role], inventory: tuple[Host, ...]) -> list[str]:
@@ -280,10 +284,7 @@ def test_tasks_of_lost_hosts(roles: list[Role], inventory: str, lost: str, expec
     if found is None:
         assert expected.endswith("-")
         return
-    seen: dict[str, list[str]] = {}
-    for task in found.tasks:
-        seen.setdefault(task.task.role, []).append(task.host.name)
-    assert ", ".join(f"{name}: {' '.join(names)}" for name, names in seen.items()) == expected
+    assert shown(found) == expected
     assert " ".join(host.name for host in found.standby) == standby
     assert [placed.task for placed in found.tasks] == [placed.task for placed in first.tasks]
 

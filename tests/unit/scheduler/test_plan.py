@@ -62,13 +62,8 @@ def test_addresses(host: Host, expected: str):
 
 def test_the_cluster_names_every_task_and_tf_config_only_what_tensorflow_takes():
     made = plan(JobSpec(roles(reader=1, evaluator=1, ps=1, worker=2, chief=1)), Host("n1"))
-    assert list(made.cluster.items()) == [
-        ("chief", ("n1:5000",)),
-        ("worker", ("n1:5001", "n1:5002")),
-        ("ps", ("n1:5003",)),
-        ("evaluator", ("n1:5004",)),
-        ("reader", ("n1:5005",)),
-    ]
+    assert " ".join(made.cluster) == "chief worker ps evaluator reader"
+    assert [len(addresses) for addresses in made.cluster.values()] == [1, 2, 1, 1, 1]
     cluster = '{"chief":["n1:5000"],"worker":["n1:5001","n1:5002"],"ps":["n1:5003"]}'
     for task in made.tasks:
         role, index = task.task.role, task.task.index
@@ -161,15 +156,11 @@ def test_ranks():
     board = Role("board", 1, program, sidecar=True)
     spec = JobSpec((board, *(Role(name, count, program) for name, count in counts.items())))
     made = plan(spec, Host("n1", slots=3), Host("n2", slots=4))
-    assert {task.task: task.argv[1] for task in made.tasks} == {
-        "chief/0": "0 0/3 0 n1:5000",
-        "worker/0": "1 1/3 0 n1:5000",
-        "worker/1": "2 2/3 0 n1:5000",
-        "worker/2": "3 0/3 1 n1:5000",
-        "ps/0": "4 1/3 1 n1:5000",
-        "evaluator/0": "5 2/3 1 n1:5000",
-        "board/0": "6 3/3 0 n1:5000",
-    }
+    assert [f"{task.task} {task.argv[1]}" for task in made.tasks] == [
+        "chief/0 0 0/3 0 n1:5000", "worker/0 1 1/3 0 n1:5000", "worker/1 2 2/3 0 n1:5000",
+        "worker/2 3 0/3 1 n1:5000", "ps/0 4 1/3 1 n1:5000", "evaluator/0 5 2/3 1 n1:5000",
+        "board/0 6 3/3 0 n1:5000",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,16 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
     # of a user.
     users = {os.stat(script).st_uid} if script else set()
     for folder in dict.fromkeys([os.path.dirname(script), ""]):
-        paths = [path for name in _TABLES_BY_FILE if os.path.isfile(path := os.path.join(folder, name))]
-        found = [content for path in paths if (content := _read(path, sections, users)) is not None]
-        faulty = [content for content in found if content.faults]
-        if len(found) > 1 and not faulty:
+        paths = [os.path.join(folder, name) for name in _TABLES_BY_FILE]
+        read = [_read(path, sections, users) for path in paths if os.path.isfile(path)]
+        contents = [content for content in read if content is not None]
+        faulty = [content for content in contents if content.faults]
+        if len(contents) > 1 and not faulty:
             names = " and ".join(_TABLES_BY_FILE)
             problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
             return FileContent(faults=(Fault("", problem, "expected one of them"),))
-        if found:
-            return (faulty or found)[0]
+        if contents:
+            return (faulty or contents)[0]
     return FileContent()
 
 

@@ -71,7 +71,10 @@ class ConfigNode(Record):
 
 
 def plain(node: ConfigNode) -> Any:
-    """Return the value of a node as Python objects, with numbers and booleans in place of their texts."""
+    """Return the value of a node as plain Python objects, with all nodes in it.
+
+    A number or a boolean, which a node keeps as the text that was written, becomes an object of its type.
+    """
     if isinstance(node.value, dict):
         return {name: plain(value) for name, value in node.value.items()}
     if isinstance(node.value, list):
@@ -104,6 +107,7 @@ class FaultList:
         self._count = self._more = 0
 
     def __len__(self) -> int:
+        """Return the number of all faults, even of those that are not shown."""
         return self._count
 
     def where(self, line: int) -> str:
@@ -134,10 +138,13 @@ class FaultList:
         """
         value = node.value
         kind = "is a mapping" if isinstance(value, dict) else "is a list"
-        if value is None or isinstance(value, str):
-            kind = "has no value" if value is None else f"is {quoted(value)}"
-        if isinstance(value, str) and re.fullmatch(r"[\w-]+:\S+", value) and "mapping" in expected:
-            expected = 'expected a space after the ":"'
+        if value is None:
+            kind = "has no value"
+        elif isinstance(value, str):
+            kind = f"is {quoted(value)}"
+            # YAML reads ``slots:2`` as a text, because no space follows the colon.
+            if re.fullmatch(r"[\w-]+:\S+", value) and "mapping" in expected:
+                expected = 'expected a space after the ":"'
         self.add(node.line, f"{label} {kind}", expected)
 
     def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
@@ -159,7 +166,10 @@ class FaultList:
             return None
 
     def all(self) -> tuple[Fault, ...]:
-        """Return each fault once, in the order of the lines, with at most `MAX_FAULTS` of them."""
+        """Return each fault once, in the order of the lines.
+
+        These are at most `MAX_FAULTS`. If there are more, the last fault returned says how many.
+        """
         faults = sorted(self._found, key=lambda fault: self._found[fault])
         more = [Fault(self.source, f"and {self._more} more faults")] if self._more else []
         return (*faults, *more)
@@ -211,14 +221,14 @@ def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
     """
     import yaml  # noqa: PLC0415 - takes 30 ms, and only YAML needs it
 
-    before = len(faults)
+    faults_before = len(faults)
     try:
-        # The parser in C is ten times as fast, but its messages are terse.
-        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        loader = yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
+        # The parser in C, which PyYAML may lack, is ten times as fast, but its messages are terse.
+        fast_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        loader = yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else fast_loader
         roots = yaml.compose_all(_without_tabs(text), Loader=loader)
         nodes = [_node(root, 0, faults, set()) for root in roots]
-        return [node for node in nodes if node.value is not None] if len(faults) == before else []
+        return [node for node in nodes if node.value is not None] if len(faults) == faults_before else []
     except RecursionError:
         faults.add(0, "nested too deep", "expected a few levels")
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # The escape "\\UFFFFFFFF" is a ValueError.
@@ -227,9 +237,9 @@ def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
 
 
 def _without_tabs(text: str) -> str:
-    """Return JSON with blanks in place of the tabs by which it is indented, because YAML refuses them.
+    """Return JSON with blanks in place of its tabs, because YAML refuses tabs in an indentation.
 
-    Any other text is returned as it is.
+    A text that is not JSON is returned as it is.
     """
     if "\t" not in text or not text.lstrip().startswith("{"):
         return text
@@ -243,6 +253,8 @@ def _without_tabs(text: str) -> str:
 def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> ConfigNode:
     """Convert a node of PyYAML to a `ConfigNode`, with all nodes in it.
 
+    The nodes keep texts as they were written. YAML's null becomes None.
+
     Args:
         node: The node of PyYAML.
         key_line: The line of its key, or 0 if it has none.
@@ -250,61 +262,77 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
         seen: The identities of the nodes so far. A node that comes again is an alias, which is a fault.
     """
     line = int(node.start_mark.line) + 1
-    made = ConfigNode(None, line, key_line or line)
+    empty = ConfigNode(None, line, key_line or line)
     if id(node) in seen:
         faults.add(line, "aliases (*NAME) are not supported", "write the value at each place")
-        return made
+        return empty
     seen.add(id(node))
     if not node.tag.startswith(_CORE_TAG_PREFIX):
         faults.add(line, f"tag {quoted(node.tag)}", "expected a value without a tag")
     if node.id == "sequence":
-        return replace(made, value=[_node(item, 0, faults, seen) for item in node.value])
+        return replace(empty, value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         text = _with_joined_surrogates(str(node.value))
         _check_fit(text, line, faults)
         if node.tag == f"{_CORE_TAG_PREFIX}null":
-            return made
-        return replace(made, value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
-    found: dict[str, ConfigNode] = {}
+            return empty
+        return replace(empty, value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
+    members: dict[str, ConfigNode] = {}
     for key, value in node.value:
-        at = int(key.start_mark.line) + 1
+        line_of_key = int(key.start_mark.line) + 1
         if key.id != "scalar":
-            faults.add(at, "a key is a list or a mapping", "expected a word")
+            faults.add(line_of_key, "a key is a list or a mapping", "expected a word")
             continue
         name = _with_joined_surrogates(str(key.value))
-        if name in found:
-            problem = f"key {quoted(name)} was already written at line {found[name].key_line}"
-            faults.add(at, problem, "expected each key once")
+        if name in members:
+            problem = f"key {quoted(name)} was already written at line {members[name].key_line}"
+            faults.add(line_of_key, problem, "expected each key once")
         else:
-            found[name] = _node(value, at, faults, seen)
-    return replace(made, value=found)
+            members[name] = _node(value, line_of_key, faults, seen)
+    return replace(empty, value=members)
 
 
 def _with_joined_surrogates(text: str) -> str:
-    """Return a text of JSON with one character in place of the two escapes for a character beyond 0xFFFF."""
+    r"""Return a text with each pair of UTF-16 surrogates replaced by the character that it stands for.
+
+    JSON writes a character beyond 0xFFFF as two escapes, such as ``\ud83d\ude00``. PyYAML makes two
+    characters of them.
+    """
     return re.sub(
         _SURROGATE_PAIR, lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text
     )
 
 
 def _check_fit(text: str, line: int, faults: FaultList) -> None:
-    """Add a fault if a text contains a character that no argument of a program can contain."""
+    """Add a fault if a text contains a character that no argument of a program can contain.
+
+    These are the NUL, and surrogates, which cannot be encoded in UTF-8.
+    """
     if re.search(_UNFIT_CHARACTERS, text):
         faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
 
 
 def _add_syntax_fault(text: str, error: Exception, faults: FaultList) -> None:
-    """Add the fault of a text that is not YAML, at the line where the faulty part begins."""
+    """Add the fault of a text that is not YAML, at the line where the faulty part begins.
+
+    Args:
+        text: The text.
+        error: What PyYAML raised. Its classes of errors have different attributes.
+        faults: Receives the fault, with a hint for frequent mistakes.
+    """
+    # A marked error has a problem, and one about a character a reason. Otherwise a number could not be read.
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
-    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
-    if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
-        mark = context
+    mark, context_mark = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    # The context is where the faulty part begins. But a block begins long before its faulty line.
+    if context_mark and not str(getattr(error, "context", "")).startswith("while parsing a block"):
+        mark = context_mark
     # An error about a character that YAML refuses has no mark, only a position.
-    before = text.count("\n", 0, getattr(error, "position", 0))
+    lines_before = int(mark.line) if mark else text.count("\n", 0, getattr(error, "position", 0))
     lines = text.splitlines() or [""]
-    line = min(1 + (int(mark.line) if mark else before), len(lines))
+    line = min(1 + lines_before, len(lines))
     shown = lines[line - 1].strip(" ")
     hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
+    # The texts are those of PyYAML.
     if "\t" in problem or "\\t" in problem:
         problem, hint = "it begins with a tab", "expected spaces"
     elif "<block" in problem and not hint:
@@ -317,7 +345,8 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
 
     Args:
         text: The document.
-        table: The keys that lead to the table. Without any, the whole document is returned.
+        table: The names that lead to the table, such as ``("tool", "launch")``. Without any, the whole
+            document is returned.
         faults: Receives the faults of the document.
 
     Returns:
@@ -340,8 +369,8 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
     # This is an error of tomllib, or of `int` for a number with thousands of digits, which names no line.
     except ValueError as error:
         problem, _, position = str(error).partition(" (at ")
-        found = re.match(r"line (\d+)", position)
-        faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
+        line = re.match(r"line (\d+)", position)
+        faults.add(int(line[1]) if line else len(text.splitlines()), f"not TOML: {problem}")
     return None
 
 
@@ -351,8 +380,8 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     The lines are found by patterns, because tomllib does not report them. Keys of more than
     `_MAX_DOTTED_KEYS` names are missing.
     """
-    found: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
+    line_by_path: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()  # The table whose keys follow.
     for number, line in enumerate(text.splitlines(), 1):
         header, key = re.match(_TOML_TABLE, line), re.match(_TOML_KEY, line.strip())
         if header:
@@ -362,8 +391,8 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
         else:
             continue
         for length in range(1, min(len(path), _MAX_DOTTED_KEYS) + 1):
-            found.setdefault(path[:length], number)
-    return found
+            line_by_path.setdefault(path[:length], number)
+    return line_by_path
 
 
 def _toml_path(dotted: str) -> tuple[str, ...]:
@@ -380,6 +409,8 @@ def node_of(
 ) -> ConfigNode:
     """Return a value of JSON or TOML as a node, with all values in it.
 
+    Numbers and booleans become texts, as they are in YAML, and the node's ``kind`` says what they were.
+
     Args:
         value: The value.
         faults: Receives the faults of the value.
@@ -389,14 +420,15 @@ def node_of(
     """
     line = lines.get(path, line)
     if isinstance(value, dict):
-        items = value.items()
-        found = {str(key): node_of(each, faults, lines, (*path, str(key)), line) for key, each in items}
-        return ConfigNode(found, line, line)
+        members = {
+            str(key): node_of(member, faults, lines, (*path, str(key)), line) for key, member in value.items()
+        }
+        return ConfigNode(members, line, line)
     if isinstance(value, list):
-        return ConfigNode([node_of(each, faults, lines, path, line) for each in value], line, line)
-    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    _check_fit(text or "", line, faults)
-    return ConfigNode(text, line=line, key_line=line, kind=type(value).__name__)
+        return ConfigNode([node_of(item, faults, lines, path, line) for item in value], line, line)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    _check_fit(text, line, faults)
+    return ConfigNode(None if value is None else text, line, line, kind=type(value).__name__)
 
 
 # ---------------------------------------------------------------------- the one document
@@ -433,14 +465,14 @@ def job_document(text: str, faults: FaultList, notes: list[str]) -> ConfigNode |
     documents = _documents(text, faults)
     if documents is None:
         return None
-    jobs = [each for each in documents if is_tfjob(each)]
+    jobs = [document for document in documents if is_tfjob(document)]
     if not jobs:
         return _only(documents, f"expected kind: {TFJOB}, or a mapping with command: and roles:", faults)
     if len(jobs) > 1:
         problem = f"the file has {len(jobs)} TFJobs, the first at line {jobs[0].line}"
         faults.add(jobs[1].line, problem, "expected one: launch starts one job")
         return None
-    others = [f"{_kind(each) or 'a document'} (:{each.line})" for each in documents if each is not jobs[0]]
+    others = [f"{_kind(node) or 'a document'} (:{node.line})" for node in documents if node is not jobs[0]]
     if others:
         unused = f"of the same file it does not use {join_names(others)}"
         notes.append(f"{faults.where(jobs[0].line)}: launch uses this TFJob only; {unused}")
@@ -468,12 +500,22 @@ def is_tfjob(node: ConfigNode) -> bool:
 
 
 def _only(documents: Sequence[ConfigNode], expected: str, faults: FaultList) -> ConfigNode | None:
-    """Return the only one of the documents of a file, as `only_document` does for a text."""
-    objects = [each for each in documents if _kind(each)]
+    """Return the only document of a file, which must be a mapping and no object of Kubernetes.
+
+    Args:
+        documents: The documents of the file that are not empty.
+        expected: What messages say that the file should contain.
+        faults: Receives the faults of the file.
+
+    Returns:
+        The document, or None if faults were added.
+    """
+    objects = [document for document in documents if _kind(document)]
     if objects:
         kinds = list(dict.fromkeys(map(_kind, objects)))
-        inside = _KINDS_WITH_TFJOB.get(kinds[0], "")
-        expected += f"; {kinds[0]} has a {TFJOB} at {inside}" if inside else ""
+        place_of_tfjob = _KINDS_WITH_TFJOB.get(kinds[0])
+        if place_of_tfjob:
+            expected += f"; {kinds[0]} has a {TFJOB} at {place_of_tfjob}"
         faults.add(objects[0].line, f"this is a file of Kubernetes ({', '.join(kinds)})", expected)
         return None
     if len(documents) > 1:
@@ -500,12 +542,14 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
     Returns:
         The documents, or None if faults were added.
     """
-    attempt = FaultList(faults.source)
-    documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
-    is_yaml = not attempt
+    yaml_faults = FaultList(faults.source)
+    documents = [each for node in parse_yaml(text, yaml_faults) for each in _objects(node)]
+    is_yaml = not yaml_faults
+    # Only a TFJob comes from Katib or Helm, so that other files may contain placeholders. If a file is not
+    # YAML, placeholders may be the reason, and then they are the fault that helps the user.
     if not is_yaml or any(map(is_tfjob, documents)):
         patterns = [_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, *([] if is_yaml else [_TEMPLATE_PLACEHOLDER])]
-        unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
+        unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)  # Not within a comment.
         if unfilled:
             line = text.count("\n", 0, unfilled.start(1)) + 1
             expected = "expected the output of `helm template CHART`"
@@ -514,14 +558,17 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
             faults.add(line, f"the placeholder {quoted(unfilled[1])} is not filled in", expected)
             return None
     if not is_yaml:
-        parse_yaml(text, faults)
+        parse_yaml(text, faults)  # It adds its faults to those that are reported.
         return None
     return documents
 
 
 def _objects(node: ConfigNode) -> Iterator[ConfigNode]:
-    """Yield a document, or its objects if it is a list of Kubernetes that is not empty."""
-    items = node.value.get("items", node).value if _kind(node).endswith("List") else None
+    """Yield the objects of a list of Kubernetes (``kind: List``), or else the document itself.
+
+    A list within a list is replaced by its objects, too. An empty list is yielded as it is.
+    """
+    items = node.value["items"].value if _kind(node).endswith("List") and "items" in node.value else None
     if not items or not isinstance(items, list):
         yield node
         return
@@ -530,9 +577,14 @@ def _objects(node: ConfigNode) -> Iterator[ConfigNode]:
 
 
 def _kind(node: ConfigNode) -> str:
-    """Return the kind of an object of Kubernetes, such as ``Pod``. It is empty for any other document."""
+    """Return the kind of an object of Kubernetes, such as ``Pod``.
+
+    Returns:
+        The kind, ``without a kind`` for an object that lacks it, or an empty text for any other document.
+    """
     if not isinstance(node.value, dict):
         return ""
+    # A mapping without the key yields itself, whose value is no text.
     kind = node.value.get("kind", node).value
     if "apiVersion" in node.value or kind == TFJOB or {"kind", "spec"} <= node.value.keys():
         return kind if isinstance(kind, str) and kind else "without a kind"

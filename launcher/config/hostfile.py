@@ -24,6 +24,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.common.errors import Fault, HostfileError
@@ -76,10 +77,14 @@ _FOREIGN_KEYS = {
 
 
 def split_entries(text: str) -> list[str]:
-    """Split a list of hosts at its commas and ends of lines, except for those in brackets of ranges."""
-    kept = re.sub(r"\[[^\[\]]*\]", lambda found: found[0].translate({44: "\0", 10: "\1"}), text)
-    entries = [entry.strip() for entry in re.split("[,\n]", kept)]
-    return [entry.translate({0: ",", 1: "\n"}) for entry in entries]
+    """Return the entries of a list of hosts, which are separated by commas or ends of lines.
+
+    Commas within brackets belong to a range, as in ``node[1,3]``, and do not separate entries.
+    """
+    # The split must not see what is in brackets, so other characters stand for its separators meanwhile.
+    hidden, shown = str.maketrans(",\n", "\0\1"), str.maketrans("\0\1", ",\n")
+    outside = re.sub(r"\[[^\[\]]*\]", lambda brackets: brackets[0].translate(hidden), text)
+    return [entry.strip().translate(shown) for entry in re.split("[,\n]", outside)]
 
 
 def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -99,7 +104,7 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
     """
     if "://" in text:
         raise ValueError("expected a host without a scheme, as in user@node1; its port is a key")
-    user, at, rest = text.rpartition("@")
+    user, at, rest = text.rpartition("@")  # Without an "@", `user` and `at` are empty.
     bracketed = re.fullmatch(_BRACKETED, rest)
     if re.search(r"\w\[[0-9]+:[0-9]+\]", rest):  # Ansible writes ranges in this way.
         with_dash = re.sub(r"(\[[0-9]+):", r"\1-", rest)
@@ -115,17 +120,22 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
         number = number if colon else None
     if "@" in user and "." not in user.rpartition("@")[2]:
         raise ValueError('expected one "@", as in user@node1; a user of a domain is user@corp.org@node1')
+    # ClusterShell writes "@group", and joins sets of hosts by "!" and "&".
     if at and not user:
         raise ValueError(f"expected a host; `nodeset -f {text}` prints the hosts of a group of ClusterShell")
     if re.search(r"[\w\]][!&][@\w]", rest):
         raise ValueError('expected hosts without "!" and "&"; `nodeset -f` prints those that are left')
     names = _host_names(host)
-    own: dict[str, Any] = {"user": values.user_name(user)} if at else {}
-    return names, own if number is None else {**own, "slots": _inline_slots(number)}
+    fields: dict[str, Any] = {"user": values.user_name(user)} if at else {}
+    if number is not None:
+        fields["slots"] = _inline_slots(number)
+    return names, fields
 
 
 def _inline_slots(text: str) -> int:
-    """Read the slots after the colon of a host, where users of TensorFlow are used to write a port.
+    """Return the slots after the colon of a host, as in ``node1:4``.
+
+    TensorFlow's users are used to write a port there. So the number of a port is refused, with an advice.
 
     Raises:
         ValueError: The text is no number of slots, or may be a port. The message says what was expected.
@@ -143,7 +153,7 @@ def _inline_slots(text: str) -> int:
 
 
 def parse_address(text: str) -> tuple[str, ...]:
-    """Read the address of a host, and return all addresses if it contains ranges.
+    """Return the addresses that the ``address`` of a host means: one, or several if it contains ranges.
 
     Args:
         text: A name, which may contain ranges, or an address. An IPv6 address may be in brackets.
@@ -152,11 +162,15 @@ def parse_address(text: str) -> tuple[str, ...]:
         ValueError: The text is wrong. The message says what was expected.
     """
     bracketed = re.fullmatch(_BRACKETED, text)
+    # The brackets stay if slots follow them, which is a fault.
     return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
 
 
 def _host_names(text: str) -> tuple[str, ...]:
-    """Return the names in a text with ranges, after checks for the mistakes that users make.
+    """Return the names that a text with ranges means, each of them checked.
+
+    A text that another program would understand, such as ``^host``, gets an error that says what to write
+    instead.
 
     Raises:
         ValueError: The text is no name of hosts. The message says what was expected.
@@ -179,7 +193,7 @@ def _host_names(text: str) -> tuple[str, ...]:
     is_ipv4 = re.compile(r"[0-9]+(\.[0-9]+){3}").fullmatch
     is_name = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*").fullmatch
     for name in names:
-        if is_ipv4(name) and not all(int(n) < 256 for n in name.split(".")):
+        if is_ipv4(name) and not all(int(byte) < 256 for byte in name.split(".")):
             raise ValueError("expected an IPv4 address, four numbers from 0 to 255")
         if not is_name(name):
             raise ValueError(
@@ -229,7 +243,7 @@ def _span(text: str) -> list[str]:
     low, high = match[1], match[2] or match[1]
     if int(low) > int(high):
         raise ValueError(f"expected a range that goes up, as in [{high}-{low}]")
-    padded = low != str(int(low))
+    padded = low != str(int(low))  # As in 01-16, where all numbers are as long as the first.
     if len(low) != len(high) and (padded or high != str(int(high))):
         raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
     if int(high) - int(low) >= MAX_HOSTS:
@@ -240,13 +254,10 @@ def _span(text: str) -> list[str]:
 
 def _is_ipv6(text: str) -> bool:
     """Return whether a text is an IPv6 address without brackets, perhaps with a zone (``fe80::1%eth0``)."""
-    if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
-        return False
-    try:
-        socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
-    except OSError:
-        return False
-    return True
+    form = r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?"
+    with suppress(OSError):
+        return bool(re.fullmatch(form, text) and socket.inet_pton(socket.AF_INET6, text.partition("%")[0]))
+    return False
 
 
 # ---------------------------------------------------------------------- keys
@@ -300,41 +311,46 @@ HOSTFILE = key_table(
 # ---------------------------------------------------------------------- files and lists
 
 
-def read_hosts(given: str | Sequence[Host] | None, source: str = "") -> tuple[Host, ...]:
+def read_hosts(hosts: str | Sequence[Host] | None, source: str = "") -> tuple[Host, ...]:
     """Return the hosts that the user names by a hostfile or by an inline list.
 
     The path of a file that exists is a hostfile. So is a text with a slash or with the ending of a hostfile,
     because a misspelt path must not start a job on a host of that name.
 
     Args:
-        given: The path of a hostfile, an inline list, or hosts that were read before. None means no hosts.
+        hosts: The path of a hostfile, an inline list, or hosts that were read before. None means no hosts.
         source: The option, or ``file:line``, for messages.
 
     Raises:
         HostfileError: The file cannot be read, or the hosts have faults, all of which it contains.
     """
-    if not isinstance(given, str):
-        return tuple(given or ())
-    if not names_file(given) and (os.path.isdir(given) or not os.path.exists(given)):
-        return parse_list(given, source)
-    shown = escape_controls(given)
-    if not os.path.exists(given):
-        expected = meant_file(given) or "expected a file, or host[:slots],..."
+    if not isinstance(hosts, str):
+        return tuple(hosts or ())
+    # A folder may have the name of a host by chance.
+    if not names_file(hosts) and (os.path.isdir(hosts) or not os.path.exists(hosts)):
+        return parse_list(hosts, source)
+    shown = escape_controls(hosts)
+    if not os.path.exists(hosts):
+        expected = meant_file(hosts) or "expected a file, or host[:slots],..."
         raise HostfileError([Fault(source, f"{shown}: no such hostfile", expected)])
-    if given.endswith(".py"):
+    if hosts.endswith(".py"):  # The value was forgotten, as in `launch --hosts train.py`.
         problem, expected = f"{shown} is a program, not a hostfile", f"expected --hosts X {shown}"
         raise HostfileError([Fault(source, problem, expected)])
-    content = read_text(given, "hostfile", HostfileError)
+    content = read_text(hosts, "hostfile", HostfileError)
     try:
-        return parse_hostfile(content, given)
+        return parse_hostfile(content, hosts)
     except HostfileError:
+        # One error about a job file is of more help than its many faults as a hostfile.
         if not re.search(r"(?m)^(roles[ \t]*:|kind[ \t]*:[ \t]*TFJob)", content):
             raise
     raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
 
 
 def names_file(text: str) -> bool:
-    """Return whether a text looks like the path of a hostfile, which may not exist."""
+    """Return whether a text looks like the path of a hostfile rather than like a list of hosts.
+
+    The file need not exist.
+    """
     # A range may contain a slash, too: ``node[1-9/2]`` means every second host.
     without_ranges = re.sub(r"\[[^\[\]]*\]", "", text)
     return "/" in without_ranges or text.lower().endswith(_FILE_ENDINGS)
@@ -345,7 +361,9 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
     Args:
         text: The content of the file, in YAML or in plain lines.
-        source: The name of the file, for messages. The ending of YAML decides that the text is YAML.
+        source: The name of the file, for messages. A file that is called ``.yaml`` or ``.yml`` is always
+            read as YAML. Any other file is read so if a line begins as YAML or JSON does: with ``hosts:`` or
+            ``{``.
 
     Raises:
         HostfileError: The file has faults, all of which it contains.
@@ -376,8 +394,8 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     if re.fullmatch(_LSF, text.strip()):
         words = text.split()
         for name, slots in zip(words[::2], words[1::2], strict=True):
-            written = ConfigNode({"slots": ConfigNode(slots)})
-            builder.add(name, 0, schema.read_mapping(written, HOST, builder.faults))
+            settings = ConfigNode({"slots": ConfigNode(slots)})
+            builder.add(name, 0, schema.read_mapping(settings, HOST, builder.faults))
     else:
         for entry in split_entries(text) if text.strip() else ():
             builder.add(entry, 0)
@@ -399,7 +417,9 @@ def read_host_list(node: ConfigNode, faults: FaultList) -> tuple[Host, ...]:
 
 
 def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults: Mapping[str, Any]) -> None:
-    """Add the hosts of a list in YAML, whose items are entries as in ``--hosts``, or mappings.
+    """Add the hosts of a list in YAML to a builder.
+
+    An item is a text as in ``--hosts``, or a mapping with the keys of a host.
 
     Args:
         node: The list.
@@ -415,7 +435,7 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
     for entry in node.value[: MAX_HOSTS + 1]:
         if not isinstance(entry.value, dict):
             text = text_of(entry, "a host", faults)
-            if text is not None and "=" in text:
+            if text is not None and "=" in text:  # Settings as in a plain line: ``node1 slots=2``.
                 expected = "expected a mapping, as in {name: node1, slots: 2}"
                 faults.add(entry.line, f"host is {quoted(text)}", expected)
             elif text is not None:
@@ -428,7 +448,12 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
 
 
 def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
-    """Return the hosts of a hostfile in YAML, and add its faults."""
+    """Return the hosts of a hostfile in YAML, spares last.
+
+    Args:
+        text: The content of the file.
+        faults: Receives the faults of the file. With any of them the result is of no use.
+    """
     expected = "expected hosts: and a list of hosts"
     node = only_document(text, expected, faults)
     if node is None:
@@ -444,12 +469,12 @@ def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
 
 
 def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:
-    """Add the hosts of plain lines.
+    """Add the hosts of a hostfile's plain lines to a builder.
 
-    In an inventory of Ansible the lines below ``[x:vars]`` and ``[x:children]`` are skipped, because they
-    contain no hosts. The heads of the sections are faults.
+    An inventory of Ansible is refused by one fault for the head of each section. Its lines below ``[x:vars]``
+    and ``[x:children]`` are skipped, because they contain no hosts and each would be another fault.
     """
-    without_hosts = False
+    without_hosts = False  # Whether the lines belong to such a section.
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
@@ -471,27 +496,27 @@ def _read_line(line: str, number: int, builder: HostListBuilder) -> None:
         builder: Receives the host and the faults.
     """
     faults, written = builder.faults, dict[str, ConfigNode]()
-    first = re.match(_TOKEN, line)
-    name = first[0] if first else line
+    first_word = re.match(_TOKEN, line)
+    name = first_word[0] if first_word else line
     rest = line[len(name) :].lstrip()
     if advice := _line_advice(name, rest):
         faults.add(number, quoted(name), advice)
         return
     if grid_engine := re.fullmatch(_GRID_ENGINE, rest):
-        rest = f"slots={grid_engine[1]}"
+        rest = f"slots={grid_engine[1]}"  # Grid Engine writes the number of slots without a key.
     while rest and not rest.startswith("#"):
-        match = re.match(_SETTING, rest)
-        if match is None:
+        setting = re.match(_SETTING, rest)
+        if setting is None:
             word = rest.split(None, 1)[0]
             faults.add(number, quoted(word), _setting_advice(word))
             break
-        key, value = _FOREIGN_KEYS.get(match[1], match[1]), _unquoted(match[2])
+        key, value = _FOREIGN_KEYS.get(setting[1], setting[1]), _unquoted(setting[2])
         if key in written:
             faults.add(number, f"{key} is written twice, again as {quoted(value)}", "expected it once")
         written.setdefault(key, ConfigNode(value, number, number))
-        rest = rest[match.end() :].lstrip()
+        rest = rest[setting.end() :].lstrip()
     settings = schema.read_mapping(ConfigNode(written, number), _PLAIN_KEYS, faults)
-    builder.add(_unquoted(name), number, settings, bare=True)
+    builder.add(_unquoted(name), number, settings, repeatable=True)
 
 
 def _line_advice(name: str, rest: str) -> str:
@@ -518,15 +543,15 @@ def _line_advice(name: str, rest: str) -> str:
 
 
 def _setting_advice(word: str) -> str:
-    """Return what to write instead of a word that is no setting."""
-    added = re.fullmatch(r"slots\+=([0-9]+)", word)
-    if added:
-        return f"expected slots={added[1]}: PRRTE's += adds slots to a running job"
+    """Return what to write instead of a word of a plain line that is no ``KEY=VALUE``."""
+    added_slots = re.fullmatch(r"slots\+=([0-9]+)", word)
+    if added_slots:
+        return f"expected slots={added_slots[1]}: PRRTE's += adds slots to a running job"
     return 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without the quotes around parts of it."""
+    """Return a text without the quotes around parts of it: ``my runs`` for ``"my runs"``."""
     return re.sub(r""""([^"]*)"|'([^']*)'""", r"\1\2", text)
 
 
@@ -544,7 +569,9 @@ class HostListBuilder:
         self._bare: set[str] = set()
 
     def hosts(self, line: int = 0) -> tuple[Host, ...]:
-        """Return all hosts in the order of the input. Without any host or fault, add a fault.
+        """Return all hosts in the order of the input.
+
+        An input without any host is a fault, which is added unless others already tell why there is none.
 
         Args:
             line: The line for this fault.
@@ -559,7 +586,7 @@ class HostListBuilder:
         line: int,
         settings: MappingValues | None = None,
         defaults: Mapping[str, Any] = {},
-        bare: bool = False,
+        repeatable: bool = False,
     ) -> None:
         """Add the host, or the range of hosts, of one entry.
 
@@ -568,35 +595,37 @@ class HostListBuilder:
             line: The line of the entry.
             settings: The settings of the entry. None means an entry of a list, which cannot contain any.
             defaults: The settings of hosts that do not set them. Variables of ``env`` are merged.
-            bare: Whether an entry without settings may be repeated, where each time means one slot.
+            repeatable: Whether an entry without settings may be repeated, where each time means one slot.
         """
-        faults, before, nodes = self.faults, len(self.faults), {} if settings is None else settings.nodes
+        faults, faults_before = self.faults, len(self.faults)
+        nodes = {} if settings is None else settings.nodes
+        # In a list, the end of an IPv6 address without brackets could be slots. Elsewhere slots are settings.
         entry = faults.check(line, "host", written, lambda text: parse_entry(text, settings is not None))
         if entry is None:
             return
-        names, own = entry
-        for key in [key for key in own if key in nodes]:
-            problem = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
+        names, inline_fields = entry
+        for key in [key for key in inline_fields if key in nodes]:
+            problem = f"{key} is written twice, as {quoted(str(inline_fields[key]))} with the name"
             faults.add(nodes[key].key_line, problem, "expected it once")
-        fields = {**defaults, **(settings or {}), **own}
+        fields = {**defaults, **(settings or {}), **inline_fields}
         fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
         addresses = fields.pop("address", None) or (None,) * len(names)
         if len(addresses) != len(names):
             problem = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
             faults.add(line, problem, "expected as many of both")
-        slots, most = fields.get("slots"), fields.get("max_slots")
-        if slots and most and most < slots:
-            problem = f'max_slots is "{most}", slots "{slots}"'
+        slots, max_slots = fields.get("slots"), fields.get("max_slots")
+        if slots and max_slots and max_slots < slots:
+            problem = f'max_slots is "{max_slots}", slots "{slots}"'
             faults.add(line, problem, "expected at least as many max_slots")
-        if len(faults) > before:
+        if len(faults) > faults_before:
             return
-        bare = bare and not nodes and "slots" not in own and len(names) == 1
+        is_bare = repeatable and not nodes and "slots" not in inline_fields and len(names) == 1
         for name, address in zip(names, addresses, strict=True):
-            first = self._hosts.get(name)
-            if first is not None and bare and name in self._bare and first.user == own.get("user"):
-                self._hosts[name] = replace(first, slots=(first.slots or 1) + 1)
-            elif first is not None:
-                problem = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
+            known = self._hosts.get(name)
+            if known and is_bare and name in self._bare and known.user == inline_fields.get("user"):
+                self._hosts[name] = replace(known, slots=(known.slots or 1) + 1)
+            elif known:
+                problem = f"host {quoted(name)} was already written" + (f" at {known.source}" if line else "")
                 faults.add(line, problem, "expected each host once")
                 return
             elif len(self._hosts) == MAX_HOSTS:
@@ -605,5 +634,5 @@ class HostListBuilder:
                 return
             else:
                 self._hosts[name] = Host(name, address, **fields, source=faults.where(line))
-                if bare:
+                if is_bare:
                     self._bare.add(name)

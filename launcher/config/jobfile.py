@@ -97,16 +97,13 @@ ROLE = key_table(
 
 
 def read_job_file(
-    path: str,
-    roles: Mapping[str, Any] = {},
-    sections: Sequence[FileSection] = (),
-    target: Target = NO_TARGET,
+    path: str, roles: Mapping[str, Any] = {}, sections: Sequence[FileSection] = (), target: Target = NO_TARGET
 ) -> FileContent:
-    """Return the content of a job file, with absolute paths.
+    """Return the content of a job file, in which paths are absolute.
 
     Args:
         path: The path of the file.
-        roles: Roles that replace those of the file, see `parse_job`.
+        roles: By name, the number of tasks or the keys of a role, which replace those of the file.
         sections: The sections of the backends that the file may contain.
         target: What the command line says about the tasks of a TFJob.
 
@@ -154,43 +151,45 @@ def parse_job(
         faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
     if node is None:
         return FileContent(faults=faults.all())
-    node = _overlaid(node, roles, faults) if roles else node
+    node = _with_roles(node, roles, faults) if roles else node
     return _JobFileReader(node, faults, sections, folder, notes).content()
 
 
 def _below_roles(key: str) -> str:
-    """Return where an unknown key at the top of a job file belongs.
+    """Return where an unknown key at the top of a job file belongs, as an advice.
 
     It is empty if the key is neither the name of a role nor a key of roles.
     """
     lower = key.lower()
-    role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
-    if role:
-        return f"expected it below roles:, as in {role}: 1"
+    for role in TENSORFLOW_ROLES:
+        if lower in (role, f"{role}s"):
+            return f"expected it below roles:, as in {role}: 1"
     if lower == "name":
         return "leave it out: launch names the run"
+    # For an image, which is a key of roles, too, the table of other programs' keys suggests docker:.
     return "expected it in a role, below roles:" if key in ROLE and key != "image" else ""
 
 
 def _in_job_file(key: str) -> str:
-    """Return where an unknown key of a project file belongs.
+    """Return where an unknown key of a project file belongs, as an advice.
 
     It is empty if the key is unknown in job files, too.
     """
     if key == "run_dir":
         return "expected --run-dir: each run has a new folder"
-    known = {*ROLE, *keys_of(table.ROWS, SourceKind.JOB_FILE)} - {"image"}
-    return "expected it in a job file: launch job.yaml" if key in known else ""
+    # For an image the table of other programs' keys suggests docker:.
+    keys_of_job_files = {*ROLE, *keys_of(table.ROWS, SourceKind.JOB_FILE)} - {"image"}
+    return "expected it in a job file: launch job.yaml" if key in keys_of_job_files else ""
 
 
 def read_defaults(
     node: ConfigNode, faults: FaultList, sections: Sequence[FileSection], folder: str
 ) -> FileContent:
-    """Return the settings in a project file.
+    """Return the settings and the faults of a project file.
 
     Args:
         node: The mapping with the settings.
-        faults: Receives its faults.
+        faults: The faults so far, to which those of the mapping are added.
         sections: The sections of the backends that the file may contain.
         folder: The folder of the file, to which its paths are relative.
     """
@@ -227,19 +226,21 @@ class _JobFileReader:
         self.top = schema.read_mapping(node, self.keys, faults, _below_roles)
 
     def content(self) -> FileContent:
-        """Return the content of the file."""
+        """Return the roles and settings of the file with its notes, or its faults."""
         roles = self._roles()
-        names = tuple(self.top["roles"].value) if roles else ()
-        level = file_level(self.top, self.sections, names, SourceKind.JOB_FILE, self.folder)
+        role_names = tuple(self.top["roles"].value) if roles else ()
+        level = file_level(self.top, self.sections, role_names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles
-        return FileContent(
-            level, roles=roles, notes=tuple(dict.fromkeys(self.notes)), faults=self.faults.all()
-        )
+        notes = tuple(dict.fromkeys(self.notes))  # The same note may come from several roles.
+        return FileContent(level, roles=roles, notes=notes, faults=self.faults.all())
 
     # ------------------------------------------------------------------ roles
 
     def _above_roles(self, key: str) -> str:
-        """Return where an unknown key of a role belongs. It is empty if the job does not know it either."""
+        """Return where an unknown key of a role belongs, as an advice.
+
+        It is empty if the key is unknown at the top of a job file, too.
+        """
         if key == "container":
             return 'expected "image"'
         return "expected it at the top of the file, beside roles:" if key in self.keys else ""
@@ -250,8 +251,8 @@ class _JobFileReader:
         node = top.get("roles", ConfigNode({}))
         written_roles = mapping_of(node, "roles", faults, "expected a mapping, as in worker: 4")
         if "command" in top:
-            self._note_variables(top.nodes["command"].key_line, top["command"])
-        found = []
+            self._note_shell_syntax(top.nodes["command"].key_line, top["command"])
+        roles_and_keys = []
         for name, written in written_roles.items():
             if ":" in name:  # In YAML ``{worker:2}`` is a key without a value.
                 faults.add(written.key_line, f"role is {quoted(name)}", 'expected a space after the ":"')
@@ -262,18 +263,18 @@ class _JobFileReader:
                 faults.add_kind(written, f"role {quoted(name)}", expected)
                 continue
             keys = schema.read_mapping(_role_mapping(written), ROLE, faults, self._above_roles, f"of {name}")
-            found.append((self._role(name, written.key_line, keys), keys))
-        roles = tuple(role for role, _ in found if role.count)
+            roles_and_keys.append((self._role(name, written.key_line, keys), keys))
+        roles = tuple(role for role, _ in roles_and_keys if role.count)
         if faults:  # One of them may be the reason why something seems to be missing.
             return roles
         if not roles:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
             top.add("roles", "sidecars only", "expected another role, which decides when the job is done")
-        # The job waits for these roles, so time to finish after the job has no meaning for them.
-        waited = deciding_roles(roles, top.get("done_when", ""))
-        for role, keys in found:
-            if role.drain and not role.service and waited.get(role.name) == role.count:
+        # The job waits for all tasks of some roles, so time to finish after the job has no meaning for them.
+        waited_tasks = deciding_roles(roles, top.get("done_when", ""))
+        for role, keys in roles_and_keys:
+            if role.drain and not role.service and waited_tasks.get(role.name) == role.count:
                 expected = (
                     "expected it beside a chief, or a role of done_when: the job waits for this one anyway"
                 )
@@ -290,12 +291,13 @@ class _JobFileReader:
         """
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
         # The program is that of the role, or else the one at the top of the file.
-        owner = keys if "command" in keys.nodes else self.top
-        if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
+        program_owner = keys if "command" in keys.nodes else self.top
+        # An unknown key may be a misspelt command:, and it is reported already.
+        if "command" not in program_owner.nodes and count and not (keys.misspelt or self.top.misspelt):
             expected = "expected command: in the role, or once for all roles"
             self.faults.add(line, f"role {quoted(name)} has no program", expected)
-        if owner is keys and "command" in keys:
-            self._note_variables(keys.line_of("command"), keys["command"])
+        if program_owner is keys and "command" in keys:
+            self._note_shell_syntax(keys.line_of("command"), keys["command"])
         self._note_name(name, line)
         if count > 1 and name in SINGLE_ROLES:
             keys.add("count", f'{name} is "{count}"', "expected at most 1: TensorFlow takes no more")
@@ -312,12 +314,12 @@ class _JobFileReader:
         return Role(
             name,
             count,
-            owner.get("command", _NO_PROGRAM),
+            program_owner.get("command", _NO_PROGRAM),
             gpus=keys.get("gpus"),
             hosts=tuple(dict.fromkeys(host for names in keys.get("hosts", ()) for host in names)),
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
-            program_source=self.faults.where(owner.line_of("command")),
+            program_source=self.faults.where(program_owner.line_of("command")),
             **limits,
             **keys.some(
                 "env", "labels", "drain", "sidecar", "workdir", "restart", "flags", "retryable", "image"
@@ -331,12 +333,15 @@ class _JobFileReader:
 
         Args:
             name: The name of the role.
-            keys: The values of the keys of the role.
+            keys: The values of the keys of the role. The key ``gpus`` may be set.
         """
-        limits, requests = (keys.get("resources", {}).get(part, {}) for part in ("limits", "requests"))
-        for key, least in requests.items():
-            most = limits.get(key)
-            if (least != most) if key == GPU_RESOURCE else (most is not None and least > most):
+        resources = keys.get("resources", {})
+        limits, requests = resources.get("limits", {}), resources.get("requests", {})
+        for key, request in requests.items():
+            limit = limits.get(key)
+            # Kubernetes cannot give a task more GPUs than it requests, nor fewer.
+            fits = request == limit if key == GPU_RESOURCE else limit is None or request <= limit
+            if not fits:
                 expected = "expected at most the limit; as many GPUs as in limits:"
                 keys.add("resources", f"{key} of {name}: requests: and limits: do not fit", expected)
         if requests.keys() - {GPU_RESOURCE}:
@@ -344,24 +349,27 @@ class _JobFileReader:
             self.notes.append(f"{self.faults.where(keys.line_of('resources'))}: {why}")
         if GPU_RESOURCE in limits and keys.setdefault("gpus", limits[GPU_RESOURCE]) != limits[GPU_RESOURCE]:
             keys.add("gpus", f"gpus of {name} differs from {GPU_RESOURCE} in limits:", "expected one of them")
-        return {field: limits[key] for key, field in (("cpu", "cpus"), ("memory", "memory")) if key in limits}
+        field_names = {"cpu": "cpus", "memory": "memory"}
+        return {field: limits[key] for key, field in field_names.items() if key in limits}
 
     def _note_name(self, name: str, line: int) -> None:
-        """Add a note about a role whose name resembles one of TensorFlow's."""
+        """Add a note about a role whose name seems to be a misspelling of one of TensorFlow's roles."""
         lower = name.lower()
         meant = "" if name in TENSORFLOW_ROLES else closest_match(lower, TENSORFLOW_ROLES)
+        # A longer name that contains the other, such as "worker-cpu", is meant so.
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
             problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"
             self.notes.append(f"{self.faults.where(line)}: {problem} {why}")
 
-    def _note_variables(self, line: int, program: Program) -> None:
+    def _note_shell_syntax(self, line: int, program: Program) -> None:
         """Add a note about arguments that only a shell would understand, such as ``$NAME`` or ``&&``.
 
         Args:
             line: The line of the program.
             program: The program with its arguments.
         """
+        # Code, and the text after a -c, are read by an interpreter, for which these characters may be meant.
         if program.kind is ProgramKind.CODE or "-c" in program.args:
             return
         # After an option an operator is its value, as in ``--separator '|'``.
@@ -378,31 +386,38 @@ class _JobFileReader:
 
 
 def _role_mapping(node: ConfigNode) -> ConfigNode:
-    """Return the mapping of a role, where ``worker: 4`` is short for ``worker: {count: 4}``."""
+    """Return the mapping of a role, where ``worker: 4`` is short for ``worker: {count: 4}``.
+
+    Anything else than such a number or a mapping is returned as it is.
+    """
     return replace(node, value={"count": node}) if isinstance(node.value, str) else node
 
 
-def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> ConfigNode:
+def _with_roles(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> ConfigNode:
     """Return a job file whose roles are replaced or extended by those of the caller.
 
     Args:
         node: The mapping of the file.
-        roles: The roles of the caller, see `parse_job`.
+        roles: By name, the number of tasks or the keys of a role. They replace the keys of the role in the
+            file.
         faults: Receives the faults of these roles.
     """
-    old = node.value.get("roles", ConfigNode({}))
-    if not isinstance(old.value, dict):  # This is a fault, which `_JobFileReader` reports.
+    old_roles = node.value.get("roles", ConfigNode({}))
+    if not isinstance(old_roles.value, dict):  # This is a fault, which `_JobFileReader` reports.
         return node
-    new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
-    merged = {
-        name: role
-        for name, role in old.value.items()
-        if name in roles or not new_program or (isinstance(role.value, dict) and "command" in role.value)
-    }
+    merged = dict(old_roles.value)
+    # A caller that brings programs, such as the functions of the Python API, brings them for its own roles
+    # only. The file's other roles take part only with a program of their own.
+    if any(isinstance(role, dict) and "command" in role for role in roles.values()):
+        merged = {
+            name: role
+            for name, role in merged.items()
+            if name in roles or (isinstance(role.value, dict) and "command" in role.value)
+        }
     for name, role in roles.items():
         keys = role if isinstance(role, dict) else {"count": role}
-        before = _role_mapping(merged.get(name, ConfigNode({})))
-        if isinstance(before.value, dict):
-            before = replace(before, value={**before.value, **node_of(keys, faults).value})
-        merged[name] = before
-    return replace(node, value={**node.value, "roles": replace(old, value=merged)})
+        merged_role = _role_mapping(merged.get(name, ConfigNode({})))
+        if isinstance(merged_role.value, dict):  # Anything else is a fault, which `_JobFileReader` reports.
+            merged_role = replace(merged_role, value={**merged_role.value, **node_of(keys, faults).value})
+        merged[name] = merged_role
+    return replace(node, value={**node.value, "roles": replace(old_roles, value=merged)})

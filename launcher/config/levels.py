@@ -27,8 +27,9 @@ def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[F
         kind: The kind of file.
         sections: The sections that the mapping may contain.
     """
-    found = (KeySpec(row.key, _reader(row), row.key_help) for row in rows if kind in row.given_in)
-    return schema.key_table(*found, *(KeySpec(section.name, help=section.help) for section in sections))
+    of_rows = (KeySpec(row.key, _reader(row), row.key_help) for row in rows if kind in row.given_in)
+    of_sections = (KeySpec(section.name, help=section.help) for section in sections)
+    return schema.key_table(*of_rows, *of_sections)
 
 
 def file_level(
@@ -50,27 +51,28 @@ def file_level(
     Returns:
         The values. If the file has faults, those of sections are missing, because they may be incomplete.
     """
-    by_key = {row.key: row for row in ROWS if kind in row.given_in}
-    by_name = {section.name: section for section in sections}
+    row_by_key = {row.key: row for row in ROWS if kind in row.given_in}
+    section_by_key = {section.name: section for section in sections}
     level: dict[str, Given] = {}
-    of_sections: dict[str, Given] = {}
+    names_in_sections: set[str] = set()
     for key in written.nodes:
-        if key in by_name:
-            of_sections.update(_section_level(by_name[key], written, role_names, kind, folder))
-            level.update(of_sections)
-        elif key in written:
-            level[by_key[key].name] = _given(written, by_key[key], kind, folder)
+        if key in section_by_key:
+            section = _section_level(section_by_key[key], written, role_names, kind, folder)
+            level.update(section)
+            names_in_sections.update(section)
+        elif key in written:  # The value has no fault.
+            level[row_by_key[key].name] = _given(written, row_by_key[key], kind, folder)
     if written.faults:
-        return {name: given for name, given in level.items() if name not in of_sections}
+        return {name: given for name, given in level.items() if name not in names_in_sections}
     return level
 
 
 def _section_level(
     section: FileSection, file: MappingValues, role_names: Sequence[str], kind: SourceKind, folder: str
 ) -> Level:
-    """Return the settings in a section of a file, such as ``docker:``.
+    """Return the settings in a section of a file, such as ``docker:``, and add its faults.
 
-    The presence of the section alone sets its `FileSection.head`.
+    The presence of the section alone sets the setting that is its head, such as ``--docker``.
 
     Args:
         section: The section.
@@ -85,22 +87,23 @@ def _section_level(
         node = replace(node, value={section.short: node})
     node = replace(node, value=schema.mapping_of(node, section.name, faults, section.expected))
     written = schema.read_mapping(node, keys_of(section.rows, kind), faults)
-    given = [row for row in section.rows if row.key in written]
-    for row in given:
+    written_rows = [row for row in section.rows if row.key in written]
+    for row in written_rows:
         for role, _ in written[row.key] if row.by_role else ():
-            if role and role_names and role not in role_names:
+            if role and role_names and role not in role_names:  # An empty role means all roles.
                 problem = f"{row.key}: there is no role {role!r}"
                 written.add(row.key, problem, did_you_mean(role, role_names))
-    level = {row.name: _given(written, row, kind, folder) for row in given}
+    level = {row.name: _given(written, row, kind, folder) for row in written_rows}
     head = level.get(section.head.name, Given(section.head.without_value, "", kind))
     level[section.head.name] = replace(head, source=faults.where(file.line_of(section.name)), text=text)
     return level
 
 
 def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
-    """Return the value of a setting in a mapping, with its source and its text."""
-    value, source = _resolved(row, written[row.key], folder), written.faults.where(written.line_of(row.key))
-    return Given(value, source=source, kind=kind, text=written_text(written.nodes[row.key]))
+    """Return the value of a setting in a mapping of a file, with its source and its text."""
+    source = written.faults.where(written.line_of(row.key))
+    text = written_text(written.nodes[row.key])
+    return Given(_resolved(row, written[row.key], folder), source=source, kind=kind, text=text)
 
 
 def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
@@ -125,8 +128,9 @@ def written_text(node: ConfigNode) -> str:
 def _reader(row: Setting[Any]) -> Read:
     """Return the reader for the key of a setting.
 
-    Control characters and texts of several lines are mistakes in a file. Where the option may stand without a
-    value, the key may be ``true``, which means the same, or ``false``, which leaves the setting unset.
+    It accepts what the option accepts, but no control characters or texts of several lines, which are
+    mistakes in a file. If the option may stand without a value, the key may be ``true``, which means the
+    same, or ``false``, which leaves the setting unset.
     """
     if row.read is not None:
         return row.read
@@ -134,7 +138,7 @@ def _reader(row: Setting[Any]) -> Read:
     def parse(text: str) -> Any:
         """Convert the text of the key. None leaves the setting unset."""
         if row.value_optional and not row.takes_next_word:
-            with suppress(ValueError):
+            with suppress(ValueError):  # The text is not a boolean, but a value.
                 return "" if values.flag(text) else None
         value = row.parse(text)
         values.one_line(text)

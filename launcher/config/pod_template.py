@@ -51,31 +51,32 @@ class PodTemplate(Record):
 
 
 def _words(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    """Read the list of words in ``command:`` or ``args:``. For a fault the result is None."""
+    """Return the list of words in ``command:`` or ``args:``, or None if a fault was added."""
     if not isinstance(node.value, list):
         return faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
-    found = [text_of(item, label, faults) for item in node.value]
-    return None if None in found else found
+    words = [text_of(item, label, faults) for item in node.value]
+    return None if None in words else words
 
 
 def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dict[str, ConfigNode]]:
-    """Read ``limits:`` and ``requests:`` of a container, and check the quantities that launch knows.
+    """Return ``limits:`` and ``requests:`` of a container, and check the quantities that launch knows.
 
     Returns:
-        The quantities by their names, for each of the two parts.
+        For each of the two parts, the quantities by their names.
     """
-    found: dict[str, dict[str, ConfigNode]] = {}
+    parts: dict[str, dict[str, ConfigNode]] = {}
     for part, quantities in mapping_of(node, label, faults).items():
-        found[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
-        for name, quantity in found[part].items():
+        # Claims are a list of names, not quantities.
+        parts[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
+        for name, quantity in parts[part].items():
             text = text_of(quantity, name, faults) if name in QUANTITIES else None
             if text is not None:
                 faults.check(quantity.line, f"{name} in {part}", text, QUANTITIES[name])
-    return found
+    return parts
 
 
 def any_keys(*names: str) -> list[KeySpec]:
-    """Return keys for a table that accept any value."""
+    """Return rows for a table of keys whose values may be anything, because launch does not read them."""
     return [KeySpec(name) for name in names]
 
 
@@ -116,19 +117,19 @@ def read_template(
     """
     node = written
     for key in ("template", "spec", "containers"):
-        if key not in (node.value if isinstance(node.value, dict) else ()):
+        if not isinstance(node.value, dict) or key not in node.value:
             expected = f"expected a container with the name {_CONTAINER_NAME}"
             faults.add(node.line, f"{name} has no template.spec.containers", expected)
             return None
         node = node.value[key]
-    found = node.value if isinstance(node.value, list) else []
-    named = [each for each in found if name_of(each) == _CONTAINER_NAME]
+    containers = node.value if isinstance(node.value, list) else []
+    named = [container for container in containers if name_of(container) == _CONTAINER_NAME]
     if len(named) != 1:
         problem = f"{name} has {len(named) or 'no'} containers with the name {_CONTAINER_NAME}"
         faults.add(node.key_line, problem, "expected one, which runs the program")
         return None
     reader = _ContainerReader(target, faults, leave)
-    return reader.template(written.value["template"].value, named[0], found)
+    return reader.template(written.value["template"].value, named[0], containers)
 
 
 class _ContainerReader:
@@ -141,47 +142,51 @@ class _ContainerReader:
         self._characters_left = _MAX_EXPANDED_CHARACTERS
 
     def template(
-        self, template: Mapping[str, ConfigNode], own: ConfigNode, containers: list[ConfigNode]
+        self, template: Mapping[str, ConfigNode], main: ConfigNode, containers: list[ConfigNode]
     ) -> PodTemplate:
-        """Return the content of the template.
+        """Return the content of the template: the keys of a role for launch, and the rest for Kubernetes.
 
         Args:
             template: The mapping of the template.
-            own: The container that runs the program.
+            main: The container that runs the program.
             containers: All containers of the template.
         """
-        container = schema.read_mapping(own, _KEYS, self._faults, owner=f"of the container {_CONTAINER_NAME}")
-        nodes, images = container.nodes, self._target.images
+        owner = f"of the container {_CONTAINER_NAME}"
+        container = schema.read_mapping(main, _KEYS, self._faults, owner=owner)
+        nodes, uses_image = container.nodes, self._target.images
         role, rest = self._limits(container)
-        variables, late = self._variables(nodes.get("env"))
+        variables, pod_variables = self._variables(nodes.get("env"))
         if variables:
             role["env"] = ConfigNode(variables, container.line_of("env"), container.line_of("env"))
-        role.update(self._command(container, variables, late))
-        for key, ours in (("workingDir", "workdir"), *([("image", "image")] if images else [])):
-            if key in container:
-                role[ours] = nodes[key]
+        role.update(self._command(container, variables, pod_variables))
+        if "workingDir" in container:
+            role["workdir"] = nodes["workingDir"]
+        if uses_image and "image" in container:
+            role["image"] = nodes["image"]
+        # No note names an image that another one on the command line replaces.
         used = _USED_KEYS | ({"image"} if self._target.engine else set())
-        rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if images else set())))
-        rest.update({"env": ConfigNode([*late.values()])} if late else {})
+        rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if uses_image else set())))
+        if pod_variables:
+            rest["env"] = ConfigNode([*pod_variables.values()])
         spec = {
             **self._rest(template["spec"].value, {"containers"}),
             "containers": ConfigNode([ConfigNode(rest)]),
         }
         for other in containers:
-            if other is own:
+            if other is main:
                 continue
             # Kubernetes stops an init container that always restarts when the container of the task exits.
             if self._in_pods and isinstance(other.value, dict):
-                before = spec.get("initContainers", ConfigNode([]))
-                items = before.value if isinstance(before.value, list) else [before]
+                written = spec.get("initContainers", ConfigNode([]))
+                items = written.value if isinstance(written.value, list) else [written]
                 sidecar = replace(other, value={**other.value, "restartPolicy": ConfigNode("Always")})
                 spec["initContainers"] = ConfigNode([*items, sidecar])
             else:
                 self._leave("other containers", other)
         metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
-        pod = ConfigNode({**metadata, "spec": ConfigNode(spec)}, own.line, own.line)
-        pull = _PULL_POLICIES.get(container.get("imagePullPolicy", ""), "") if images else ""
-        return PodTemplate(role, line=own.line, commanded="command" in nodes, rest=pod, pull=pull)
+        pod = ConfigNode({**metadata, "spec": ConfigNode(spec)}, main.line, main.line)
+        pull = _PULL_POLICIES.get(container.get("imagePullPolicy", ""), "") if uses_image else ""
+        return PodTemplate(role, line=main.line, commanded="command" in nodes, rest=pod, pull=pull)
 
     def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:
         """Return the keys in a part of a template that launch does not use, for Kubernetes.
@@ -192,18 +197,20 @@ class _ContainerReader:
             part: The mapping of the part.
             used: The keys that launch uses.
         """
-        found = {}
+        for_kubernetes = {}
         for key, node in part.items():
-            if key not in used and self._in_pods and key not in _LAUNCH_KEYS:
-                found[key] = node
+            if key in used:
+                continue
+            if self._in_pods and key not in _LAUNCH_KEYS:
+                for_kubernetes[key] = node
             elif key in _NEEDED_KEYS and not self._in_pods:
                 self._faults.add(node.key_line, f"{key}: launch cannot use it here", "expected --kubernetes")
-            elif key not in used:
+            else:
                 self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
-        return found
+        return for_kubernetes
 
     def _command(
-        self, container: MappingValues, variables: Mapping[str, ConfigNode], late: Collection[str]
+        self, container: MappingValues, variables: Mapping[str, ConfigNode], pod_variables: Collection[str]
     ) -> dict[str, ConfigNode]:
         """Return the key ``command`` of the role, from the command and the arguments of a container.
 
@@ -213,20 +220,21 @@ class _ContainerReader:
         Args:
             container: The values of the keys of the container.
             variables: The variables whose values are known.
-            late: The names of variables that are known only in the pod.
+            pod_variables: The names of variables that are known only in the pod.
         """
         known = {name: node.value for name, node in variables.items()}
-        at = container.nodes.get("command", ConfigNode(None, container.line, container.line))
-        words = [*container.get("command", ()), *container.get("args", ())]
-        for name in {*re.findall(_VARIABLE, " ".join(words))} & {*late}:
+        # If the container has no command, the lines are those of the container itself.
+        node = container.nodes.get("command", ConfigNode(None, container.line, container.line))
+        written = [*container.get("command", ()), *container.get("args", ())]
+        for name in {*re.findall(_VARIABLE, " ".join(written))} & {*pod_variables}:
             expected = f"expected a shell, as in [sh, -c, '... ${name}']"
-            self._faults.add(at.line, f"$({name}) is known only in the pod", expected)
-        found = [self._expanded(word, known, at.line) for word in words]
+            self._faults.add(node.line, f"$({name}) is known only in the pod", expected)
+        words = [self._expanded(word, known, node.line) for word in written]
         if "command" not in container.nodes:
             if not self._target.program:
                 return {}
-            found = [*self._target.program, *found]
-        return {"command": ConfigNode([ConfigNode(word, at.line) for word in found], at.line, at.key_line)}
+            words = [*self._target.program, *words]
+        return {"command": replace(node, value=[ConfigNode(word, node.line) for word in words])}
 
     def _limits(self, container: MappingValues) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
         """Return what launch uses of the ``resources`` of a container, and the rest.
@@ -238,7 +246,7 @@ class _ContainerReader:
         """
         role: dict[str, ConfigNode] = {}
         limits: dict[str, ConfigNode] = {}
-        left: dict[str, dict[str, ConfigNode]] = {}
+        for_kubernetes: dict[str, dict[str, ConfigNode]] = {}
         for part, quantities in container.get("resources", {}).items():
             for name, quantity in quantities.items():
                 if name == GPU_RESOURCE:
@@ -246,14 +254,14 @@ class _ContainerReader:
                 elif part == "limits" and self._target.engine and name in QUANTITIES:
                     limits[name] = quantity
                 elif self._in_pods:
-                    left.setdefault(part, {})[name] = quantity
+                    for_kubernetes.setdefault(part, {})[name] = quantity
                 else:
                     self._leave(f"{name} in {part}", quantity)
         line = container.line_of("resources")
         if limits:
             role["resources"] = ConfigNode({"limits": ConfigNode(limits, line, line)}, line, line)
-        more = {part: ConfigNode(quantities) for part, quantities in left.items()}
-        return role, ({"resources": ConfigNode(more)} if more else {})
+        rest = {part: ConfigNode(quantities) for part, quantities in for_kubernetes.items()}
+        return role, ({"resources": ConfigNode(rest)} if rest else {})
 
     def _variables(self, env: ConfigNode | None) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
         """Return the environment variables of a container, with each ``$(NAME)`` replaced.
@@ -262,16 +270,17 @@ class _ContainerReader:
             env: The list of variables. Each may refer to those before it. None means no variables.
 
         Returns:
-            The values of the variables, and the items of those variables whose values only Kubernetes knows,
-            both by their names.
+            The values of the variables, and the items of those variables whose values are known only in the
+            pod, both by their names.
         """
         faults = self._faults
         if env is not None and not isinstance(env.value, list):
             faults.add_kind(env, "env", "expected a list, as in - name: NAME")
-        found: dict[str, ConfigNode] = {}
-        known: dict[str, str] = {}
-        late: dict[str, ConfigNode] = {}
-        for item in env.value if env is not None and isinstance(env.value, list) else ():
+            env = None
+        variables: dict[str, ConfigNode] = {}
+        texts: dict[str, str] = {}
+        pod_variables: dict[str, ConfigNode] = {}
+        for item in [] if env is None else env.value:
             name = name_of(item)
             if not name:
                 faults.add(item.line, "a variable of env has no name", "expected name: and value:")
@@ -280,19 +289,19 @@ class _ContainerReader:
                 faults.add(item.line, f"variable {name}: launch sets it for each task", expected)
             elif "valueFrom" in item.value:
                 if self._in_pods:
-                    late[name] = item
+                    pod_variables[name] = item
                 elif name not in self._target.variables:
                     problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
                     faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
             else:
                 value = item.value.get("value", ConfigNode("", item.line))
                 text = text_of(value, f"variable {quoted(name)}", faults) or ""
-                if {*re.findall(_VARIABLE, text)} & late.keys():
-                    late[name] = item
+                if {*re.findall(_VARIABLE, text)} & pod_variables.keys():
+                    pod_variables[name] = item
                 else:
-                    known[name] = self._expanded(text, known, value.line)
-                    found[name] = ConfigNode(known[name], value.line, item.line)
-        return found, late
+                    texts[name] = self._expanded(text, texts, value.line)
+                    variables[name] = ConfigNode(texts[name], value.line, item.line)
+        return variables, pod_variables
 
     def _expanded(self, text: str, variables: Mapping[str, str], line: int) -> str:
         """Return a text with the values of variables, as Kubernetes expands it.
@@ -305,24 +314,26 @@ class _ContainerReader:
             variables: The values of the known variables.
             line: The line for a fault.
         """
-        before = self._characters_left
+        left_before = self._characters_left
 
-        def value(match: re.Match[str]) -> str:
+        def value(reference: re.Match[str]) -> str:
             """Return what stands for one ``$(NAME)`` or ``$$``, and count its characters."""
-            if match[1] is None:
+            name = reference[1]
+            if name is None:
                 return "$"
-            found = variables.get(match[1], "{tf_config}" if match[1] == "TF_CONFIG" else match[0])
-            self._characters_left -= len(found)
-            return found if self._characters_left >= 0 else ""
+            # TF_CONFIG is known only when the ports are. An unknown reference stays as it was written.
+            text = variables.get(name, "{tf_config}" if name == "TF_CONFIG" else reference[0])
+            self._characters_left -= len(text)
+            return text if self._characters_left >= 0 else ""
 
-        found = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
-        if before >= 0 > self._characters_left:
+        expanded = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
+        if left_before >= 0 > self._characters_left:  # The first text that exceeds the limit.
             expected = f"expected at most {_MAX_EXPANDED_CHARACTERS >> 20} MiB from $(NAME)"
             self._faults.add(line, "the variables in env and command become too long", expected)
-        return found
+        return expanded
 
 
 def name_of(node: ConfigNode) -> str:
     """Return the ``name:`` of an item of a list, such as a container. It is empty if there is none."""
-    found = node.value.get("name", node).value if isinstance(node.value, dict) else ""
-    return found if isinstance(found, str) else ""
+    name = node.value.get("name") if isinstance(node.value, dict) else None
+    return name.value if name is not None and isinstance(name.value, str) else ""

@@ -6,12 +6,14 @@ below that return a `Read` make the readers for the tables. A reader must add a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.common.record import Record
 from launcher.common.text import did_you_mean, escape_controls
 from launcher.config.documents import MAX_FAULTS, MAX_QUOTED_CHARACTERS, ConfigNode, FaultList, quoted
+from launcher.package_data import read_table
 
 #: A reader. It is called with a node, what messages call the node, and the list of faults. It returns the
 #: converted value, or adds faults and returns None.
@@ -35,39 +37,17 @@ class KeySpec(Record):
 
 Keys = dict[str, KeySpec]
 
-#: Our key for a name that the files of other programs use.
-_FOREIGN_KEYS = {
-    other: name
-    for name, others in {
-        "command": "program cmd script entrypoint executable run main",
-        "count": "replicas num number instances nprocs size num_tasks",
-        "gpus": "num_gpus gpu_count gpus_per_task accelerators resources",
-        "env": "environment envs environ variables",
-        "workdir": "cwd wdir chdir working_dir working_directory directory",
-        "hosts": "hostfile nodes machines inventory",
-        "docker": "image container",
-        "timeout": "time_limit walltime",
-        "restarts": "max_restarts retries max_retries backoff_limit",
-        "mounts": "volumes binds",
-        "collect": "download artifacts outputs",
-        "roles": "tasks groups cluster",
-        "name": "host hostname",
-        "user": "login ansible_user",
-        "port": "ssh_port ansible_port",
-    }.items()
-    for other in others.split()
-}
 #: What other inventories call the address to which ssh connects, which is the host's name in ours.
 _FOREIGN_ADDRESS_KEYS = ("ip", "addr", "ansible_host", "ansible_ssh_host")
-_SSH_KEY_ADVICE = "expected IdentityFile for this host in ~/.ssh/config"
-#: What to write instead of a key of other programs that we have no key for.
-_KEY_ADVICE = {
-    "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',
-    "module": 'expected "command", as in [-m, package.module]',
-    **dict.fromkeys(
-        ("identity_file", "identityfile", "ssh_key", "key", "private_key", "password"), _SSH_KEY_ADVICE
-    ),
-}
+
+
+@functools.cache
+def _foreign_keys() -> Mapping[str, Mapping[str, str]]:
+    """Return the tables of keys of other programs: our names for them, and advice where launch has no key."""
+    tables = read_table("config/foreign_keys.toml")
+    names = {other: name for name, others in tables["names"].items() for other in others.split()}
+    advice = {key: text for keys, text in tables["advice"].items() for key in keys.split()}
+    return {"names": names, "advice": advice}
 
 
 def key_table(*keys: KeySpec) -> Keys:
@@ -96,7 +76,7 @@ class MappingValues(dict[str, Any]):
         self.misspelt = False
 
     def some(self, *keys: str) -> dict[str, Any]:
-        """Return the values of those of the given keys that have one, as arguments for a record."""
+        """Return the values of some keys, as arguments for a record. Keys without a value are left out."""
         return {key: self[key] for key in keys if key in self}
 
     def line_of(self, key: str) -> int:
@@ -148,24 +128,34 @@ def read_mapping(
             values.misspelt = True
             continue
         values.nodes[name] = value
-        found = keys[name].read(value, f"{name} {owner}".rstrip(), faults)
-        if found is not None:
-            values[name] = found
+        converted = keys[name].read(value, f"{name} {owner}".rstrip(), faults)
+        if converted is not None:
+            values[name] = converted
     return values
 
 
 def _suggestion(name: str, value: ConfigNode, keys: Keys) -> str:
-    """Return what to write instead of an unknown key."""
+    """Return what to write instead of an unknown key.
+
+    Args:
+        name: The key, which may be one of another program, or misspelt.
+        value: Its value, for the message.
+        keys: The keys that the mapping may contain.
+
+    Returns:
+        The advice, or an empty text if no key resembles this one.
+    """
     word = name.lower().replace("-", "_")
     if word in _FOREIGN_ADDRESS_KEYS and "address" in keys:
-        written = (
-            escape_controls(value.value[:MAX_QUOTED_CHARACTERS]) if isinstance(value.value, str) else "it"
-        )
+        written = "it"
+        if isinstance(value.value, str):
+            written = escape_controls(value.value[:MAX_QUOTED_CHARACTERS])
         connected = f"expected {written} as the name, which ssh connects to; or HostName in ~/.ssh/config"
         return f'{connected}; "address" is for other tasks'
-    if _FOREIGN_KEYS.get(word) in keys:
-        return f'expected "{_FOREIGN_KEYS[word]}"'
-    return _KEY_ADVICE.get(word) or did_you_mean(name, tuple(keys))
+    foreign = _foreign_keys()
+    if foreign["names"].get(word) in keys:
+        return f'expected "{foreign["names"][word]}"'
+    return foreign["advice"].get(word) or did_you_mean(name, tuple(keys))
 
 
 def text_of(node: ConfigNode, label: str, faults: FaultList) -> str | None:
@@ -200,7 +190,7 @@ def mapping_of(
 
 
 def single(read: Callable[[str], Any]) -> Read:
-    """Return a reader of one text.
+    """Return a reader of a node that contains one text.
 
     Args:
         read: Converts the text, or raises ``ValueError("expected ...")``.
@@ -215,14 +205,14 @@ def single(read: Callable[[str], Any]) -> Read:
 
 
 def alone(text: str) -> Sequence[str]:
-    """Return a text as the only item of a list, for paths, which may contain commas and blanks."""
+    """Return a text as the only item of a list: it is not split, because a path may contain commas."""
     return (text,)
 
 
 def several(
     read: Callable[[str], Any], split: Callable[[str], Sequence[str]] = alone, pairs: bool = False
 ) -> Read:
-    """Return a reader of a list of different values.
+    """Return a reader of a list of different values, which makes a tuple of them.
 
     Args:
         read: Converts the text of each value, or raises ``ValueError("expected ...")``.
@@ -242,12 +232,12 @@ def several(
             if parts is None:
                 return None
             items = [ConfigNode(part, node.line) for part in parts]
-        found = [single(read)(item, label, faults) for item in items]
+        converted = [single(read)(item, label, faults) for item in items]
         texts = [item.value for item in items]
-        if None not in found and len(set(texts)) < len(texts):
-            again = next(text for text in texts if texts.count(text) > 1)
-            faults.add(node.line, f"{label} is {quoted(','.join(texts))}", f'expected "{again}" once')
-        return tuple(value for value in found if value is not None)
+        if None not in converted and len(set(texts)) < len(texts):
+            repeated = [text for text in texts if texts.count(text) > 1]
+            faults.add(node.line, f"{label} is {quoted(','.join(texts))}", f'expected "{repeated[0]}" once')
+        return tuple(value for value in converted if value is not None)
 
     return values
 
@@ -265,8 +255,8 @@ def named(read: Callable[[str], str]) -> Read:
             return faults.add_kind(node, label, "expected NAME: VALUE lines")
         pairs = []
         for name, value in node.value.items():
-            known = faults.check(value.key_line, f"a name in {label}", name, read)
-            pairs.append((known, text_of(value, f"{label} {quoted(name)}", faults)))
+            checked_name = faults.check(value.key_line, f"a name in {label}", name, read)
+            pairs.append((checked_name, text_of(value, f"{label} {quoted(name)}", faults)))
         return tuple(pair for pair in pairs if None not in pair)
 
     return texts
@@ -285,8 +275,8 @@ def by_role(read: Read) -> Read:
     def pairs(node: ConfigNode, label: str, faults: FaultList) -> Any:
         """Convert one value for all roles, or a mapping of roles, to pairs of a role and its value."""
         if not isinstance(node.value, dict):
-            found = read(node, label, faults)
-            return None if found is None else (("", found),)
+            value = read(node, label, faults)
+            return None if value is None else (("", value),)
         values = [(name, read(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
         return tuple((name, value) for name, value in values if value is not None)
 

@@ -119,11 +119,15 @@ class Setting(Generic[T_co]):
 
     @property
     def flag(self) -> str:
-        """The option as messages write it, such as ``--restarts``. For a positional argument, its name."""
+        """The option as messages write it, such as ``--restarts``.
+
+        For an argument without a name this is its metavar, such as ``RUN``.
+        """
         if self.positional is not None:
             return self.metavar
-        usual = f"--{self.name.replace('_', '-')}"
-        return usual if usual in self.flags else self.flags[-1]
+        # Of several spellings, messages use that of the name, or the last one, which is the longest.
+        spelling_of_name = f"--{self.name.replace('_', '-')}"
+        return spelling_of_name if spelling_of_name in self.flags else self.flags[-1]
 
     @property
     def key_help(self) -> str:
@@ -133,17 +137,20 @@ class Setting(Generic[T_co]):
 
     @property
     def is_switch(self) -> bool:
-        """Whether the option has no value."""
+        """Whether the option is typed without a value, as ``--detach`` is."""
         return self.parse is switch
 
     @property
     def takes_next_word(self) -> bool:
-        """Whether the word after the option may be its value."""
+        """Whether the word after the option may be its value.
+
+        A switch accepts no value, and after ``[=VALUE]`` in the help the value follows a ``=``.
+        """
         return not (self.is_switch or self.metavar.startswith("[="))
 
     @property
     def without_value(self) -> Any:
-        """The value of the setting if the option stands without a value."""
+        """The value that an option without a value sets: True for a switch, or else an empty text."""
         return True if self.is_switch else ""
 
 
@@ -222,7 +229,7 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
         if row.once and len(set(words)) > 1:
             faults.append(Fault(row.flag, "the option is given twice", f"expected once; {row.once}"))
         values = [_parsed(row, word, faults) for word in words]
-        if None not in values:
+        if None not in values:  # None stands for a wrong text, whose fault was added.
             value = tuple(values) if row.repeatable or row.by_role else values[-1]
             level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=",".join(map(str, words)))
     return level, faults
@@ -239,6 +246,10 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
         row: The setting of the option.
         word: The text, or True for a switch.
         faults: Receives the fault.
+
+    Returns:
+        The value of the setting. For ``[ROLE=]VALUE`` this is a pair of the role, which may be empty, and
+        the value.
     """
     if row.is_switch:
         return True
@@ -302,7 +313,7 @@ class Settings:
     def given_in(self, kind: SourceKind) -> Iterator[tuple[str, Given]]:
         """Yield the values that a kind of source sets, without those that a stronger source replaces.
 
-        Each is a pair of the name of the setting and the value, in the order of the source.
+        They come as pairs of the name of the setting and its value, in the order of the source.
         """
         for name, parts in self._given.items():
             for given in parts:
@@ -315,9 +326,10 @@ class Settings:
         It is for a launcher on another machine, where folders have other paths.
         """
         changed = {row.name: value for row, value in values.items() if self[row] != value}
-        # A setting that no source sets becomes one of the command line, because otherwise it has its default.
-        given = {name: self._given.get(name, [Given(None, "", COMMAND_LINE)]) for name in changed}
-        return Settings({**self._given, **given}, {**self._joined, **changed})
+        # A setting that no source sets would keep its default, so it becomes one of the command line. Its
+        # value there is not read, because `_joined` overrides it.
+        new = {name: [Given(None, "", COMMAND_LINE)] for name in changed.keys() - self._given.keys()}
+        return Settings({**self._given, **new}, {**self._joined, **changed})
 
 
 def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settings, list[Fault]]:
@@ -333,26 +345,26 @@ def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settin
         excludes.
     """
     by_name = {row.name: row for row in rows}
-    found: dict[str, list[Given]] = {}
+    exclusive_names = [(row.name, other) for row in rows for other in row.excludes]
+    given: dict[str, list[Given]] = {}
     for level in levels:
-        for row in rows:
-            for other in row.excludes:
-                if row.name in level:
-                    found.pop(other, None)
-                if other in level:
-                    found.pop(row.name, None)
-        for name, given in level.items():
-            weaker = found.get(name, []) if by_name[name].join else []
-            found[name] = [*weaker, given]
+        # What this level sets replaces what weaker levels set and it excludes.
+        for name, other in exclusive_names:
+            if name in level:
+                given.pop(other, None)
+            if other in level:
+                given.pop(name, None)
+        for name, value in level.items():
+            weaker_values = given.get(name, []) if by_name[name].join else []
+            given[name] = [*weaker_values, value]
     faults = [
-        Fault(found[row.name][-1].source, f"{found[other][-1].source} is given, too", "expected one of them")
-        for row in rows
-        for other in row.excludes
-        if row.name in found and other in found
+        Fault(given[name][-1].source, f"{given[other][-1].source} is given, too", "expected one of them")
+        for name, other in exclusive_names
+        if name in given and other in given
     ]
     joined = {
-        row.name: functools.reduce(row.join, [part.value for part in found[row.name]])
+        row.name: functools.reduce(row.join, [part.value for part in given[row.name]])
         for row in rows
-        if row.join and row.name in found
+        if row.join and row.name in given
     }
-    return Settings(found, joined), faults
+    return Settings(given, joined), faults

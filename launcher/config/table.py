@@ -42,7 +42,9 @@ _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 
 
 def _environment(text: str) -> str:
-    """Read the Python environment in ``--env``, which sets a variable in other tools.
+    """Read the Python environment in ``--venv`` or ``--env``.
+
+    In other tools ``--env`` sets a variable, as in ``--env NAME=VALUE``, which is refused here.
 
     Raises:
         HiddenValueError: The text sets a variable, whose value may be secret.
@@ -90,9 +92,11 @@ def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | N
         The program, or None if a fault was added.
     """
     if isinstance(node.value, list):
-        command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
-        if len(command) < len(node.value):
+        words = [text_of(item, label, faults) for item in node.value]
+        command = [word for word in words if word is not None]
+        if len(command) < len(words):
             return None
+        # The joined text is for the message only.
         return faults.check(node.line, label, " ".join(command), lambda _: Program.of(command))
     text = text_of(node, label, faults)
     return None if text is None else faults.check(node.line, label, text, _split_program)
@@ -110,8 +114,11 @@ def _split_program(text: str) -> Program:
 # ---------------------------------------------------------------------- paths of files
 
 
-def _here(path: str, folder: str) -> str:
-    """Return the absolute path of a file on this machine, from a path relative to a folder."""
+def _local_path(path: str, folder: str) -> str:
+    """Return the absolute path of a file on this machine, from a path relative to a folder.
+
+    A ``~`` is replaced by the home folder.
+    """
     return os.path.join(folder, os.path.expanduser(path))
 
 
@@ -133,8 +140,13 @@ def _remote_name(name: str, folder: str) -> str:
 
 
 def _hostfile(text: str, folder: str) -> str:
-    """Return the absolute path of a hostfile, or the text itself if it is a list of hosts."""
-    path = _here(text, folder)
+    """Return the absolute path of a hostfile, or the text itself if it is a list of hosts.
+
+    Args:
+        text: The value of ``hosts:`` in a file.
+        folder: The folder of the file, to which the path is relative.
+    """
+    path = _local_path(text, folder)
     is_file = os.path.exists(path) and not os.path.isdir(path)
     return path if is_file or names_file(text) else text
 
@@ -202,7 +214,7 @@ TENSORBOARD: Setting[str | None] = Setting(
 
 SYNC: Setting[tuple[str, ...]] = Setting(
     "sync", str, "copy a folder to the hosts, run there; repeatable", metavar="DIR[:REMOTE]", default=(),
-    repeatable=True, given_in=EVERYWHERE, path=_here, needs=OTHER_MACHINES,
+    repeatable=True, given_in=EVERYWHERE, path=_local_path, needs=OTHER_MACHINES,
 )  # fmt: skip
 COLLECT: Setting[tuple[str, ...]] = Setting(
     "collect", str, "copy PATH of tasks to here at the end; repeatable", metavar="[TASK=]PATH[:DIR]",
@@ -273,7 +285,7 @@ REPORT: Setting[str | None] = Setting(
 QUIET = Setting("quiet", switch, "show failures only", flags=("-q", "--quiet"), default=False)
 RUN_DIR: Setting[str | None] = Setting(
     "run_dir", values.not_empty, "folder of the run's files (default: in ~/.local/state)", metavar="DIR",
-    default=None, given_in=COMMAND_LINE | SourceKind.JOB_FILE, path=_here,
+    default=None, given_in=COMMAND_LINE | SourceKind.JOB_FILE, path=_local_path,
 )  # fmt: skip
 OUTPUT_DIRS = Setting(
     "output_dirs", switch, "give each task a folder for results, OUTPUT_DIR", default=False,

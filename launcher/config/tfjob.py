@@ -71,9 +71,9 @@ def job_of(node: ConfigNode, target: Target, faults: FaultList, notes: list[str]
         The mapping of the job file, or None if there are faults.
     """
     tfjob = _TFJob(target, faults, notes)
-    made = tfjob.job(node)
+    job_file = tfjob.job(node)
     tfjob.note_unused()
-    return None if faults else made
+    return None if faults else job_file
 
 
 class _TFJob:
@@ -87,18 +87,18 @@ class _TFJob:
         self._templates: dict[str, PodTemplate] = {}
 
     def note_unused(self) -> None:
-        """Add a note that names everything in the TFJob that launch does not use."""
+        """Add a note that names everything in the TFJob that launch does not use, by its lines."""
         names: list[str] = []
         for lines, name in sorted((sorted(set(lines)), name) for name, lines in self._unused.items()):
             places = [f":{line}" for line in lines]
-            if not names:
+            if not names:  # Only the first place of the note names the file.
                 places[0] = self._faults.where(lines[0])
             names.append(f"{name} ({', '.join(places)})")
         if names:
             self._notes.append(f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md")
 
     def _leave(self, name: str, node: ConfigNode) -> None:
-        """Remember a part of the TFJob that launch does not use, for `note_unused`."""
+        """Remember a part of the TFJob that launch does not use, for the note about all of them."""
         self._unused.setdefault(name, []).append(node.key_line or node.line)
 
     def job(self, node: ConfigNode) -> ConfigNode:
@@ -113,15 +113,16 @@ class _TFJob:
         if spec is None:
             return node
         policy = spec.get("runPolicy", MappingValues(spec.line, faults))
+        # Earlier versions have the keys of the runPolicy in the spec itself.
         for key in _POLICY.keys() & spec.nodes.keys() - policy.nodes.keys():
             policy.nodes[key] = spec.nodes[key]
             policy.update(spec.some(key))
         roles = self._roles(spec)
         self._check_programs()
-        at = spec.line_of("tfReplicaSpecs")
+        line = spec.line_of("tfReplicaSpecs")
         return ConfigNode(
             {
-                "roles": ConfigNode(roles, at, at),
+                "roles": ConfigNode(roles, line, line),
                 **self._engine(top.nodes.get("metadata", ConfigNode({}))),
                 **self._restarts(roles, policy),
                 **self._end(roles, spec, policy),
@@ -137,37 +138,41 @@ class _TFJob:
         Args:
             metadata: The ``metadata`` of the TFJob, which may name the namespace.
         """
-        pull = [found.pull for found in self._templates.values() if found.pull]
-        settings = {"pull": ConfigNode(pull[-1])} if pull else {}
-        if self._target.engine == "docker":
+        engine = self._target.engine
+        if not engine:
+            return {}
+        # The job file has one policy for all roles, so that the last one counts.
+        pull_policies = [template.pull for template in self._templates.values() if template.pull]
+        settings = {"pull": ConfigNode(pull_policies[-1])} if pull_policies else {}
+        if engine == "docker":
             settings["no_mount"] = ConfigNode("true")
-        elif self._target.engine:
-            namespace = mapping_of(metadata, "metadata", self._faults).get("namespace")
-            settings.update({} if namespace is None else {"namespace": namespace})
-            settings["pods"] = ConfigNode(
-                {name.lower(): found.rest for name, found in self._templates.items()}
-            )
-        return {self._target.engine: ConfigNode(settings)} if self._target.engine else {}
+        else:
+            metadata_keys = mapping_of(metadata, "metadata", self._faults)
+            if "namespace" in metadata_keys:
+                settings["namespace"] = metadata_keys["namespace"]
+            pods = {name.lower(): template.rest for name, template in self._templates.items()}
+            settings["pods"] = ConfigNode(pods)
+        return {engine: ConfigNode(settings)}
 
     def _end(
         self, roles: Mapping[str, ConfigNode], spec: MappingValues, policy: MappingValues
     ) -> dict[str, ConfigNode]:
-        """Return the settings of the job file about the end of the job.
+        """Return the settings of the job file about the end of the job, ``timeout`` and ``done_when``.
+
+        Fields of the TFJob about its end that launch does not use are remembered for the note about them.
 
         Args:
             roles: The roles of the job file.
             spec: The values of the ``spec`` of the TFJob.
             policy: The values of its ``runPolicy``.
         """
-        job = {}
+        settings = {}
         if "activeDeadlineSeconds" in policy:
-            job["timeout"] = policy.nodes["activeDeadlineSeconds"]
+            settings["timeout"] = policy.nodes["activeDeadlineSeconds"]
         # A TFJob without a chief is done when worker 0 is, or all workers by the success policy.
         if "worker" in roles and not roles.keys() & {*CHIEF_ROLES}:
-            every = spec.get("successPolicy") == "AllWorkers"
-            job["done_when"] = ConfigNode(
-                "workers" if every else "chief", spec.line, spec.line_of("successPolicy")
-            )
+            done_when = "workers" if spec.get("successPolicy") == "AllWorkers" else "chief"
+            settings["done_when"] = ConfigNode(done_when, spec.line, spec.line_of("successPolicy"))
         elif spec.get("successPolicy"):
             self._leave("successPolicy, as there is a chief", spec.nodes["successPolicy"])
         written = {**spec.nodes, **policy.nodes}
@@ -178,30 +183,32 @@ class _TFJob:
                 self._leave(key, written[key])
         if policy.get("cleanPodPolicy") == "None":
             self._leave("cleanPodPolicy: None", policy.nodes["cleanPodPolicy"])
-        return job
+        return settings
 
     def _restarts(self, roles: Mapping[str, ConfigNode], policy: MappingValues) -> dict[str, ConfigNode]:
         """Return the settings of the job file about restarts, and set the keys of roles about them.
 
         Args:
-            roles: The roles of the job file, from which this function removes ``restartPolicy``.
+            roles: The roles of the job file. The ``restartPolicy`` of each is replaced by the keys of job
+                files that do the same.
             policy: The values of the ``runPolicy`` of the TFJob.
         """
         policies = {
             name: role.value.pop("restartPolicy", ConfigNode("Never")) for name, role in roles.items()
         }
-        for each in policies.values():
-            if each.value == "Always":
-                self._leave("restartPolicy: Always after exit code 0", each)
-        again = next((each for each in policies.values() if each.value != "Never"), None)
-        if again is None or policy.get("backoffLimit") == 0:
+        for node in policies.values():
+            if node.value == "Always":
+                self._leave("restartPolicy: Always after exit code 0", node)
+        with_restarts = [node for node in policies.values() if node.value != "Never"]
+        if not with_restarts or policy.get("backoffLimit") == 0:
             return {}
-        for name, each in policies.items():
-            if each.value == "Never":
-                roles[name].value["restart"] = replace(each, value="never")
-            elif each.value == "ExitCode":
-                roles[name].value["retryable"] = replace(each, value=[replace(each, value="128-255")])
-        return {"restarts": policy.nodes.get("backoffLimit", replace(again, value=_DEFAULT_RESTARTS))}
+        for name, node in policies.items():
+            if node.value == "Never":
+                roles[name].value["restart"] = replace(node, value="never")
+            elif node.value == "ExitCode":
+                roles[name].value["retryable"] = replace(node, value=[replace(node, value="128-255")])
+        default = replace(with_restarts[0], value=_DEFAULT_RESTARTS)
+        return {"restarts": policy.nodes.get("backoffLimit", default)}
 
     # ------------------------------------------------------------------ roles
 
@@ -214,20 +221,23 @@ class _TFJob:
         faults = self._faults
         if spec.lacks("tfReplicaSpecs", "spec has no tfReplicaSpecs", "expected them, as in Worker: ..."):
             return {}
-        found: dict[str, ConfigNode] = {}
+        roles: dict[str, ConfigNode] = {}
         for name, written in mapping_of(spec.nodes["tfReplicaSpecs"], "tfReplicaSpecs", faults).items():
             role = name.lower()
-            twin = next((each for each in found if each == role or {each, role} == {*CHIEF_ROLES}), "")
-            if role not in [each.lower() for each in _TYPES]:
-                faults.add(written.key_line, f"unknown type of replicas {quoted(name)}", _meant(name))
-            elif twin:
-                problem = f"{quoted(name)} beside the {twin} of line {found[twin].key_line}"
+            # A job has one chief, which may be called master.
+            names_of_role = CHIEF_ROLES if role in CHIEF_ROLES else (role,)
+            twins = [other for other in names_of_role if other in roles]
+            if role not in [known.lower() for known in _TYPES]:
+                expected = did_you_mean(name, _TYPES) or f"expected one of {', '.join(_TYPES)}"
+                faults.add(written.key_line, f"unknown type of replicas {quoted(name)}", expected)
+            elif twins:
+                problem = f"{quoted(name)} beside the {twins[0]} of line {roles[twins[0]].key_line}"
                 faults.add(written.key_line, problem, "expected one of them")
             elif not isinstance(written.value, dict):
                 faults.add_kind(written, name, "expected a mapping with replicas: and template:")
             else:
-                found[role] = replace(written, value=self._role(name, written))
-        return found
+                roles[role] = replace(written, value=self._role(name, written))
+        return roles
 
     def _role(self, name: str, written: ConfigNode) -> dict[str, ConfigNode]:
         """Return the keys of one role, and its ``restartPolicy``, which `_restarts` removes.
@@ -238,7 +248,7 @@ class _TFJob:
         """
         keys = schema.read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
         names = {"replicas": "count", "restartPolicy": "restartPolicy"}
-        role = {ours: keys.nodes[key] for key, ours in names.items() if key in keys}
+        role = {key_of_role: keys.nodes[key] for key, key_of_role in names.items() if key in keys}
         template = read_template(name, written, self._target, self._faults, self._leave)
         if template is None:
             return role
@@ -246,18 +256,17 @@ class _TFJob:
         return {**role, **template.role}
 
     def _check_programs(self) -> None:
-        """Add a fault for each container without a program, or for a program that no container needs."""
+        """Add a fault for each container without a program, or for a program that no container needs.
+
+        A container without a command runs the program of the command line.
+        """
         program = self._target.program
-        without = {name: found.line for name, found in self._templates.items() if not found.commanded}
-        for name, line in without.items() if not program else ():
+        needs_program = {name: found.line for name, found in self._templates.items() if not found.commanded}
+        for name, line in needs_program.items() if not program else ():
             problem = f"the container of {name} has no command, and launch does not read that of its image"
             expected = "expected command:, or the program after the file, as in launch tfjob.yaml train.py"
             self._faults.add(line, problem, expected)
-        if program and not without and not self._faults:
+        # A template with a fault is missing, and may be the one that needs the program.
+        if program and not needs_program and not self._faults:
             expected = "only options follow this TFJob: its containers have commands"
             self._faults.add(0, f"unexpected argument {program[0]!r}", expected)
-
-
-def _meant(name: str) -> str:
-    """Return what to write instead of a type of replicas that Kubeflow does not know."""
-    return did_you_mean(name, _TYPES) or f"expected one of {', '.join(_TYPES)}"

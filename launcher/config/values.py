@@ -45,7 +45,10 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from ``low`` to ``high``. It refuses ``010``, which is 8 in YAML."""
+    """Return a reader of whole numbers from ``low`` to ``high``.
+
+    It refuses leading zeros, because YAML's parsers disagree about ``010``, which is 8 for some.
+    """
 
     def read(text: str) -> int:
         """Convert a whole number within the limits, or raise a ValueError."""
@@ -208,8 +211,9 @@ def cpus(text: str) -> float:
 
 
 def cpu_quantity(text: str) -> float:
-    """Read a number of CPUs in the form of Kubernetes, such as ``2``, ``0.5`` or ``500m``."""
-    return cpus(str(int(text[:-1]) / 1000) if re.fullmatch("[0-9]{1,9}m", text) else text)
+    """Read a number of CPUs in the form of Kubernetes, such as ``2``, ``0.5`` or ``500m`` (thousandths)."""
+    in_thousandths = re.fullmatch("[0-9]{1,9}m", text)
+    return cpus(str(int(text[:-1]) / 1000) if in_thousandths else text)
 
 
 def memory_quantity(text: str) -> int:
@@ -220,9 +224,10 @@ def memory_quantity(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(k|[MGT]|[KMGT]i)?", text)
     if match is None:
         raise ValueError("expected a quantity of Kubernetes, as in 512Mi or 2Gi")
-    unit = match[2] or " "
-    power = " KMGT".index(unit[0].upper())
-    return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
+    unit = match[2] or ""
+    base = 1024 if unit.endswith("i") else 1000
+    power = ["", "K", "M", "G", "T"].index(unit[:1].upper())
+    return memory(str(int(float(match[1]) * base**power)))
 
 
 #: What Kubernetes calls the number of GPUs.
@@ -237,12 +242,13 @@ QUANTITIES: Mapping[str, Callable[[str], float]] = {
 
 def exit_codes(text: str) -> range:
     """Read an exit code, or a range of exit codes such as ``128-255``."""
-    first, _, last = text.partition("-")
+    first, dash, last = text.partition("-")
+    exit_code = whole(1, 255)
     try:
-        codes = range(whole(1, 255)(first), whole(1, 255)(last or first) + 1)
+        codes = range(exit_code(first), exit_code(last if dash else first) + 1)
     except ValueError:
         codes = range(0)
-    if not codes or text.endswith("-"):
+    if not codes:
         raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")
     return codes
 
@@ -258,7 +264,10 @@ def modules(text: str) -> Sequence[str]:
 
 
 def gpu_ids(text: str) -> Sequence[str]:
-    """Read the ids of GPUs, such as ``0,2`` or ``GPU-8f3a``. A number such as ``4`` means the ids 0 to 3."""
+    """Read the ids of GPUs, such as ``0,2`` or ``GPU-8f3a``.
+
+    A single number such as ``4`` is how many GPUs there are, and means the ids 0 to 3.
+    """
     if not text.isdecimal():
         return comma_separated(text)
     try:

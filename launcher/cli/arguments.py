@@ -50,8 +50,9 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
     job_file = command[0] if command and names_job_file(command[0]) else ""
     program: list[str] = []
     if job_file and command[1:]:
-        more, program, is_marked = _parse(command[1:], argparse.Namespace())
-        for name, text in more.items():
+        texts_after, program, is_marked = _parse(command[1:], argparse.Namespace())
+        # A list belongs to an option that may be repeated, before and after the job file.
+        for name, text in texts_after.items():
             texts[name] = [*texts.get(name, []), *text] if isinstance(text, list) else text
     level, faults = command_line_level(texts, backends.rows())
     return LaunchWords(
@@ -69,9 +70,13 @@ def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[st
 
     Installed backends are loaded only if an option is unknown without them, because that takes time.
 
+    Args:
+        words: The words after ``launch``, or after a job file.
+        namespace: Receives the texts of the options as argparse finds them.
+
     Returns:
-        The texts of options by the names of their rows; the program with its arguments; whether ``--`` stands
-        before the program.
+        Three values: the texts of options by the names of their rows, the program with its arguments, and
+        whether ``--`` stands before the program.
 
     Raises:
         InputError: An option does not exist, or lacks its value.
@@ -89,11 +94,11 @@ def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[st
             raise InputError(faults)
         parser.refuse(unknown[0], words)
     program = texts.pop("program")
-    named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
-    for option, given in named.items():
-        if given is not None:
+    words_by_option = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
+    for option, words_after in words_by_option.items():
+        if words_after is not None:
             # argparse has split the words of the program at a "--".
-            return texts, [option, *given, *program], False
+            return texts, [option, *words_after, *program], False
     is_marked = program[:1] == ["--"]
     return texts, program[1:] if is_marked else program, is_marked
 
@@ -110,15 +115,16 @@ def parse_command(name: str, words: Sequence[str]) -> Settings:
     """
     parser, namespace = command_parser(name), argparse.Namespace()
     unknown = parser.parse_words(words, namespace)
+    # The option may belong to an installed backend. These are loaded only here, because that takes time.
     if unknown and backends.find_installed():
         parser, namespace = command_parser(name), argparse.Namespace()
         unknown = parser.parse_words(words, namespace)
     if unknown:
         parser.refuse(unknown[0], words)
     level, faults = command_line_level(vars(namespace), parser.rows)
-    settings, more = merge([level], parser.rows)
-    if faults or more:
-        raise InputError([*faults, *more])
+    settings, contradictions = merge([level], parser.rows)
+    if faults or contradictions:
+        raise InputError([*faults, *contradictions])
     return settings
 
 
@@ -164,8 +170,8 @@ class RowParser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
-        # Each Python shall print the same texts: 3.14 would colour the usage, 3.15 would add guesses to
-        # faults.
+        # Each Python shall print the same texts: 3.14 would colour the usage, and 3.15 would add guesses to
+        # faults. Earlier versions have no arguments for that.
         vars(self).update(color=False, suggest_on_error=False)
         self.command = name
         self._help_option = "--help-all" if name == "run" else "--help"
@@ -197,15 +203,15 @@ class RowParser(argparse.ArgumentParser):
             namespace: Receives the texts.
 
         Returns:
-            The options that do not exist. Empty if all exist.
+            The options that do not exist.
 
         Raises:
             InputError: An option lacks its value, or there is an argument too many.
         """
         self._add_values_after_equals(words)
-        _, others = self.parse_known_args(words, namespace)
-        unknown = [word for word in others if word.startswith("-") and word.strip("-")]
-        arguments = [word for word in others if word != "--"]
+        _, rest = self.parse_known_args(words, namespace)
+        unknown = [word for word in rest if word.startswith("-") and word.strip("-")]
+        arguments = [word for word in rest if word != "--"]
         # An argument too many may be the value of an unknown option, so that option is reported instead.
         if arguments and not unknown:
             self.error(f"unexpected argument {' '.join(arguments)!r}")
@@ -224,7 +230,7 @@ class RowParser(argparse.ArgumentParser):
             InputError: Always.
         """
         name, equals, value = option.partition("=")
-        if not name.strip("-"):
+        if not name.strip("-"):  # Such as "--=4", of which no name is left.
             name = option
         following = [value] if equals else list(words[words.index(option) + 1 :])
         # The value may be attached to the option, as in -n4.
@@ -234,11 +240,11 @@ class RowParser(argparse.ArgumentParser):
         foreign = foreign_options.option(name)
         if foreign is not None and self._has_all(foreign.answer):
             raise InputError([Fault("", escape_controls(foreign.fault(name, following[: foreign.values])))])
+        flag_by_word = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
         # An option such as --no-verbose is not a misspelt --verbose.
-        known = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
         if name.startswith("--no-"):
-            known = {word: flag for word, flag in known.items() if word.startswith("no-")}
-        meant = known.get(closest_match(name.lstrip("-"), known), "")
+            flag_by_word = {word: flag for word, flag in flag_by_word.items() if word.startswith("no-")}
+        meant = flag_by_word.get(closest_match(name.lstrip("-"), flag_by_word), "")
         self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
 
     def refuse_one_dash(self, words: Sequence[str]) -> None:
@@ -252,6 +258,8 @@ class RowParser(argparse.ArgumentParser):
         letters = {flag[1] for flag in flags if len(flag) == 2}
         names = {word.partition("=")[0] for word in words if re.match("-[A-Za-z][A-Za-z-]", word)}
         for name in sorted(names):
+            # Without such a letter argparse reports the name itself, and an unknown name may be a value, as
+            # in -nfoo.
             if name[1] in letters and (f"-{name}" in flags or foreign_options.option(name)):
                 self.add_argument(name, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS,
                                   help=argparse.SUPPRESS)  # fmt: skip
@@ -260,6 +268,9 @@ class RowParser(argparse.ArgumentParser):
         """Let options such as ``--tensorboard`` accept a value after ``=``, but never the next word.
 
         argparse cannot express that, so each ``--tensorboard=DIR`` in the words becomes an option of its own.
+
+        Args:
+            words: The words that the parser will parse.
         """
         for row in self.rows:
             if row.value_optional and not row.takes_next_word:
@@ -269,10 +280,11 @@ class RowParser(argparse.ArgumentParser):
                                       default=argparse.SUPPRESS)  # fmt: skip
 
     def _flags(self) -> list[str]:
+        """Return all spellings of all options that this command accepts."""
         return [*_ACTIONS, *(flag for row in self.rows for flag in row.flags)]
 
     def _has_all(self, answer: str) -> bool:
-        """Return whether this command has all options in an answer, so that it can be typed here."""
+        """Return whether this command accepts all options that an answer advises the user to type."""
         return {*self._flags()}.issuperset(re.findall(r"(?<![\w-])--?[a-z-]+", answer))
 
 
@@ -280,6 +292,7 @@ class _Refuse(argparse.Action):
     """The action of an option that only exists to be refused, because argparse would misread it."""
 
     def __call__(self, parser: Any, _: object, values: Any, option: str | None = None) -> None:
+        """Raise the fault of the option, whose message may contain the values after it."""
         parser.refuse(option or "", [option or "", *values])
 
 
@@ -291,23 +304,26 @@ class _Print(argparse.Action):
         self.text = text
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the text when argparse finds the option, and exit with 0."""
         print(self.text(), end="")
         parser.exit()
 
 
 def _version() -> str:
+    """Return the line that ``launch --version`` prints."""
     return f"launch {__version__}, Python {sys.version.split()[0]}\n"
 
 
 def _completions(row: Setting[Any], **_: object) -> list[str]:
-    """Return the values that a shell completes for a setting."""
+    """Return the values that a shell completes for a setting. argcomplete passes arguments by name."""
     return row.complete() if row.complete else [*row.choices]
 
 
 def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
     """Return the arguments of `ArgumentParser.add_argument` for a row of the table of settings.
 
-    With them argparse stores a text, a list of texts if the option may be repeated, or True for a switch.
+    With them argparse stores a text, a list of texts if the option may be repeated, or True for a switch. It
+    stores nothing for an option that is not typed.
     """
     settings: dict[str, Any] = {"default": argparse.SUPPRESS}
     if not row.help:
@@ -318,7 +334,7 @@ def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
     settings["dest"] = row.name
     if row.is_switch:
         return {**settings, "action": "store_true"}
-    if not row.takes_next_word:
+    if not row.takes_next_word:  # Its forms with a value are added by `_add_values_after_equals`.
         return {**settings, "action": "store_const", "const": ""}
     if row.value_optional:
         settings.update(nargs="?", const="")

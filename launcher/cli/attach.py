@@ -73,7 +73,8 @@ def run(settings: Settings) -> int:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
         say(f"{found.name} ended {ago} ago with exit code {report.exit_code}")
-    # A Ctrl-C waits until a line is written completely: below it is asked for between two lines.
+    # A Ctrl-C must not interrupt the writing of a line. So it stays pending, and the loop below looks for it
+    # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(found.paths.messages, is_terminal=sys.stdout.isatty())
     for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), messages):
@@ -91,7 +92,8 @@ def run(settings: Settings) -> int:
 def _leaves(run: Run) -> bool:
     """Ask the user after a Ctrl-C whether to stop the run, to leave it or to go on, and stop it if so.
 
-    If the user stops the run a second time, its launcher kills the tasks at once.
+    If the user stops the run a second time, its launcher kills the tasks at once. A process that cannot ask
+    leaves the run.
 
     Returns:
         Whether the user leaves the run.
@@ -100,15 +102,16 @@ def _leaves(run: Run) -> bool:
         LaunchError: The run cannot be stopped from here.
     """
     answer = _answer(run.name) if _can_ask() else "n"
-    if answer == "y" and (
-        withdrawn(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None
-    ):
+    if answer != "y":
+        return answer == "n"
+    # A launcher that waits in a queue is taken out of it, and one at a cluster is asked by its own machine.
+    if withdrawn(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
         return False
-    pidfd = launcher_of(run) if answer == "y" else None
+    pidfd = launcher_of(run)
     if pidfd is not None:
         send_sigterm(pidfd)
         os.close(pidfd)
-    return answer == "n"
+    return False
 
 
 def _can_ask() -> bool:
@@ -123,8 +126,8 @@ def _answer(run_name: str) -> str:
     """Ask the user what to do with a run, and return the first letter of the answer.
 
     Returns:
-        ``y`` to stop the job, ``n`` to leave it; Ctrl-C and the end of the input mean ``n``, too. Any other
-        letter, or an empty text for Enter alone, means to go on.
+        ``y`` to stop the job, or ``n`` to leave it. A second Ctrl-C and the end of the input mean ``n``, too.
+        Any other letter, or an empty text for Enter alone, means to go on.
     """
     question = f"\nlaunch: stop job {run_name}? [y] stop, [n] detach, [Enter] continue: "
     try:

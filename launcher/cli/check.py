@@ -82,7 +82,7 @@ TIMEOUT = Setting(
 
 
 def groups() -> tuple[Group, ...]:
-    """Return the options of ``launch check``, including those of backends that reach or provide hosts."""
+    """Return the options of ``launch check``: its own, and those of backends that reach or provide hosts."""
     options = (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT)
     return (
         Group("positional arguments", (LIST,)),
@@ -114,8 +114,8 @@ def run(settings: Settings) -> int:
         say(line)
     of_backend = allocation.findings({check.host.name: check.facts.agent for check in results.checks})
     found = findings(results.hosts, results.checks, results.pairs, of_backend)
-    problems = any(finding.severity == PROBLEM for finding in found)
-    code = TransportError.exit_code if results.failed else int(problems)
+    has_problems = any(finding.severity == PROBLEM for finding in found)
+    code = TransportError.exit_code if results.failed else int(has_problems)
     if settings[JSON]:
         print(json.dumps(_as_json(results, found, code), indent=2))
     else:
@@ -127,9 +127,9 @@ class _HostAnswer(Record):
     """The answer of a host about itself."""
 
     facts: HostInspection
-    #: The port at which the program on the host listens. 0 if it could not listen.
+    #: The port at which the program on the host listens. It is 0 if the program could not listen.
     port: int
-    #: Why the program could not listen. Empty if it does.
+    #: Why the program could not listen. It is empty if it does.
     why: str
 
 
@@ -192,21 +192,23 @@ class HostChecks:
         self._clients: dict[str, JsonClient] = {}
         #: The names of the hosts that answered. They connect to each other.
         self._peers: list[str] = []
+        #: Closes the programs on the hosts.
         self._stack = ExitStack()
 
     def __enter__(self) -> HostChecks:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the programs that were started on the hosts."""
         self._stack.close()
 
     def run(self) -> CheckResults:
-        """Check all hosts, and return the results, also those about hosts that failed."""
+        """Check all hosts side by side, and return the results, also those about hosts that failed."""
         checks, unreached = for_each(self._hosts, self.inspect, "the check of the host")
         self._peers = list(checks)
         reached, silent = for_each(checks, self.reach_peers, "connections to others")
         pairs = [pair for results in reached.values() for pair in results]
-        return CheckResults((*self._hosts.values(),), (*checks.values(),), pairs, {**unreached, **silent})
+        return CheckResults([*self._hosts.values()], [*checks.values()], pairs, {**unreached, **silent})
 
     def inspect(self, host_name: str) -> HostCheck:
         """Start the program on a host, and ask the host about itself and its clock.
@@ -243,7 +245,10 @@ class HostChecks:
         return self._settings[PYTHON] or (sys.executable if host_name in self._local else DEFAULT_PYTHON)
 
     def reach_peers(self, host_name: str) -> list[ReachResult]:
-        """Let a host that was inspected connect to itself and to other hosts.
+        """Let a host that was inspected connect to itself and to the next hosts in the list.
+
+        Args:
+            host_name: The name of the host.
 
         Returns:
             A result for each of these connections.
@@ -251,8 +256,9 @@ class HostChecks:
         Raises:
             TransportError: The host does not answer.
         """
-        first = self._peers.index(host_name)
-        peers = [*self._peers[first:], *self._peers[:first]][:_MAX_PEERS]
+        # Each host begins with itself, so that in a large cluster each is reached equally often.
+        own_index = self._peers.index(host_name)
+        peers = [*self._peers[own_index:], *self._peers[:own_index]][:_MAX_PEERS]
         fields = [
             {
                 "address": self._hosts[peer].shown_address,
@@ -261,9 +267,9 @@ class HostChecks:
             }
             for peer in peers
         ]
-        each = min(_CONNECT_TIMEOUT_SECONDS, self._timeout)
-        request = {"do": "connect", "seconds": each, "peers": fields}
-        timeout = 3 * each + 1.0 + _ANSWER_MARGIN_SECONDS
+        seconds = min(_CONNECT_TIMEOUT_SECONDS, self._timeout)
+        request = {"do": "connect", "seconds": seconds, "peers": fields}
+        timeout = 3 * seconds + 1.0 + _ANSWER_MARGIN_SECONDS
         results = self._clients[host_name].ask(request, timeout, _ReachedPeers).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
@@ -277,7 +283,12 @@ class HostChecks:
 
 
 def _print(results: CheckResults, found: Sequence[Finding]) -> None:
-    """Print a table of the hosts, how many connections work, then the findings."""
+    """Print a table of the hosts, how many connections work, then the findings.
+
+    Args:
+        results: The results of the checks.
+        found: The findings about them. Neighbours with the same advice are printed with one advice.
+    """
     hosts, failed = results.hosts, results.failed
     checks = {check.host.name: check for check in results.checks}
     print_table(_COLUMNS, [_row(host, checks.get(host.name), failed.get(host.name, "")) for host in hosts])
@@ -290,12 +301,11 @@ def _print(results: CheckResults, found: Sequence[Finding]) -> None:
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
         if finding.advice and (following is None or following.advice != finding.advice):
             print(escape_controls(f"    try: {finding.advice}"))
-    numbers = [
-        (severity, sum(each.severity == severity for each in found)) for severity in (PROBLEM, WARNING)
-    ]
-    parts = [", ".join(plural(number, severity) for severity, number in numbers if number)]
+    severities = [finding.severity for finding in found]
+    numbers = [plural(severities.count(kind), kind) for kind in (PROBLEM, WARNING) if kind in severities]
+    parts = [", ".join(numbers)] if numbers else []
     parts += [f"{plural(len(failed), 'host')} could not be checked"] if failed else []
-    print("; ".join(filter(None, parts)) or "no findings")
+    print("; ".join(parts) or "no findings")
 
 
 def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
@@ -303,33 +313,33 @@ def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
 
     Args:
         host: The host.
-        check: What is known about the host. None if it could not be checked.
-        failed: Why the host could not be checked. Empty if it could.
+        check: What is known about the host, or None if it could not be checked.
+        failed: Why the host could not be checked. It is empty if it could.
     """
     address = host.address or ""
     if check is None:
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
     facts = check.facts
-    unknown = "none" if facts.task_python.state == "ok" else "?"
-    free = [folder.free for folder in facts.folders.values() if folder.free is not None]
+    no_tensorflow = "none" if facts.task_python.state == "ok" else "?"  # Without an answer nobody knows.
+    free_bytes = [folder.free for folder in facts.folders.values() if folder.free is not None]
     names = [gpu.name for gpu in facts.gpus.list]
     gpus = join_names([f"{names.count(name)} {name}" for name in dict.fromkeys(names)])
     return [
         host.name,
         address,
         check.version("version") or "?",
-        check.version("tensorflow") or unknown,
+        check.version("tensorflow") or no_tensorflow,
         check.version("keras"),
         str(facts.agent.cpus),
         byte_size(facts.available),
-        byte_size(min(free, default=None)),
+        byte_size(min(free_bytes, default=None)),
         "?" if facts.gpus.state in ("failed", "slow") else gpus,
         failed,
     ]
 
 
 def _facts(facts: HostInspection) -> dict[str, Any]:
-    """Return what is known about a host as one flat object of JSON."""
+    """Return what is known about a host as an object of JSON, where the facts of its agent are not nested."""
     fields = record_as_dict(facts)
     return {**fields.pop("agent"), **fields}
 

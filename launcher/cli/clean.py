@@ -42,8 +42,8 @@ HOSTS: Setting[str | None] = Setting(
 
 def groups() -> tuple[Group, ...]:
     """Return the options of ``launch clean``: its own, and those of the backends that can clean."""
-    own = (row for backend in backends.backends().values() for row in backend.clean_rows)
-    options = (DRY_RUN, FOREIGN, HOSTS, CONNECT_TIMEOUT, FANOUT, *own)
+    of_backends = (row for backend in backends.backends().values() for row in backend.clean_rows)
+    options = (DRY_RUN, FOREIGN, HOSTS, CONNECT_TIMEOUT, FANOUT, *of_backends)
     return (*connecting_groups(), Group("options", options))
 
 
@@ -57,7 +57,7 @@ def run(settings: Settings) -> int:
             ``--foreign`` has left nothing.
     """
     cleaning, hosts = Cleaning(settings[FOREIGN]), read_hosts(settings[HOSTS])
-    found, faults = False, list[str]()
+    found_any, faults = False, list[str]()
     backends.find_installed()
     check_current_folder()
     with named_hosts(settings, hosts) as allocation, HostPrograms(allocation, hosts) as programs:
@@ -67,13 +67,13 @@ def run(settings: Settings) -> int:
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
         )
         known = backends.backends().values()
-        # An option such as --kubernetes restricts the command to its backend.
-        chosen = [each for each in known if each.clean_rows and settings[each.clean_rows[0]]]
+        # An option such as --kubernetes, the first of its backend, restricts the command to that backend.
+        chosen = [backend for backend in known if backend.clean_rows and settings[backend.clean_rows[0]]]
         for backend in chosen or known:
             try:
                 for line in backend.clean(request):
                     print(line)
-                    found = True
+                    found_any = True
             except LaunchError as error:
                 # Other backends may still have something to remove.
                 faults += error.faults if isinstance(error, HostsError) else [str(error)]
@@ -82,6 +82,6 @@ def run(settings: Settings) -> int:
     faults += cleaning.faults()
     if faults:
         raise HostsError(faults)
-    if not found:
+    if not found_any:
         print("nothing to remove")
     return 0

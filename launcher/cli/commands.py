@@ -53,16 +53,21 @@ def groups_of(name: str) -> Sequence[Group]:
 
 
 def no_command(name: str) -> InputError:
-    """Return the error for a name that is no command, with a command or program line to type instead."""
-    guess = closest_match(name, COMMANDS)
-    meant = foreign_options.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
-    known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
-    expected = f"type `{meant}`" if meant else known
+    """Return the error for a name that is no command.
+
+    It says what to type instead of a command of another launcher or a misspelt one. For any other name it
+    lists the commands.
+    """
+    similar = closest_match(name, COMMANDS)
+    meant = foreign_options.COMMANDS.get(name) or (f"launch {similar}" if similar else "")
+    expected = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
+    if meant:
+        expected = f"type `{meant}`"
     return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
 
 
 def documentation() -> str:
-    """Return where the user finds the documentation: a folder, or a hint if there is none here.
+    """Return where the user finds the documentation: a folder, or a hint if this machine has none.
 
     The folder is ``docs`` in the source of launch, or the one where pip has installed it.
     """

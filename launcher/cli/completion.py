@@ -41,19 +41,23 @@ def complete() -> None:
     argcomplete completes by a parser, so the parser must be that of the command on the line. ``launch
     export`` is special: the words after the form of the file are those of a launch.
     """
-    before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
-    typed = [part for part in before[:-1] if part]
+    before_cursor = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
+    # The last word is the one to complete. The first is `launch` itself.
+    words = [word for word in before_cursor[:-1] if word]
 
     def commands_and_files(prefix: str, **_: object) -> list[str]:
-        names = COMMANDS if len(typed) == 1 else ()
+        """Return what may follow: after `launch` alone a command, and always a file."""
+        names = COMMANDS if len(words) == 1 else ()
         return [*names, *completers.FilesCompleter()(prefix)]
 
-    if len(typed) > 1 and typed[1] in COMMANDS:
-        exports = typed[1] == "export"
-        last_of_command = next((number for number, word in enumerate(typed) if exports and word in FORMS), 1)
+    if len(words) > 1 and words[1] in COMMANDS:
+        last_of_command, name = 1, words[1]
+        for form in FORMS if name == "export" else ():
+            if form in words:
+                last_of_command, name = words.index(form), "run"
         # argcomplete ignores the words before this number.
         os.environ["_ARGCOMPLETE"] = str(last_of_command + 1)
-        parser = command_parser(typed[1] if last_of_command == 1 else "run")
+        parser = command_parser(name)
     else:
         parser = command_parser("run")
         program = next(action for action in parser._actions if action.dest == "program")

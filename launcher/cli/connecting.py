@@ -32,15 +32,18 @@ def check_current_folder() -> None:
 
 
 def connecting_groups() -> tuple[Group, ...]:
-    """Return the options for connecting to hosts that the user names: those of the default backend."""
+    """Return the options for connecting to hosts that the user names, such as those of ssh.
+
+    They are those of the default backend, and none if it has no options.
+    """
     group = backends.backends()[backends.default()].group
     return () if group is None else (group,)
 
 
 def allocating_groups() -> tuple[Group, ...]:
     """Return the options by which `allocate` asks a backend for hosts, such as ``--slurm``."""
-    able = (each for each in backends.backends().values() if each.provides_hosts)
-    return tuple(each.group for each in able if each.group is not None)
+    providers = (backend for backend in backends.backends().values() if backend.provides_hosts)
+    return tuple(backend.group for backend in providers if backend.group is not None)
 
 
 @contextmanager
@@ -61,8 +64,8 @@ def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Alloca
     request = _request(settings, named_hosts)
     choice = backends.choose(settings, request.spec, hosts_named=bool(named_hosts))
     options = choice.options[choice.name]
-    found = [*choice.faults(), *choice.backend.check(options, request, choice.backend)]
-    if faults := [each for each in found if isinstance(each, Fault)]:
+    faults_and_notes = [*choice.faults(), *choice.backend.check(options, request, choice.backend)]
+    if faults := [fault for fault in faults_and_notes if isinstance(fault, Fault)]:
         raise JobError(faults)
     with choice.backend.allocate(options, request) as allocation:
         yield allocation
@@ -84,6 +87,6 @@ def named_hosts(settings: Settings, hosts: Sequence[Host]) -> AbstractContextMan
 
 
 def _request(settings: Settings, hosts: Sequence[Host]) -> LaunchRequest:
-    """Return what a backend is asked for: hosts without tasks, to be checked."""
+    """Return the request for hosts of a command without a job: no roles, and a new name for the run."""
     spec = JobSpec((), python=settings[PYTHON])
     return LaunchRequest(new_run_name(), spec, settings, tuple(hosts), Purpose.CHECK)

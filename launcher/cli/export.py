@@ -68,6 +68,7 @@ def run(settings: Settings) -> int:
     os.environ.pop("SLURM_JOB_ID", None)
     form, line = settings[FORM], parse_launch(settings[ARGS])
     is_slurm = form == "slurm"
+    # The user need not type --slurm, too.
     implied = {SLURM.name: Given(True, f"launch export {form}", COMMAND_LINE)} if is_slurm else {}
     check_current_folder()
     options = build_options(line, "" if is_slurm else FORMS[form], implied)
@@ -76,24 +77,29 @@ def run(settings: Settings) -> int:
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
     # Only a launcher starts TensorBoard for a job.
     spec = replace(options.spec, roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
-    arguments = [argument for role in spec.roles for argument in role.program.args]
+    # Values of variables that launch copies from its environment are not written to the file.
     values = [value for name, value in spec.option_env if name not in spec.copied]
+    texts = [*values, *(argument for role in spec.roles for argument in role.program.args)]
     # Python shows bytes that are not UTF-8 as these characters. A file of text cannot contain them.
-    if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
+    if any("\udc80" <= char <= "\udcff" for char in "".join(texts)):
         raise JobError([Fault(ON_COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
     write = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
-    job, text = write(options, spec, export_name(spec, _name(line.command)))
+    job, text = write(options, spec, export_name(spec, _program_name(line.command)))
     for note in (*options.notes, *job.placement.notes):
         say(note)
     print(text, end="")
     return 0
 
 
-def _name(command: Sequence[str]) -> str:
-    """Return the name of the job file, script or module in a command line; empty if the program is ``-c``."""
+def _program_name(command: Sequence[str]) -> str:
+    """Return the name of the job file, script or module in a command line, after which the job is called.
+
+    Code after ``-c`` has no name, and the result is empty.
+    """
     if command[0] == "-c":
         return ""
-    return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
+    name = command[1].rpartition(".")[2] if command[0] == "-m" else command[0]
+    return Path(name).stem
 
 
 def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJob, str]:
@@ -113,9 +119,11 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     words = slurm_options.for_job(spec)
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
+    # By default the tasks of a launch run launch's own Python, which the nodes may not have.
     python = spec.python if options.settings.is_given(PYTHON) else DEFAULT_PYTHON
     if spec.venv:
         python = VENV_PYTHON
+        # If the user sets no PATH, the environment's folder stands before that of the node.
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
         variables = environment_variables({"PATH": path}, spec.venv)
         spec = replace(spec, env=spec.env + tuple(variables.items()))
@@ -165,9 +173,10 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
     for note in notes:
         say(note)
     spec = with_limits(spec, pod_options, options.settings)
-    # The host of a task is named ROLE-INDEX.
-    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in task_hosts(spec)[0]]
-    hosts = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
+    hosts = []
+    for host in task_hosts(spec)[0]:
+        index = host.name.rpartition("-")[2]  # The host of a task is named ROLE-INDEX.
+        hosts.append(replace(host, address=kubernetes.host_name(name, host.roles[0], index)))
     job = export_plan(spec, hosts, TASK_PORT, name)
     return job, kubernetes.manifests(job, pod_options, user_of(pod_options), files)
 

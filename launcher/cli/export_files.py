@@ -28,7 +28,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
         are too large even then, or one of them is not text, there are none.
     """
     base = Path(os.path.expanduser(spec.workdir or ".")).resolve()
-    own: set[Path] = set()
+    program_only: set[Path] = set()
     with_imports: set[Path] = set()
     notes = []
     for program in dict.fromkeys(role.program for role in spec.roles):
@@ -42,14 +42,15 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
         else:  # The command is an executable with scripts as arguments, such as `python train.py`.
             scripts = (os.path.realpath(base / word) for word in program.args if word.endswith(".py"))
             files, folder = {*map(Path, scripts)}, base
-        own |= files
+        program_only |= files
         with_imports |= _with_imports(files, folder)
-    for found in (with_imports, own):
-        paths = sorted(path for path in found if os.path.isfile(path) and base in path.parents)
+    candidates = ((with_imports, "the packages that the program imports"), (program_only, "the program"))
+    for files, what in candidates:
+        # Pods have only the working folder, so that files elsewhere must be in the images anyway.
+        paths = sorted(path for path in files if os.path.isfile(path) and base in path.parents)
         size = _size(paths)
         if size <= MAX_CONFIG_MAP_BYTES:
             break
-        what = "the program" if found is own else "the packages that the program imports"
         left_out = f"{plural(len(paths), 'file')}, {byte_size(size)} or more"
         notes.append(f"the ConfigMap cannot contain {what}: {left_out}; the images must contain them")
     else:
@@ -71,8 +72,11 @@ def _missing_files_note(spec: JobSpec, base: Path, texts: Collection[str]) -> It
         base: The working folder.
         texts: The paths of the files in the ConfigMap, relative to the working folder.
     """
+    # A role with a folder of its own runs in a folder of its image, to which its paths are relative.
     programs = [role.program for role in spec.roles if role.workdir is None]
+    # A file may be the value of an option, as in --config=model.json.
     words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
+    # The test also excludes empty words, which begin with an empty text.
     named = {word for word in words if word[:1] not in "/~"}
     named |= {program.name for program in programs if program.kind is ProgramKind.SCRIPT}
     files = sorted(word for word in named if os.path.isfile(base / word))
@@ -86,13 +90,13 @@ def _with_imports(files: set[Path], folder: Path) -> set[Path]:
 
     The search stops as soon as the files are too large for a ConfigMap.
     """
-    found, unread, looked_for = set(files), [*files], set[str]()
+    found, unread, seen_names = set(files), [*files], set[str]()
     while unread and _size(found) <= MAX_CONFIG_MAP_BYTES:
-        for name in _imported(unread.pop()) - looked_for:
-            looked_for.add(name)
-            more = _module(name, folder) - found
-            found |= more
-            unread += more
+        for name in _imported(unread.pop()) - seen_names:
+            seen_names.add(name)
+            new_files = _module(name, folder) - found
+            found |= new_files
+            unread += new_files
     return found
 
 
@@ -104,7 +108,7 @@ def _module(name: str, folder: Path) -> set[Path]:
         folder: The folder in which Python would look for it.
 
     Returns:
-        Empty if the folder does not contain the module.
+        The files. There are none if the folder does not contain the module.
     """
     first, *others = name.split(".")
     path = folder.joinpath(first, *others)
@@ -115,9 +119,9 @@ def _module(name: str, folder: Path) -> set[Path]:
 
 
 def _package(folder: Path) -> set[Path]:
-    """Return the files of all modules in a package and in the packages below it; links are not followed."""
-    inner = (file.parent for file in folder.glob("*/__init__.py") if not file.parent.is_symlink())
-    return {*folder.glob("*.py")}.union(*map(_package, inner))
+    """Return the files of all modules in a package and in the packages below it. Links are not followed."""
+    subpackages = (file.parent for file in folder.glob("*/__init__.py") if not file.parent.is_symlink())
+    return {*folder.glob("*.py")}.union(*map(_package, subpackages))
 
 
 def _imported(file: Path) -> set[str]:

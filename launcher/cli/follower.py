@@ -51,7 +51,7 @@ class RunFollower:
         self._ask_queue_at = 0.0
         #: What the queue last said about a pending job. The user is told only what is new.
         self._queue_text = ""
-        #: Until when the launcher may add to its messages. 0 before it has written the report.
+        #: When the launcher has written its last message, by the monotonic clock. It is 0 before the report.
         self._last_lines_until = 0.0
 
     @property
@@ -67,8 +67,8 @@ class RunFollower:
                 and a short one otherwise.
 
         Returns:
-            The events. Empty if the time is up, or if the launcher cannot be asked now. After a connection
-            was made it contains only `CONNECTED`.
+            The events. There are none if the time is up, or if the launcher cannot be asked now. After a
+            connection was made the only one is `CONNECTED`.
 
         Raises:
             LaunchError: The launcher refuses or does not answer, and the caller cannot do without events.
@@ -102,7 +102,7 @@ class RunFollower:
             else:
                 self._stream = EventStream(self._run)
         except ConnectionError:
-            # The launcher prepares the start of the tasks, or copies files.
+            # The launcher prepares the start of the tasks, or copies files. It can be asked later.
             pass
         except LaunchError:
             if not self._output:
@@ -113,11 +113,13 @@ class RunFollower:
     def is_over(self) -> bool:
         """Return whether the run has ended and its launcher adds nothing to its messages.
 
-        If a queue of a cluster starts the launcher, the user is told why its job is pending.
+        If a queue of a cluster starts the launcher, the queue is asked, but not at every call. The user is
+        told why its job is pending.
         """
         if self.is_live:
             return False
         state = self._run.state
+        # Without a queue, or with a launcher on this machine, the files and processes here tell the state.
         if self._run.batch is None or state is RunState.RUNNING:
             return state in (RunState.ENDED, RunState.DIED)
         # The report is the last file of a run, but a launcher on another machine may still print its last
@@ -125,13 +127,13 @@ class RunFollower:
         now = time.monotonic()
         is_reported = state is RunState.ENDED
         pause = _LAST_QUEUE_POLL_SECONDS if is_reported else _QUEUE_POLL_SECONDS
-        if is_reported and not self._last_lines_until:
+        if is_reported and not self._last_lines_until:  # The report is new, so the queue is asked at once.
             self._last_lines_until, self._ask_queue_at = now + _LAST_LINES_SECONDS, 0.0
         if now < self._ask_queue_at:
             return False
         self._ask_queue_at = now + pause
         queued = states([self._run]).get(self._run.name)
-        if queued is None:
+        if queued is None:  # The queue does not know the job, or cannot be asked.
             return is_reported
         if queued.state == PENDING and queued.text != self._queue_text:
             self._queue_text = queued.text

@@ -52,18 +52,20 @@ class ForeignOption(Record):
     #: Whether the values are a variable. It may be secret, so messages show only its name.
     secret: bool = False
 
-    def fault(self, option: str, given: list[str]) -> str:
+    def fault(self, option: str, words: list[str]) -> str:
         """Return the message for a user who has typed this option.
 
         Args:
             option: The option as it is typed.
-            given: The words after it, at most `values`.
+            words: The words after it, at most as many as the option has values.
         """
+        shown = words
         if self.secret:
-            names = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given[:1]]
-            given = names + ["..."] * len(given[1:])
-        written = " ".join([option, *given])
-        return f"{written}: {self.answer.format(*given or ['VALUE'], written=written)}"
+            # NAME=VALUE is shown as "NAME=...", and NAME VALUE as "NAME ...".
+            names = [re.sub("=.*", "=...", word, flags=re.DOTALL) for word in words[:1]]
+            shown = names + ["..."] * len(words[1:])
+        written = " ".join([option, *shown])
+        return f"{written}: {self.answer.format(*shown or ['VALUE'], written=written)}"
 
 
 #: The tables of the file. For each: how many values follow its options, and whether they are a variable.

@@ -107,9 +107,9 @@ def help_text(name: str, usage: str, *, common: bool = False) -> str:
 
 
 def section_text(section: HelpSection) -> str:
-    """Return a section as text, with descriptions in a column of their own.
+    """Return a section as text: its title, and below it a row for each option, with its description.
 
-    A long description is continued below itself.
+    The descriptions are in a column of their own, and a long one is continued below itself.
     """
     import textwrap  # noqa: PLC0415 - 3 ms, for the help only
 
@@ -122,6 +122,7 @@ def section_text(section: HelpSection) -> str:
 
 
 def _common_options() -> HelpSection:
+    """Return the options that ``launch --help`` shows, with the one that shows all."""
     rows = [row for group in groups_of("run") for row in group.rows if {*_COMMON}.intersection(row.flags)]
     return HelpSection("common options", [*map(_row, _shown(rows)), HELP_ALL])
 
@@ -133,8 +134,9 @@ def _shown(rows: Collection[Setting[Any]]) -> list[Setting[Any]]:
 
 def _row(row: Setting[Any]) -> Row:
     """Return the line of a setting in a help text, such as ``-n, --lines N`` with its description."""
-    value = f"[{row.metavar}]" if row.value_optional and row.takes_next_word else row.metavar
     if row.positional is not None:
         return Row(row.metavar, row.help)
+    # A metavar such as [=DIR] follows the option without a space, and has its brackets already.
+    value = f"[{row.metavar}]" if row.value_optional and row.takes_next_word else row.metavar
     space = " " if value and row.takes_next_word else ""
     return Row(f"{', '.join(row.flags)}{space}{value}", row.help)

@@ -52,8 +52,8 @@ def run(settings: Settings) -> int:
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
     slots = plural(sum(host.slots or 1 for host in hosts), "slot")
-    known = [len(host.gpus) for host in hosts if host.gpus is not None]
-    gpus = plural(sum(known), "GPU") if known else "GPUs not known"
+    known_numbers = [len(host.gpus) for host in hosts if host.gpus is not None]
+    gpus = plural(sum(known_numbers), "GPU") if known_numbers else "GPUs not known"
     if allocation.exceeds_slots:
         slots = "any number of tasks"
     print(f"\n{plural(len(hosts), 'host')}, {slots}, {gpus}")
@@ -61,12 +61,12 @@ def run(settings: Settings) -> int:
 
 
 def _row(host: Host) -> list[str]:
-    """Return the cells of a host in the table."""
+    """Return the cells of a host in the table, in the order of its headers. What is not set stays empty."""
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
-    python = (host.python, host.venv, host.workdir, ",".join(_variable_names(host)))
-    numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))
-    chosen = (",".join(host.labels), "yes" if host.spare else None)
-    cells = (host.name, host.address, host.user, host.port, *numbers, *python, *chosen)
+    placing = (host.slots, host.max_slots, gpus, ",".join(host.roles))
+    running = (host.python, host.venv, host.workdir, ",".join(_variable_names(host)))
+    choosing = (",".join(host.labels), "yes" if host.spare else None)
+    cells = (host.name, host.address, host.user, host.port, *placing, *running, *choosing)
     return ["" if cell is None else str(cell) for cell in cells]
 
 
@@ -76,4 +76,5 @@ def _record(host: Host) -> dict[str, object]:
 
 
 def _variable_names(host: Host) -> list[str]:
+    """Return the names of a host's variables, because their values may be secret."""
     return [name for name, _ in host.env]

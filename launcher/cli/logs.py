@@ -68,19 +68,21 @@ def run(settings: Settings) -> int:
         LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
     found, names = _run_and_tasks(settings[SELECTED])
-    last = settings[LINES]
-    lines = [] if last is None else ["--lines", str(last)]
-    words = ("logs", *(["--follow"] if settings[FOLLOW] else []), *lines, found.paths.root, *names)
-    if (code := shown_there(found, *words, follow=settings[FOLLOW])) is not None:
+    lines, follows = settings[LINES], settings[FOLLOW]
+    # If the files of the run are not here, the machine of its launcher runs this command.
+    options = [*(["--follow"] if follows else []), *([] if lines is None else ["--lines", str(lines)])]
+    code = shown_there(found, "logs", *options, found.paths.root, *names, follow=follows)
+    if code is not None:
         return code
-    if settings[FOLLOW]:
-        for _ in follow(found, lambda: logs_of(found, names, last)):
+    if follows:
+        for _ in follow(found, lambda: logs_of(found, names, lines)):
             continue
     else:
-        for log in logs_of(found, names, last):
+        for log in logs_of(found, names, lines):
             log.write_rest(sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    chosen = selected(known, names) if (known := tasks(found)) else []
+    known_tasks = tasks(found)  # Empty before the plan is written.
+    chosen = selected(known_tasks, names) if known_tasks else []
     if not chosen:
         say(f"no task of {found.name} was started, so it has no logs")
     elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
@@ -88,7 +90,7 @@ def run(settings: Settings) -> int:
         say(escape_controls(text))
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
         say(f"{join_names(chosen)} printed nothing in {found.name}")
-    if not settings[FOLLOW]:
+    if not follows:
         return 0
     report = report_of(found)
     say(escape_controls(verdict(report)))
@@ -104,8 +106,8 @@ def follow(
         run: The run.
         open_logs: Returns the logs to follow. It is called whenever the plan was written: at the start, and
             after tasks have moved to other hosts.
-        messages: The messages of the launcher, see `RunPaths.messages`. They are written after the output
-            that came before them. Those that exist at the start come first. None: no messages are shown.
+        messages: The messages of a launcher in the background. They are written after the output that came
+            before them, and those from before the start of tasks come first. With None no messages are shown.
 
     Yields:
         Nothing, but after each check of the logs, so that the caller can handle signals.
@@ -116,7 +118,8 @@ def follow(
     run.check_trusted()
     out, logs = sys.stdout.buffer, list[GrowingLog]()
     follower = RunFollower(run, output=True)
-    unwritten_messages, shown_plan, plan, read_until = io.BytesIO(), 0, 0, 0.0
+    unwritten_messages, read_until = io.BytesIO(), 0.0
+    plan_time = opened_plan_time = 0  # When the plan was written, and when that was whose logs are open.
     while True:
         # The launcher first completes the logs, then writes the report, then the table into its messages. So
         # this asks in the opposite order: whatever is known to be complete here is read afterwards.
@@ -128,22 +131,26 @@ def follow(
             out.write(unwritten_messages.getvalue())
             unwritten_messages = io.BytesIO()
         with suppress(OSError):  # The plan is not written yet.
-            plan = os.stat(run.paths.plan).st_mtime_ns
-        if plan != shown_plan:
-            shown_plan, reopened = plan, open_logs()
+            plan_time = os.stat(run.paths.plan).st_mtime_ns
+        if plan_time != opened_plan_time:
+            # After a task has moved, its log is the same file, but its label may be another one.
+            opened_plan_time, reopened = plan_time, open_logs()
             logs = logs or reopened
             for log, other in zip(logs, reopened, strict=False):
                 log.take_label(other)
         grown_logs = sum(log.write(out) for log in logs)
+        # While logs grow, their output may be older than the messages, so these have to wait.
         if not grown_logs:
             for log in logs if is_complete else ():
-                log.write_line(out)
+                log.write_line(out)  # A last line without its end will get none now.
             out.write(unwritten_messages.getvalue())
             unwritten_messages = io.BytesIO()
         out.flush()
         if is_over and not (grown_logs or has_new_messages):
             return
         yield
+        # Logs that have grown are read again at once. Otherwise the launcher tells when they do, and without
+        # its connection they are read at each poll.
         while not grown_logs:
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS
@@ -203,12 +210,12 @@ def logs_of(
 
     Args:
         run: The run.
-        names: The names of tasks and roles. Empty: all tasks.
-        lines: The number of last lines to start with. None: all lines.
+        names: The names of tasks and roles. Without any, the logs of all tasks are opened.
+        lines: The number of last lines to start with. None means all lines.
         labelled: Whether each line starts with the name of its task even if there is only one task.
 
     Returns:
-        The logs. Empty before the plan is written.
+        The logs. There are none before the plan is written.
 
     Raises:
         InputError: A name matches no task.
@@ -216,10 +223,11 @@ def logs_of(
     """
     if os.path.islink(run.paths.logs):
         raise LaunchError(f"cannot read {run.paths.logs!r}: it is a link")
-    hosts = tasks(run)
-    chosen = selected(hosts, names) if hosts else []
-    shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}
-    terminal = sys.stdout.isatty()
+    host_by_task = tasks(run)
+    chosen = selected(host_by_task, names) if host_by_task else []
+    label_by_task = labels(host_by_task, chosen) if labelled or len(chosen) > 1 else {}
+    is_terminal = sys.stdout.isatty()
     return [
-        GrowingLog(run.paths.log(task), shown.get(task, ""), lines, is_terminal=terminal) for task in chosen
+        GrowingLog(run.paths.log(task), label_by_task.get(task, ""), lines, is_terminal=is_terminal)
+        for task in chosen
     ]

@@ -41,17 +41,18 @@ def main(argv: Sequence[str]) -> int:
     if not argv:
         print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code
+    # Any first word that is no command belongs to a launch, and so does all that follows.
     name = argv[0] if argv[0] in COMMANDS else "run"
     words = argv[1:] if argv[0] == name else argv
-    found = argparse.Namespace()
+    parsed = argparse.Namespace()
     try:
         if argv[0] in foreign_options.COMMANDS:
             problem = no_command(argv[0])
             raise InputError([Fault("", f"{problem}; a program of that name: `launch run {argv[0]}`")])
         module = command_module(name)
-        return int(module.run(words, found) if name == "run" else module.run(parse_command(name, words)))
+        return int(module.run(words, parsed) if name == "run" else module.run(parse_command(name, words)))
     except LaunchError as error:
-        descriptor = getattr(found, EVENTS_FD.name, None)
+        descriptor = getattr(parsed, EVENTS_FD.name, None)
         if descriptor is not None:
             # The program at the other end of the descriptor raises the error, so it is not printed here.
             import pickle  # noqa: PLC0415 - only for the Python API
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
             line = b'{"event": "Failed", "error": "%s"}\n'
             os.write(EVENTS_FD.parse(descriptor), line % pickle.dumps(error).hex().encode())
             return error.exit_code
-        hint = _suggested_command(found) if isinstance(error, ProgramError) and name == "run" else ""
+        hint = _suggested_command(parsed) if isinstance(error, ProgramError) and name == "run" else ""
         print_error(error, hint)
         return error.exit_code
 
@@ -82,17 +83,18 @@ def print_error(error: LaunchError, hint: str = "") -> None:
         print(f"launch: {text}{hint}", file=sys.stderr)
 
 
-def _suggested_command(found: argparse.Namespace) -> str:
+def _suggested_command(parsed: argparse.Namespace) -> str:
     """Return a hint for a user who misspelt a command, so that launch took it for a program.
 
     Args:
-        found: What the parser has found in the command line.
+        parsed: What the parser has found in the command line.
 
     Returns:
-        Empty if no command has a similar name.
+        The hint, or an empty text if no command has a name like that of the program.
     """
-    arguments = [argument for argument in found.program if argument != "--"]
-    if found.module is not None or found.code is not None or not arguments or "/" in arguments[0]:
+    words = [word for word in parsed.program if word != "--"]
+    # With -m or -c, or by its path, the user means a program.
+    if parsed.module is not None or parsed.code is not None or not words or "/" in words[0]:
         return ""
-    near = closest_match(arguments[0], COMMANDS)
-    return f"; did you mean launch {near}?" if near else ""
+    similar = closest_match(words[0], COMMANDS)
+    return f"; did you mean launch {similar}?" if similar else ""

@@ -32,9 +32,11 @@ def man_page() -> str:
 
 def _command(name: str) -> list[str]:
     """Return the lines of roff about a command: summary, usage, options and examples."""
-    command, usage = command_module(name), command_parser(name).format_usage().removeprefix("usage: ").split()
+    command = command_module(name)
     summary = f"{command.SUMMARY[:1].upper()}{command.SUMMARY[1:]}."
-    lines = [f'.SS "launch {name}"', _text(summary), ".PP", _text(" ".join(usage))]
+    # argparse wraps a long usage, which roff will wrap itself.
+    usage = " ".join(command_parser(name).format_usage().removeprefix("usage: ").split())
+    lines = [f'.SS "launch {name}"', _text(summary), ".PP", _text(usage)]
     for section in sections_of(name):
         lines += _rows(section.rows)
     return [*lines, ".PP", *_verbatim(command.EXAMPLES.split("\n"))]
@@ -46,13 +48,18 @@ def _rows(rows: Iterable[Row]) -> list[str]:
 
 
 def _verbatim(lines: Iterable[str]) -> list[str]:
-    """Return lines of roff that a reader shows line by line, as they are."""
+    """Return the lines of roff for a text whose lines must not be joined, such as an example."""
     return [".nf", *map(_text, lines), ".fi"]
 
 
 def _text(text: str) -> str:
-    """Return a text with escapes for what roff interprets; quotes and hyphens stay as they are typed."""
+    """Return a text with escapes for what roff interprets.
+
+    Without them roff would replace quotes and hyphens by typographic ones, which cannot be pasted into a
+    shell.
+    """
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    # A period at the beginning of a line would be a request to roff.
     return f"\\&{escaped}" if escaped.startswith(".") else escaped
 
 

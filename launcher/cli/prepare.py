@@ -75,31 +75,30 @@ CLEAN = Setting(
 
 def groups() -> tuple[Group, ...]:
     """Return the options of ``launch prepare``, including those that reach the hosts."""
-    own = (REQUIREMENT, HOSTS, NAME, UPGRADE, OFFLINE, CHECK, CLEAN, CONNECT_TIMEOUT, FANOUT)
-    return (
-        Group("positional arguments", (PACKAGES,)),
-        *connecting_groups(),
-        Group("options", own),
-    )
+    options = (REQUIREMENT, HOSTS, NAME, UPGRADE, OFFLINE, CHECK, CLEAN, CONNECT_TIMEOUT, FANOUT)
+    return (Group("positional arguments", (PACKAGES,)), *connecting_groups(), Group("options", options))
 
 
 def run(settings: Settings) -> int:
-    """Prepare the hosts that the user names, or compare or clean them, and print a table.
+    """Make a Python environment on the hosts that the user names, and print a table of the hosts.
+
+    With ``--check`` the hosts are only compared. With ``--clean`` unused environments are removed instead.
 
     Returns:
-        0, or 1 if any host is not as it should be.
+        0, or 1 if any host lacks the environment or could not be cleaned.
 
     Raises:
         InputError: The hosts or the packages have faults. The error lists all of them.
     """
-    text, is_cleaning = settings[HOSTS], settings[CLEAN]
-    named, packages = read_hosts(text), Requirements()
+    hosts_text, is_cleaning = settings[HOSTS], settings[CLEAN]
+    hosts, packages = read_hosts(hosts_text), Requirements()
     if is_cleaning and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     if not is_cleaning:
         packages = wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
 
-    # A signal raises an exception, so that the contexts below remove what they have made.
+    # A signal raises an exception, so that the contexts below remove what they have made. One that the parent
+    # process ignores, as nohup and shells do, stays ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -109,28 +108,32 @@ def run(settings: Settings) -> int:
     check_current_folder()
     with (
         temporary as folder,
-        named_hosts(settings, named) as allocation,
+        named_hosts(settings, hosts) as allocation,
         HostPrograms(allocation, allocation.hosts) as programs,
     ):
         resolver = Resolver(packages, folder, upgrade=settings[UPGRADE], offline=settings[OFFLINE])
         statuses = Preparer(allocation.hosts, request, resolver, programs).prepare(settings[FANOUT])
     _print(statuses)
-    bad = [host for host, status in statuses.items() if status.state != ("clean" if is_cleaning else "ready")]
-    if bad:
+    wanted_state = "clean" if is_cleaning else "ready"
+    bad_hosts = [host for host, status in statuses.items() if status.state != wanted_state]
+    if bad_hosts:
         what = "not cleaned" if is_cleaning else "without the environment"
-        say(f"{plural(len(bad), 'host')} of {len(statuses)} {what}: {join_names(bad)}")
+        say(f"{plural(len(bad_hosts), 'host')} of {len(statuses)} {what}: {join_names(bad_hosts)}")
     elif is_making:
-        there = f" --hosts {shlex.quote(text)}" if text else ""
-        is_here = allocation.local.issuperset(statuses)
-        send = "" if is_here else " --sync ."
-        say(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
-    return int(bool(bad))
+        on_hosts = f" --hosts {shlex.quote(hosts_text)}" if hosts_text else ""
+        # Other machines need a copy of the program, too.
+        with_copy = "" if allocation.local.issuperset(statuses) else " --sync ."
+        say(f"ready: launch{on_hosts} --venv {settings[NAME]}{with_copy} PROGRAM")
+    return int(bool(bad_hosts))
 
 
 def _print(statuses: Mapping[str, EnvironmentStatus]) -> None:
     """Print a table of the environments by host, and warn the user if their versions differ."""
-    found = statuses.items()
-    print_table(_COLUMNS, [[host, s.python, s.tensorflow, s.driver, s.size, s.state] for host, s in found])
+    rows = []
+    for host, status in statuses.items():
+        rows.append([host, status.python, status.tensorflow, status.driver, status.size, status.state])
+    print_table(_COLUMNS, rows)
+    # An empty version is not known, which the table shows.
     for what, versions in (
         ("Pythons", {status.python for status in statuses.values()}),
         ("versions of TensorFlow", {status.tensorflow for status in statuses.values()}),

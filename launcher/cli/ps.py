@@ -84,8 +84,9 @@ def run(settings: Settings) -> int:
     """
     if settings[WATCH] or settings[RUN]:
         found = find_or_newest(settings[RUN])
-        words = [name for name, given in (("--watch", settings[WATCH]), ("--json", settings[JSON])) if given]
-        if (code := relayed(found, "ps", *words, found.paths.root)) is not None:
+        # If the launcher runs at a cluster, its machine runs this command.
+        options = [row.flag for row in (WATCH, JSON) if settings[row]]
+        if (code := relayed(found, "ps", *options, found.paths.root)) is not None:
             return code
         show = _watch if settings[WATCH] else _print_tasks
         show(found, settings[JSON])
@@ -97,8 +98,10 @@ def run(settings: Settings) -> int:
     runs.reverse()
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
-    with_states = [(run, run.state, queued.get(run.name)) for run in runs]
-    records = [_run_as_json(*each) for each in with_states if settings[ALL] or _is_unfinished(*each[1:])]
+    listed = [(run, run.state, queued.get(run.name)) for run in runs]
+    if not settings[ALL]:
+        listed = [(run, state, status) for run, state, status in listed if _is_unfinished(state, status)]
+    records = [_run_as_json(run, state, status) for run, state, status in listed]
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
@@ -119,7 +122,7 @@ def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
 
     Args:
         state: The state of the run.
-        queued: The state of its job in the queue. None if it is in no queue.
+        queued: The state of its job in the queue, or None if it is in no queue.
     """
     return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
 
@@ -133,9 +136,10 @@ def _watch(run: Run, as_json: bool) -> None:
     run.check_trusted()
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
     while run.state is RunState.RUNNING:
-        found = follower.wait()
-        moves = [event for event in found if event["event"] == "TaskMoved"]
-        if redraws and (moves or {"event": CONNECTED} in found):
+        events = follower.wait()
+        moves = [event for event in events if event["event"] == "TaskMoved"]
+        # The first table is drawn when the launcher can be asked.
+        if redraws and (moves or {"event": CONNECTED} in events):
             _redraw(run, follower)
         elif not redraws:
             _print_moves(moves, as_json)
@@ -149,24 +153,25 @@ def _redraw(run: Run, follower: RunFollower) -> None:
 
     Nothing is drawn if the run has ended in the meantime.
     """
-    # The table shows the state of now, so the events until now need no table of their own.
+    # The table shows the present state, so the events until now need no table of their own.
     while follower.wait(0.0):
         continue
     if not follower.is_live:
         return
-    began = time.monotonic()
+    started = time.monotonic()
     print(_CLEAR, end="")
+    # Four lines are for the headers, what is left out, TensorBoard and the last line below.
     _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
     print(f"{run.name} runs; Ctrl-C ends only this table", end="", flush=True)
-    time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - began)))
+    time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - started)))
 
 
 def _print_moves(moves: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Print a line for each event of a task whose state has changed: with a time, or as JSON."""
-    for moved in moves:
-        at = time.strftime("%H:%M:%S", time.localtime(moved["at"]))
-        line = escape_controls(f"{at} {moved['task']}: {described(moved)}")
-        print(json.dumps(moved) if as_json else line, flush=True)
+    for event in moves:
+        time_of_day = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+        line = escape_controls(f"{time_of_day} {event['task']}: {described(event)}")
+        print(json.dumps(event) if as_json else line, flush=True)
 
 
 def described(moved: Mapping[str, Any]) -> str:
@@ -189,7 +194,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     Args:
         run: The run.
         as_json: Whether to print JSON instead of a table.
-        max_tasks: The number of tasks to print at most. None: all tasks.
+        max_tasks: The number of tasks to print at most. None means all tasks.
 
     Raises:
         LaunchError: The launcher of the run cannot be asked.
@@ -197,7 +202,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     now = snapshot(run, measure=True)
     waiting = Waiting()
     while now.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
-        # Each answer contains all tasks, so a large job is asked less and less often.
+        # Each answer contains all tasks, which takes time in a large job. So it is asked less and less often.
         time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))
         now = snapshot(run)
     if now.ended and not as_json:
@@ -222,9 +227,10 @@ def _task_as_json(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[s
         now: The state of the run.
         task: The fields of the task in the report.
     """
-    last = last_of_program(last_lines(run.paths.root, task["task"], size=_TAIL_BYTES))
-    memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
-    return {**task, "restarting": restarting, "memory": memory, "last_line": last}
+    name = task["task"]
+    last_line = last_of_program(last_lines(run.paths.root, name, size=_TAIL_BYTES))
+    memory, is_restarting = now.memory.get(name), name in now.restarting
+    return {**task, "restarting": is_restarting, "memory": memory, "last_line": last_line}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
@@ -248,7 +254,7 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
     Args:
         run: The run.
         state: Its state.
-        queued: The state of its job in a queue of a cluster. None if it is in no queue.
+        queued: The state of its job in a queue of a cluster, or None if it is in no queue.
     """
     plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)
@@ -284,18 +290,22 @@ def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     if record["queued"]:
         state = escape_controls(record["queued"])
     elif record["state"] == RunState.ELSEWHERE.value:
-        state = f"on {'another ' if record['machine'] == os.uname().nodename else ''}{record['machine']}"
+        # A machine that shares the folder of runs may have the name of this one.
+        another = "another " if record["machine"] == os.uname().nodename else ""
+        state = f"on {another}{record['machine']}"
     if hosts == ["localhost"]:
         hosts = []
+    started_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
+    runs_here = record["processes"] > 0
     return [
         record["run"],
         state,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
+        started_at if with_start else "",
         "" if seconds is None else duration(seconds),
         plural_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MAX_NAMED_HOSTS else ", ".join(hosts),
-        duration(record["cpu_s"]) if record["processes"] else "",
-        byte_size(record["rss"]) if record["processes"] else "",
+        duration(record["cpu_s"]) if runs_here else "",
+        byte_size(record["rss"]) if runs_here else "",
         str(record["tensorboard"] or "") if record["state"] == RunState.RUNNING.value else "",
         shlex.join(record["command"]),
     ]
@@ -307,16 +317,17 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
     Args:
         run: The run.
         state: Its state.
-        report: The content of its report. Empty if there is none.
+        report: The content of its report. It is empty if there is none.
 
     Returns:
         The seconds until now while it runs, otherwise until its end. If its launcher died, they count until
-        the last event. None if nobody knows.
+        the last event. None means that nobody knows.
     """
     if state is RunState.RUNNING and run.owner is not None:
         # Seconds since boot do not jump when somebody sets the clock.
         started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    # The file may be damaged, or written by an earlier version.
     started_at, ended_at = report.get("started_at"), report.get("ended_at")
     if isinstance(started_at, (int, float)) and isinstance(ended_at, (int, float)):
         return ended_at - started_at
@@ -337,15 +348,16 @@ def _usage(pid: int | None) -> dict[str, float]:
     """
     import psutil  # noqa: PLC0415 - other commands do not need psutil
 
-    found = []
+    usage: dict[str, float] = dict.fromkeys(("processes", "cpu_s", "rss"), 0)
+    if pid is None:
+        return usage
+    # Processes may exit meanwhile.
     with contextlib.suppress(psutil.Error):
-        root = None if pid is None else psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)) if root else ():
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.Error), process.oneshot():
-                cpu = process.cpu_times()
-                found.append((cpu.user + cpu.system, process.memory_info().rss))
-    return {
-        "processes": len(found),
-        "cpu_s": sum(cpu for cpu, _ in found),
-        "rss": sum(rss for _, rss in found),
-    }
+                cpu, rss = process.cpu_times(), process.memory_info().rss
+                usage["processes"] += 1
+                usage["cpu_s"] += cpu.user + cpu.system
+                usage["rss"] += rss
+    return usage

@@ -60,26 +60,29 @@ def run(settings: Settings) -> int:
     # `find` comes first: to `launch restart worker/0` it answers that worker/0 is no run.
     if not names:
         raise InputError([Fault("", "the following arguments are required: TASK")])
+    # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
     words = (found.paths.root, *names)
     if (code := relayed(found, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
         return code
-    before = {task.task: task.attempt for task in snapshot(found).report.tasks}
-    tasks = selected(before, names)
+    attempts = {task.task: task.attempt for task in snapshot(found).report.tasks}
+    tasks = selected(attempts, names)
     try:
+        # The events come first, so that none of those that the request causes is missed.
         with EventStream(found) as events:
             ask(found, {"request": "restart", "tasks": names})
-            return _wait(found, events, {task: before[task] for task in tasks}, settings[TIMEOUT])
+            return _wait(found, events, {task: attempts[task] for task in tasks}, settings[TIMEOUT])
     except ConnectionError as error:
         raise LaunchError(f"{found.name} has ended") from error
 
 
-def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float) -> int:
+def _wait(run: Run, events: EventStream, old_attempts: dict[TaskId, int], seconds: float) -> int:
     """Wait until a later attempt of each task runs, and print a line for each that does.
 
     Args:
         run: The run.
         events: The events of the run since the request to restart the tasks.
-        left: The attempt of each task before the request, by its name. Tasks are removed when they run again.
+        old_attempts: The attempt of each task before the request, by its name. Tasks are removed when they
+            run again.
         seconds: How long to wait at most.
 
     Returns:
@@ -89,21 +92,24 @@ def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float
         LaunchError: The job ended first, or a task could not be started.
     """
     waiting = Waiting()
-    while left:
+    while old_attempts:
         if message := waiting.due():
-            say(f"{message} {join_names([*left])} to start again")
+            say(f"{message} {join_names([*old_attempts])} to start again")
         if waiting.seconds >= seconds:
-            say(f"{join_names([*left])} did not start again within {seconds:g}s")
+            say(f"{join_names([*old_attempts])} did not start again within {seconds:g}s")
             return TIMED_OUT_EXIT_CODE
-        for moved in events.wait(_POLL_SECONDS):
-            task = moved.get("task", "")
-            if moved["event"] == "TaskMoved" and moved["attempt"] > left.get(task, moved["attempt"]):
-                if moved["pid"] is not None:
-                    del left[task]
-                    print(f"{task}: {described(moved)}", flush=True)
-                elif TaskState(moved["state"]).is_over:
-                    raise LaunchError(f"{task} could not be started again: {moved['detail']}")
-        if left and events.has_ended:
+        for event in events.wait(_POLL_SECONDS):
+            task = event.get("task", "")
+            if event["event"] != "TaskMoved" or task not in old_attempts:
+                continue
+            # Until the new attempt there are events about the old one, which is being stopped.
+            is_new = event["attempt"] > old_attempts[task]
+            if is_new and event["pid"] is not None:
+                del old_attempts[task]
+                print(f"{task}: {described(event)}", flush=True)
+            elif is_new and TaskState(event["state"]).is_over:
+                raise LaunchError(f"{task} could not be started again: {event['detail']}")
+        if old_attempts and events.has_ended:
             text = f"{run.name} ended with exit code {snapshot(run).report.exit_code}"
-            raise LaunchError(f"{text} before {join_names([*left])} started again")
+            raise LaunchError(f"{text} before {join_names([*old_attempts])} started again")
     return 0

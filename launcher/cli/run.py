@@ -48,12 +48,14 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
         LaunchError: The job could not be started.
     """
     line = parse_launch(words, namespace)
-    submitted = line.settings[SUBMITTED]
-    if submitted is not None:
+    submitted_file = line.settings[SUBMITTED]
+    # This process is a launcher that a cluster's queue has started: the file contains the launch.
+    if submitted_file is not None:
         from launcher.launch.submit import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
-        return run_submitted(submitted)
+        return run_submitted(submitted_file)
     descriptor = line.settings[UNTIL_EOF_FD]
+    # The program that has started this process, such as the Python API, holds the other end.
     if descriptor is not None:
         stop_at_end_of_file(descriptor)
     check_current_folder()

@@ -34,4 +34,5 @@ def runs_and_tasks() -> list[str]:
 
 def newest_tasks() -> list[str]:
     """Return the names of the tasks of the newest run, for a shell to complete."""
+    # Without any runs there is no newest one.
     return [task for run in all_runs()[-1:] for task in tasks(run)]

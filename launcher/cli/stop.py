@@ -82,16 +82,17 @@ def run(settings: Settings) -> int:
     if text := withdrawn(found):
         print(text)
         return 0
-    # If the launcher runs at a cluster, its machine runs this command.
+    # If the launcher runs at a cluster, its machine runs this command. If both machines share the files of
+    # the run, its end is awaited here. Otherwise it is awaited there, and the report is fetched afterwards.
     now = ["--now"] if settings[NOW] else []
-    shared = shares_files(found)
-    seconds = _RELAYED_SECONDS if shared else settings[TIMEOUT]
-    code = relayed(found, "stop", *now, "--timeout", f"{seconds:g}", found.paths.root, quiet=True)
+    shares = shares_files(found)
+    seconds_there = _RELAYED_SECONDS if shares else settings[TIMEOUT]
+    code = relayed(found, "stop", *now, "--timeout", f"{seconds_there:g}", found.paths.root, quiet=True)
     if code is not None:
-        return _await_report(found, code, settings, settings[TIMEOUT] if shared else _AGENTS_TIMEOUT_SECONDS)
+        return _await_report(found, code, settings, settings[TIMEOUT] if shares else _AGENTS_TIMEOUT_SECONDS)
     pidfd = launcher_of(found)
     if pidfd is None:
-        return _sweep(found, settings)
+        return _kill_leftovers(found, settings)
     try:
         return _stop(found, pidfd, settings)
     finally:
@@ -102,7 +103,7 @@ def launcher_of(run: Run) -> int | None:
     """Open a pidfd of the launcher of a run, which the caller closes.
 
     Returns:
-        None if the launcher has ended.
+        The pidfd, or None if the launcher has ended.
 
     Raises:
         LaunchError: The launcher may be running on another machine, or belongs to another user.
@@ -149,14 +150,14 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
         if waiting.seconds >= seconds:
             say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s")
             return TIMED_OUT_EXIT_CODE
-        if follower.is_over():
+        if follower.is_over():  # There will be no report, for example because the launcher was killed.
             break
         time.sleep(_POLL_SECONDS)
-    print(f"{run.name} {_end(run, 'ended')}")
+    print(f"{run.name} {_described_end(run, 'ended')}")
     return 0
 
 
-def _sweep(run: Run, settings: Settings) -> int:
+def _kill_leftovers(run: Run, settings: Settings) -> int:
     """Kill what is left of a run whose launcher has ended, and print how the run ended.
 
     Agents that still run first have time to stop the tasks themselves, unless the user says ``--now``.
@@ -175,7 +176,7 @@ def _sweep(run: Run, settings: Settings) -> int:
         raise LaunchError(swept.text)
     if swept.text:
         say(swept.text)
-    print(f"{run.name} {_end(run, 'had already ended')}")
+    print(f"{run.name} {_described_end(run, 'had already ended')}")
     return 0
 
 
@@ -191,34 +192,33 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
         The exit code of the command.
     """
     deadline = time.monotonic() + settings[TIMEOUT]
-    # On a full disk the file cannot be written. Then the second SIGTERM asks for the same.
+    # The file tells the launcher that the user stops the run, and whether at once. On a full disk it cannot
+    # be written. Then the second SIGTERM asks for the same.
     with suppress(OSError):
         fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(fd, STOP_NOW_MARK if settings[NOW] else b"")
-        finally:
-            os.close(fd)
+        with open(fd, "wb") as file:
+            file.write(STOP_NOW_MARK if settings[NOW] else b"")
     send_sigterm(pidfd)
     if settings[NOW]:
         # A second SIGTERM counts only after the launcher has handled the first.
         wait = _SIGTERM_PAUSE_SECONDS
-        while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
+        while not _wait_for_end(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
                 break
             wait = _POLL_SECONDS
         send_sigterm(pidfd)
-    if not _ended(pidfd, _NOTICE_AFTER_SECONDS, deadline):
+    if not _wait_for_end(pidfd, _NOTICE_AFTER_SECONDS, deadline):
         names = join_names(remaining(run)) or f"the launcher of {run.name}"
         say(f"waiting for {names}")
-    if not _ended(pidfd, settings[TIMEOUT], deadline):
+    if not _wait_for_end(pidfd, settings[TIMEOUT], deadline):
         advice = "" if settings[NOW] else "; `launch stop --now` does not wait for its --grace"
         say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s{advice}")
         return TIMED_OUT_EXIT_CODE
-    print(f"{run.name} {_end(run, 'ended')}")
+    print(f"{run.name} {_described_end(run, 'ended')}")
     return 0
 
 
-def _ended(pidfd: int, seconds: float, deadline: float) -> bool:
+def _wait_for_end(pidfd: int, seconds: float, deadline: float) -> bool:
     """Wait for the end of a process, and return whether it has ended.
 
     Args:
@@ -226,11 +226,12 @@ def _ended(pidfd: int, seconds: float, deadline: float) -> bool:
         seconds: How long to wait at most.
         deadline: When the wait ends in any case, by the monotonic clock.
     """
-    left = max(0.0, min(seconds, deadline - time.monotonic()))
-    return bool(select.select([pidfd], [], [], left)[0])
+    wait_seconds = max(0.0, min(seconds, deadline - time.monotonic()))
+    # A pidfd becomes readable when its process exits.
+    return bool(select.select([pidfd], [], [], wait_seconds)[0])
 
 
-def _end(run: Run, verb: str) -> str:
+def _described_end(run: Run, verb: str) -> str:
     """Return how a run ended, according to its report, after a verb such as ``ended``."""
     code = exit_code_of(run.report())
     return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"

@@ -59,7 +59,7 @@ class _ClusterTasks(FunctionJob):
         options: Where and how the tasks run.
         job: The path of a job file, or None.
         work: What each task is to run, see `FunctionJob`.
-        feeds: The names of the feeds. An empty sequence if the program feeds no rows.
+        feeds: The names of the feeds. There are none if the program feeds no rows.
         exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
     """
 
@@ -83,20 +83,25 @@ class _ClusterTasks(FunctionJob):
         )
 
     def job_ended(self) -> None:
+        """Let calls that feed rows raise the error of the job, if it has failed."""
         if self.error is not None:
             self.feeder.fail(self.error)
 
     def feed(self, peer: FeedPeer) -> None:
+        """Let the feeder send rows on a connection that a task has opened for them."""
         self.feeder.add(peer)
 
     def task_ended(self, task: TaskHandle, ending: str) -> None:
+        """Let the feeder send no more rows to a task that has ended, if it was one that trains."""
         if task.name.partition("/")[0] in TRAINING_ROLES:
             self.feeder.on_lost(task.name, task.attempt, ending)
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
+        """Tell the feeder which attempts of tasks have ended, because these tasks start again."""
         self.feeder.on_restarting(attempts)
 
     def task_started(self, task: TaskHandle) -> None:
+        """Tell the feeder that a task has started, which may soon open a connection for rows."""
         self.feeder.on_started(task.name, task.attempt)
 
 
@@ -125,11 +130,11 @@ class TFCluster:
         _open.add(self)
 
     def __repr__(self) -> str:
-        ended = self not in _open or self._nodes.driver.over.is_set()
-        state = "failed" if self._nodes.error is not None else "ended" if ended else "running"
+        has_ended = self not in _open or self._nodes.driver.over.is_set()
+        state = "failed" if self._nodes.error is not None else "ended" if has_ended else "running"
         url = self.tensorboard_url()
-        more = f"; TensorBoard: {url}" if url else ""
-        return f"<TFCluster {self._nodes.driver.job} {state}: {', '.join(self._nodes.handles)}{more}>"
+        with_url = f"; TensorBoard: {url}" if url else ""
+        return f"<TFCluster {self._nodes.driver.job} {state}: {', '.join(self._nodes.handles)}{with_url}>"
 
     @staticmethod
     @named_arguments(_CALLER, RunOptions.__annotations__, context_fault)
@@ -282,12 +287,7 @@ class TFCluster:
         batch_size = found.optional("batch_size", batch_size, arguments.whole(1))
         found.check()
         self._usable_feeder("TFCluster.train").train(
-            data,
-            epochs=epochs,
-            feed_timeout=feed_timeout,
-            qname=qname,
-            equal=equal,
-            batch_size=batch_size,
+            data, epochs=epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
         )
         self._nodes.check()
 
@@ -363,7 +363,9 @@ class TFCluster:
         return self._plan().get("tensorboard")
 
     def _plan(self) -> Mapping[str, Any]:
-        return (json_of(RunPaths(self.run_dir).plan) if self.run_dir else None) or {}
+        """Return the content of the run's ``plan.json``, or an empty mapping if it is not written yet."""
+        plan = json_of(RunPaths(self.run_dir).plan) if self.run_dir else None
+        return plan or {}
 
     # ------------------------------------------------------------------ stopping
 
@@ -390,10 +392,12 @@ class TFCluster:
         found.check()
         if self not in _open:
             return
-        limit, began = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None, time.monotonic()
+        limit = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None
+        started = time.monotonic()
         try:
             self._nodes.feeder.finish(limit)
-            if not self._nodes.driver.wait(limit and max(0.0, began + limit - time.monotonic())):
+            seconds_left = None if limit is None else max(0.0, started + limit - time.monotonic())
+            if not self._nodes.driver.wait(seconds_left):
                 self._nodes.driver.end()
                 text = f"the nodes did not exit within {timeout:g}s, and were stopped"
                 raise JobFailed(text, self.run_dir)
@@ -407,13 +411,14 @@ class TFCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
+        """Shut the cluster down as `shutdown` does, or stop it at once if the block has raised."""
         if error is None:
             self.shutdown()
         else:
             self._close()
 
     def _close(self, at_once: bool = False) -> None:
-        """Stop the cluster, unless it was shut down.
+        """Stop the cluster, unless it was shut down or belongs to the process that has forked this one.
 
         Args:
             at_once: Whether its tasks are killed, without their grace.
@@ -446,6 +451,11 @@ class TFCluster:
 def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
     """Add a fault if the first argument of `TFCluster.run` or `TFParallel.run` is not a function.
 
+    Args:
+        found: Collects the faults of the call.
+        map_fun: The first argument, as the user has passed it.
+        tf_args: The second argument.
+
     Raises:
         InputError: The second argument is the function. Each argument is then one place off, so that faults
             of the others would mislead.
@@ -457,6 +467,7 @@ def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
 
 
 def _input_mode(value: Any) -> InputMode:
+    """Read the argument ``input_mode``, which may also be a number, as in TensorFlowOnSpark."""
     with suppress(ValueError):
         return InputMode(arguments.whole()(value))
     raise ValueError("expected InputMode.TENSORFLOW or InputMode.SPARK")
@@ -487,25 +498,26 @@ def _roles(
         found: Collects the faults of these arguments.
 
     Returns:
-        The keys of each role by its name, in the order in which nodes are numbered. Empty if a number is not
-        valid.
+        The keys of each role by its name, in the order in which nodes are numbered. It is empty if an
+        argument has a fault.
     """
     num_executors = found.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
     num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
     master_node = found.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
     if None in (num_executors, num_ps, master_node):
         return {}
-    counts = {"ps": num_ps, master_node or "chief": int(bool(master_node))}
-    counts["evaluator"] = int(bool(eval_node))
-    others = sum(counts.values())
-    counts["worker"] = num_executors - others
-    least = others + (0 if master_node else 1)
-    if num_executors < least:
+    has_chief = bool(master_node)
+    counts = {"ps": num_ps, master_node or "chief": int(has_chief), "evaluator": int(bool(eval_node))}
+    number_of_others = sum(counts.values())
+    counts["worker"] = num_executors - number_of_others
+    min_executors = number_of_others + (0 if has_chief else 1)  # A chief trains, even without workers.
+    if num_executors < min_executors:
         names = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0)
         text = f"num_executors={num_executors} leaves no worker beside {names}"
-        found.add(text, f"expected {least} or more: it counts all nodes")
+        found.add(text, f"expected {min_executors} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
     roles["evaluator"]["drain"] = _DRAIN
+    # The job is done when the chief has exited. The other nodes may need some time then.
     if master_node == "chief" and drains:
         roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _DRAIN
     return {name: role for name, role in roles.items() if role["count"]}

@@ -58,7 +58,7 @@ class Driver:
             ``sys.stdout`` and ``sys.stderr``.
         on_event: Called with each event, in a thread.
         on_end: Called in the same thread when the launcher has exited and its report is complete.
-        program: The program and its arguments, which follow the options. Empty if the roles contain it.
+        program: The program and its arguments, which follow the options. It is empty if the roles contain it.
     """
 
     argv: Sequence[str]
@@ -112,12 +112,12 @@ class Driver:
                 options += ["--roles-fd", str(passed[-1])]
             # This is the last option. If a word before it is mistaken for the program, `launch` finds it
             # among the arguments of the program, and reports the mistake.
-            last = ["--commands-fd", str(commands)]
+            last_option = ["--commands-fd", str(commands)]
             self._ours = [commands_in, lifeline_in]
             _drivers.add(self)
             try:
                 self.process = subprocess.Popen(
-                    launch_command(*options, *self.argv, *last, *self.program),
+                    launch_command(*options, *self.argv, *last_option, *self.program),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -147,6 +147,7 @@ class Driver:
         Args:
             fields: The command, as `launcher.launch.command_pipe` reads it.
         """
+        # The pipe is broken when the launcher has exited, and then removed from the list.
         with suppress(OSError, IndexError):
             os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
 
@@ -210,20 +211,19 @@ class Driver:
             return self._error or JobFailed(text, self.run_dir, self.exit_code)
         failure = report.failure
         text = failure.text if failure else f"launch exited with {self.exit_code}"
-        failed = [task for task in report.tasks if failure is not None and task.task == failure.task]
-        if not failed:
-            return JobFailed(text, self.run_dir, self.exit_code, report)
-        first = failed[0]
-        return TaskFailed(
-            text,
-            task=str(first.task),
-            host=first.host,
-            code=first.status.code,
-            signal=first.status.signal,
-            last_lines=last_lines(self.run_dir, str(first.task), MAX_LAST_LINES),
-            run_dir=self.run_dir,
-            report=report,
-        )
+        for task in report.tasks:
+            if failure is not None and task.task == failure.task:
+                return TaskFailed(
+                    text,
+                    task=str(task.task),
+                    host=task.host,
+                    code=task.status.code,
+                    signal=task.status.signal,
+                    last_lines=last_lines(self.run_dir, str(task.task), MAX_LAST_LINES),
+                    run_dir=self.run_dir,
+                    report=report,
+                )
+        return JobFailed(text, self.run_dir, self.exit_code, report)
 
     # ------------------------------------------------------------------ threads
 
@@ -235,8 +235,10 @@ class Driver:
                     if line.endswith("\n"):  # a launcher that is killed may leave half a line
                         self._handle_event(json.loads(line))
         finally:
-            code = self.process.wait()
-            self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
+            returncode = self.process.wait()
+            code = 128 - returncode if returncode < 0 else returncode
+            # The code of the report counts even if the launcher was killed after it.
+            self.exit_code = (self.report and self.report.exit_code) or code
             for thread in self._pumps:
                 thread.join(_MAX_LATE_SECONDS)
             self._release()
@@ -273,6 +275,7 @@ class Driver:
                     getattr(sys, name).flush()
 
     def _release(self) -> None:
+        """Close this process's ends of the pipes, so that a launcher that still runs stops."""
         _drivers.discard(self)
         while self._ours:
             os.close(self._ours.pop())
@@ -295,12 +298,15 @@ def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
 
 
 def _in_memory(content: bytes, until: ExitStack) -> int:
-    """Return a descriptor from which some content can be read, and close it at the end of a context."""
+    """Return a descriptor of a file in memory, from which the given content can be read.
+
+    Args:
+        content: The content of the file.
+        until: The context at whose end the descriptor is closed.
+    """
     descriptor = os.memfd_create("launch")
     until.callback(os.close, descriptor)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.pwrite(descriptor, content, 0)  # This does not move the position, at which reading starts.
     return descriptor
 
 

@@ -91,22 +91,23 @@ class TFParallel:
         found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
         if num_executors is None:
-            every = found.read("tf_args", tf_args, _items)
+            items = found.read("tf_args", tf_args, _items)
         else:
-            number = found.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
-            every = [tf_args] * (number or 0)
+            count = found.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
+            items = [tf_args] * (count or 0)
         at_once = found.optional("at_once", at_once, arguments.whole(1, MAX_TASKS))
         return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
         read = read_options(found, options)
         found.check()
-        if not every:
+        if not items:
             return []
         slots, hosts = at_once or len(os.sched_getaffinity(0)), read.get("hosts")
         if at_once is None and hosts is not None:  # a host without a number of slots has one
             slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
-        named = {f"the arguments of instance {number}": value for number, value in enumerate(every)}
-        function, *pickled = dumps(_CALLER, {"map_fun": map_fun, **named})
-        instances = _Instances(function, pickled, read, min(slots, len(every)), return_exceptions)
+        # These names are for the message about an argument that cannot be pickled.
+        named_items = {f"the arguments of instance {number}": item for number, item in enumerate(items)}
+        function, *pickled = dumps(_CALLER, {"map_fun": map_fun, **named_items})
+        instances = _Instances(function, pickled, read, min(slots, len(items)), return_exceptions)
         return instances.results()
 
 
@@ -126,7 +127,7 @@ def _items(value: Any) -> list[Any]:
     return items
 
 
-class _Reported(Record):
+class _SlotReport(Record):
     """What a slot reports when it is free: which instance has ended, if any."""
 
     #: The number of the start of the slot itself, from 1.
@@ -147,26 +148,28 @@ class _Instances(FunctionJob):
         arguments: The pickled argument of each instance.
         options: Where and how the slots run.
         slots: The number of slots.
-        goes_on: Whether a failure is a result, so that the other instances continue.
+        goes_on: Whether the result of an instance that fails is its error, so that the other instances
+            continue.
     """
 
     def __init__(
         self, function: bytes, arguments: Sequence[bytes], options: RunOptions, slots: int, goes_on: bool
     ) -> None:
         work = {"slot": True, "instances": len(arguments), "function": function}
-        limit = options.get("restarts") or 0
-        options = {**options, "on_failure": "stop", "restart": "task" if limit else None}
+        max_restarts = options.get("restarts") or 0
+        options = {**options, "on_failure": "stop", "restart": "task" if max_restarts else None}
         super().__init__({"worker": {"count": slots}}, options, None, work)
-        self._restarts, self._limit = 0, limit
+        self._restarts, self._max_restarts = 0, max_restarts
         self._arguments = arguments
         self._failures_are_results = goes_on
         self._lock = threading.Lock()
         self._futures: list[Future[Any]] = [Future() for _ in arguments]
+        #: The numbers of the instances that no slot runs yet.
         self._waiting = deque(range(len(arguments)))
         #: How many times each instance was sent to a slot.
         self._attempts = [0] * len(arguments)
         #: The last report of each slot, and the number of the instance that the slot received in return.
-        self._given: dict[str, tuple[_Reported, int | None]] = {}
+        self._answered: dict[str, tuple[_SlotReport, int | None]] = {}
         #: The slot of the instance whose failure ends the job, and its exit code.
         self._failed: tuple[TaskHandle, int] | None = None
 
@@ -180,25 +183,27 @@ class _Instances(FunctionJob):
         try:
             for future in wait(self._futures, return_when=FIRST_EXCEPTION).done:
                 future.result()  # raises the failure
-            self.driver.wait(60.0)
+            self.driver.wait(60.0)  # The slots exit by themselves, and then the launcher.
         finally:
             self.close(ends_itself=self._ends_itself())
         return [future.result() for future in self._futures]
 
     def _ends_itself(self) -> bool:
-        """Return whether a slot has exited with its failed instance.
+        """Wait a moment, and return whether a slot has exited because its instance has failed.
 
         In this case `launch` stops the job by itself, and says why.
         """
         if self._failed is None:
             return False
+        slot, _ = self._failed
         waiting = Waiting()
-        while not self._failed[0].ending and waiting.seconds < _SLOT_EXIT_SECONDS:
+        while not slot.ending and waiting.seconds < _SLOT_EXIT_SECONDS:
             if self.driver.over.wait(_SLOT_POLL_SECONDS):
                 break
-        return bool(self._failed[0].ending)
+        return bool(slot.ending)
 
     def job_ended(self) -> None:
+        """Let each instance without a result fail with the error of the job."""
         error = self.error or JobFailed("the job finished before its instances", self.run_dir)
         with self._lock:
             for future in self._futures:
@@ -206,10 +211,10 @@ class _Instances(FunctionJob):
                     future.set_exception(error)
 
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
-        """Take the report of a slot that is free, and return the next instance for it.
+        """Handle the report of a slot that is free, and return the next instance for it.
 
-        A slot may send the same report twice, because its connection has broken. It then receives the same
-        answer.
+        A slot is a task that runs one instance after another. It may send the same report twice, because its
+        connection has broken. It then receives the same answer.
 
         Args:
             task: The slot.
@@ -220,27 +225,29 @@ class _Instances(FunctionJob):
             The number of the instance, its attempt and its arguments. If the number is None, the slot exits
             with the ``code`` of the message.
         """
-        reported = _Reported(attempt, message["number"], message["attempt"])
-        result = None if reported.number is None else self._result(task, reported.number, message)
+        report = _SlotReport(attempt, message["number"], message["attempt"])
+        result = None if report.number is None else self._result(task, report.number, message)
         with self._lock:
-            last, given = self._given.get(task.name, (_Reported(0, None, 0), None))
-            if attempt < last.slot_attempt:  # a late report of a process that has died
+            last_report, number = self._answered.get(task.name, (_SlotReport(0, None, 0), None))
+            if attempt < last_report.slot_attempt:  # a late report of a process that has died
                 return {"number": None, "attempt": 0, "code": 0}
-            if reported != last:
-                if attempt > last.slot_attempt and given is not None:  # the slot died with this instance
-                    self._waiting.appendleft(given)
-                if reported.number is not None:
-                    self._take_result(task, reported.number, result, message)
-                given = self._waiting.popleft() if self._waiting else None
-                self._given[task.name] = reported, given
-                if given is not None:
-                    self._attempts[given] += 1
-            if given is None:
+            if report != last_report:
+                # The slot has died while it ran this instance, and has started again.
+                if attempt > last_report.slot_attempt and number is not None:
+                    self._waiting.appendleft(number)
+                if report.number is not None:
+                    self._keep_result(task, report.number, result, message)
+                number = self._waiting.popleft() if self._waiting else None
+                self._answered[task.name] = report, number
+                if number is not None:
+                    self._attempts[number] += 1
+            if number is None:
                 code = self._failed[1] if self._failed is not None and self._failed[0] is task else 0
                 return {"number": None, "attempt": 0, "code": code}
-            return {"number": given, "attempt": self._attempts[given], "arguments": self._arguments[given]}
+            instance = {"number": number, "attempt": self._attempts[number]}
+            return {**instance, "arguments": self._arguments[number]}
 
-    def _take_result(self, task: TaskHandle, number: int, result: Any, message: Message) -> None:
+    def _keep_result(self, task: TaskHandle, number: int, result: Any, message: Message) -> None:
         """Keep the result of an instance that has ended, or let the instance run again if it has failed.
 
         Args:
@@ -249,24 +256,26 @@ class _Instances(FunctionJob):
             result: The result, or the error that `_result` has returned.
             message: The report of the slot.
         """
-        if self._futures[number].done():
+        if self._futures[number].done():  # The job has ended meanwhile.
             return
-        hopeless = message["attempt"] == 1 and cannot_import(message.get("traceback", "").encode())
-        if isinstance(result, TaskFailed) and self._restarts < self._limit and not hopeless:
+        # A module that cannot be imported the first time will not be there the next time either.
+        is_hopeless = message["attempt"] == 1 and cannot_import(message.get("traceback", "").encode())
+        if isinstance(result, TaskFailed) and self._restarts < self._max_restarts and not is_hopeless:
             self._restarts += 1
             self._waiting.append(number)
             failure = str(result).partition("\n")[0]
-            of_limit = f"attempt {message['attempt'] + 1}, restart {self._restarts} of {self._limit}"
+            of_limit = f"attempt {message['attempt'] + 1}, restart {self._restarts} of {self._max_restarts}"
             self.say_unless_quiet(f"{failure}; it runs again ({of_limit})")
         elif isinstance(result, LaunchError) and not self._failures_are_results:
             self._waiting.clear()
             code = message["code"]
             # With a limit of restarts `launch` would start the slot again, so the slot must not fail.
-            if code and not self._limit:
+            if code and not self._max_restarts:
+                # The code is -n if signal n killed the instance. A shell makes 128 + n of that.
                 self._failed = task, code if code > 0 else 128 - code
             elif code:
                 failure = str(result).partition("\n")[0]
-                used = f"restart {self._limit} of {self._limit} is used"
+                used = f"restart {self._max_restarts} of {self._max_restarts} is used"
                 self.say_unless_quiet(f"{failure}; it runs no more ({used})")
             self._futures[number].set_exception(result)
         else:

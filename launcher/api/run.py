@@ -100,18 +100,18 @@ def seconds(value: Any) -> float:
     """
     if isinstance(value, str):
         return values.duration(value)
-    found: float = arguments.number(0, values.MAX_DAYS * 86400)(value)
-    return found
+    return float(arguments.number(0, values.MAX_DAYS * 86400)(value))
 
 
 def _variable(name: Any) -> str:
+    """Read the name of a variable in ``env``, which must not be one that launch sets itself."""
     return values.env_name(arguments.text(name))
 
 
 def _reader(row: Setting[Any]) -> arguments.Reader:
-    """Return the function that converts the argument of a setting to the type of the setting.
+    """Return the function that converts a keyword argument to the type of its setting.
 
-    `launch` itself reports values that the setting does not allow.
+    The function checks no more than the type. `launch` itself reports values that the setting does not allow.
     """
     if row.is_switch:
         return arguments.flag
@@ -145,14 +145,15 @@ def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, 
         The problem and what was expected, or None if the function is the first argument, or there is no
         function.
     """
-    functions = [*given[1:2], named.get("map_fun")]
-    if given and not callable(given[0]) and any(map(callable, functions)):
+    # The function is the second argument then, or is passed by its name.
+    later_arguments = [*given[1:2], named.get("map_fun")]
+    if given and not callable(given[0]) and any(map(callable, later_arguments)):
         return function_fault(given[0])
     return None
 
 
 def function_fault(given: object) -> tuple[str, str]:
-    """Return the problem that the first argument is not a function, and what was expected instead."""
+    """Return the fault that the first argument is not a function: the problem, and what was expected."""
     expected = "expected the function first, without a SparkContext before it"
     return f"map_fun is a {type(given).__name__}", expected
 
@@ -256,25 +257,26 @@ def program_driver(
     ps, workers = (found.optional(name, tasks[name], number) for name in ("ps", "workers"))
     chief = found.optional("chief", tasks["chief"], arguments.flag, False)
     evaluator = found.optional("evaluator", tasks["evaluator"], arguments.flag, False)
-    role = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
-    of_roles: dict[str, Any] = found.optional("roles", tasks["roles"], role, {})
+    read_roles = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
+    given_roles: dict[str, Any] = found.optional("roles", tasks["roles"], read_roles, {})
     found.check()
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
     is_job_file = values.names_job_file(command[0])
-    overlay: dict[str, Mapping[str, Any]] = {}
-    if of_roles or is_job_file:
-        given = {
+    # The roles that launch receives in the form of a job file. They replace those of a job file.
+    roles: dict[str, Mapping[str, Any]] = {}
+    if given_roles or is_job_file:
+        counts = {
             "chief": int(chief) or None,
             "worker": workers,
             "ps": ps,
             "evaluator": int(evaluator) or None,
         }
-        overlay = {name: {"count": count} for name, count in given.items() if count is not None}
-        overlay |= of_roles
+        roles = {name: {"count": count} for name, count in counts.items() if count is not None}
+        roles |= given_roles
     if is_job_file:
         words = ["--", *command]
-    elif of_roles:
-        overlay = {name: {"command": command, **role} for name, role in overlay.items()}
+    elif given_roles:
+        roles = {name: {"command": command, **role} for name, role in roles.items()}
         words = []
     else:  # on the command line, so that the defaults of the command hold
         argv += [*["--chief"] * chief, *["--evaluator"] * evaluator]
@@ -282,7 +284,7 @@ def program_driver(
         argv += [] if workers is None else ["--workers", str(workers)]
         words = command if command[0] in ("-m", "-c") else ["--", *command]
     environ = {**option_environ(options), **(environ or {})}
-    return Driver(argv, environ, overlay, bool(options.get("quiet")), program=words)
+    return Driver(argv, environ, roles, bool(options.get("quiet")), program=words)
 
 
 def _role(value: Any) -> Mapping[str, Any]:
@@ -292,8 +294,8 @@ def _role(value: Any) -> Mapping[str, Any]:
         ValueError: It is neither. The message says what was expected.
     """
     if isinstance(value, Mapping):
-        found: Mapping[str, Any] = arguments.plain(value)
-        return found
+        keys: Mapping[str, Any] = arguments.plain(value)
+        return keys
     try:
         return {"count": arguments.whole(0, MAX_TASKS)(value)}
     except ValueError as error:
@@ -334,12 +336,15 @@ def option_arguments(options: RunOptions) -> list[str]:
         argv += [table.VARIABLES.flag, name]
     given: Mapping[str, Any] = options
     for row in rows():
-        found = None if row is table.ENV else given.get(row.name)
+        if row is table.ENV or given.get(row.name) is None:
+            continue
+        value = given[row.name]
         if row.is_switch:
-            argv += [row.flag] if found else []
-        elif found is not None:
-            for value in found if isinstance(found, list) else [found]:
-                text = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-                # A word that begins with a dash would be the next option.
-                argv += [f"{row.flag}={text}"] if text.startswith("-") else [row.flag, text]
+            argv += [row.flag] if value else []
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            # Options accept no exponents, as in 1e-05.
+            text = f"{item:.9f}".rstrip("0").rstrip(".") if isinstance(item, float) else str(item)
+            # A word that begins with a dash would be the next option.
+            argv += [f"{row.flag}={text}"] if text.startswith("-") else [row.flag, text]
     return argv

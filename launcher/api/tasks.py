@@ -117,7 +117,7 @@ class TaskHandle:
 
     @property
     def outcome(self) -> Message:
-        """The message about the exception of its function in this attempt. Empty if there was none."""
+        """The message about the exception of its function in this attempt. It is empty if there was none."""
         return self.outcomes.get(self.attempt, {})
 
 
@@ -139,11 +139,7 @@ class FunctionJob:
     """
 
     def __init__(
-        self,
-        roles: Mapping[str, Mapping[str, Any]],
-        options: RunOptions,
-        job: str | None,
-        work: Message,
+        self, roles: Mapping[str, Mapping[str, Any]], options: RunOptions, job: str | None, work: Message
     ) -> None:
         self._options, self._job = options, job
         self.is_quiet = bool(options.get("quiet"))
@@ -153,20 +149,22 @@ class FunctionJob:
         file = FileContent() if job is None else read_job_file(job, self._roles, sections())
         if file.faults:
             raise JobError(file.faults)
+        # Arguments of the call replace settings of the file.
         settings, _ = merge([file.level], rows())
         on_failure = options.get("on_failure") or settings[ON_FAILURE]
         self._goes_on = on_failure == OnFailure.CONTINUE.value
-        hosts = options.get("hosts")
-        found = read_hosts(settings[HOSTS] if hosts is None else os.fspath(hosts))
+        hosts_text = options.get("hosts")
+        hosts = read_hosts(settings[HOSTS] if hosts_text is None else os.fspath(hosts_text))
         #: Whether tasks may run on other machines.
         self._elsewhere = not all(
-            is_loopback(host.name) and host.user is None and host.port is None for host in found
+            is_loopback(host.name) and host.user is None and host.port is None for host in hosts
         )
         self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
-        ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
-        names = [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
+        counts = {name: role["count"] for name, role in roles.items() if "command" not in role}
+        names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]
         self.handles = {name: TaskHandle(name) for name in names}
         numbers = {name: number for number, name in enumerate(names)}
+        # Only processes of this machine can import from its folders.
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
         self._work = {**work, "numbers": numbers, "path": path}
         #: Fires when containers of this machine should have connected. Those that have not cannot reach the
@@ -181,15 +179,16 @@ class FunctionJob:
             LaunchError: The launch cannot be started. Nothing needs to be closed.
         """
         modules = packed(_TASK_MODULES)
+        # What each task receives first: the size of the modules in decimal digits, then the modules.
         self._modules = b"%0*d%s" % (start.SIZE_DIGITS, len(modules), modules)
         key, variables = os.urandom(_KEY_BYTES), {"LAUNCH_START": start_text()}
         self._resources = ExitStack()
         try:
             self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            hosts = own_addresses() if self._elsewhere or self._in_containers else ()
-            listener = Listener(key, folder, hosts)
-            self._listener = listener
+            # Tasks of this machine that are in no container need no address: they use the socket.
+            addresses = own_addresses() if self._elsewhere or self._in_containers else ()
+            self._listener = listener = Listener(key, folder, addresses)
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
             argv = option_arguments(self._options)
@@ -210,8 +209,8 @@ class FunctionJob:
             program = [] if self._job is None else ["--", self._job]
             environ = {**option_environ(self._options), **variables}
             self.driver = Driver(argv, environ, self._roles, self.is_quiet, program=program)
-            self.driver.on_event, self.driver.on_end = self._handle_event, self._end
-            listener.serve(self._connected)
+            self.driver.on_event, self.driver.on_end = self._handle_event, self._handle_end
+            listener.serve(self._handle_connection)
             self.driver.start()
         except BaseException as error:
             self._resources.close()
@@ -222,10 +221,12 @@ class FunctionJob:
     # ------------------------------------------------------------------ for subclasses
 
     def job_ended(self) -> None:
-        """React to the end of the job. `error` is set if the job has failed."""
+        """React to the end of the job, for subclasses. The attribute `error` is set if the job has failed."""
 
     def task_ended(self, task: TaskHandle, ending: str) -> None:
-        """React to the end of a task. At the end of the job this is called for each task once more.
+        """React to the end of a task, for subclasses.
+
+        At the end of the job this is called for each task once more.
 
         Args:
             task: The task.
@@ -233,17 +234,20 @@ class FunctionJob:
         """
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
-        """React to tasks that are to start again.
+        """React to tasks that are to start again, for subclasses.
 
         Args:
             attempts: The numbers of the attempts that have ended or will end, by the names of the tasks.
         """
 
     def task_started(self, task: TaskHandle) -> None:
-        """React to the start of a task, for the first time or again."""
+        """React to the start of a task, for the first time or again, for subclasses."""
 
     def feed(self, peer: FeedPeer) -> None:
-        """Take over a connection on which a task opens a feed. By default the connection is closed."""
+        """Take over a connection on which a task wants to read rows, for subclasses.
+
+        By default the connection is closed, because this job feeds no rows.
+        """
         peer.sock.close()
 
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
@@ -303,14 +307,14 @@ class FunctionJob:
             for task in self.handles.values()
             if not (task.arrived or (self._goes_on and task.ending and not task.restarting))
         ]:
-            if self.driver.over.wait(_POLL_SECONDS):
+            if self.driver.over.wait(_POLL_SECONDS):  # The job has ended, with an error or without.
                 break
             if waiting.seconds > seconds:
                 text = f"{join_names(missing)} did not connect within {waiting.seconds:.0f}s"
                 raise JobFailed(text, self.run_dir)
-            if begun := waiting.due():
+            if message := waiting.due():
                 limit = f"at most {seconds:g}s: reservation_timeout="
-                self.say_unless_quiet(f"{begun} {join_names(missing)} to connect ({limit})")
+                self.say_unless_quiet(f"{message} {join_names(missing)} to connect ({limit})")
         self.check()
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
@@ -322,6 +326,7 @@ class FunctionJob:
         """
         over, grace = self.driver.over, self._options.get("grace")
         try:
+            # A second signal would make the launcher kill the tasks.
             if not (at_once or ends_itself or over.is_set() or self.driver.asked):
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
@@ -330,20 +335,21 @@ class FunctionJob:
                 self.say_unless_quiet(f"waiting for the job to end ({limit})")
                 over.wait(seconds)
         finally:
-            self.driver.end()
+            self.driver.end()  # It kills the launcher if that still runs.
             self._resources.close()
 
     # ------------------------------------------------------------------ connections, in threads
 
-    def _connected(self, peer: FeedPeer) -> None:
+    def _handle_connection(self, peer: FeedPeer) -> None:
+        """Serve a connection that has proved to belong to this job: for rows, or for messages of a task."""
         if peer.purpose == "feed":
             self.feed(peer)
         elif peer.task in self.handles:
-            start_function(self._talk, peer, name=f"launch-{peer.task}")
+            start_function(self._serve_task, peer, name=f"launch-{peer.task}")
         else:
             peer.sock.close()
 
-    def _talk(self, peer: FeedPeer) -> None:
+    def _serve_task(self, peer: FeedPeer) -> None:
         """Serve a connection of a task.
 
         The first connection of a task's process receives modules and work. Each later one carries a message,
@@ -353,13 +359,13 @@ class FunctionJob:
         # A connection breaks when the task exits, or when its network does. In the latter case the task
         # connects again.
         with peer.sock as sock, suppress(OSError, EOFError):
-            first = not peer.hello.get("again")
-            if first:
+            is_first = not peer.hello.get("again")
+            if is_first:
                 sock.sendall(self._modules)
             with Connection(sock.detach()) as channel:
-                answer = self._work if first else self.answer(handle, peer.attempt, channel.recv())
+                answer = self._work if is_first else self.answer(handle, peer.attempt, channel.recv())
                 channel.send(answer)
-                if first:
+                if is_first:
                     handle.arrived = True
                 channel.poll(None)  # until the task has read everything and closes the connection
 
@@ -382,10 +388,14 @@ class FunctionJob:
             self._open_network(f"{join_names(late)}, which did not connect by the socket in {self._folder}")
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
+        """React to an event of the launcher that is about connections or tasks of this job."""
+        # From hosts without a relay, a forwarded port, tasks can connect only over the network.
         if event["event"] == "Opened" and event["without_relay"]:
             self._open_network(f"{join_names(event['without_relay'])}, where no port is forwarded")
         if event["event"] == "Restarting":
-            self.tasks_restart({name: at for name, at in event["attempts"].items() if name in self.handles})
+            # The event is also about tasks that run programs instead of the function.
+            attempts = event["attempts"].items()
+            self.tasks_restart({name: attempt for name, attempt in attempts if name in self.handles})
         elif event["event"] == "TaskMoved" and event["task"] in self.handles:
             self._handle_task_moved(self.handles[event["task"]], event)
 
@@ -401,10 +411,11 @@ class FunctionJob:
         """
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
-        started, ended = handle.pid != event["pid"], "" if handle.ending else _ending(event)
+        has_started = handle.pid != event["pid"]
+        new_ending = "" if handle.ending else _ending(event)
         was_restarting, handle.restarting = handle.restarting, event["restarting"]
         handle.host, handle.pid = event["host"], event["pid"]
-        if started:
+        if has_started:
             self.task_started(handle)
             # Containers have some time to connect by the socket, from the start of the first one on.
             if not self._late.ident and self._in_containers and not self._elsewhere:
@@ -412,14 +423,15 @@ class FunctionJob:
                     start_thread(self._late)
                 except TransportError:
                     self._open_network_for_late()
-        if ended:
+        if new_ending:
             raised = handle.outcome.get("raised")
-            handle.ending = f"raised {raised}".partition("\n")[0] if raised else ended
+            handle.ending = f"raised {raised}".partition("\n")[0] if raised else new_ending
+        # A task that was to start again may be told later that it does not.
         may_tell = not handle.restarting and (event["status"]["code"] == 0 or self._goes_on)
-        if handle.ending and may_tell and (ended or was_restarting):
+        if handle.ending and may_tell and (new_ending or was_restarting):
             self.task_ended(handle, handle.ending)
 
-    def _end(self) -> None:
+    def _handle_end(self) -> None:
         """Note why the launcher has failed, if so, and tell the subclass that job and tasks have ended."""
         if not self.driver.asked:  # a job that this program has stopped itself has not failed
             error = self.driver.error()
@@ -452,7 +464,7 @@ def ending_text(code: int | None, signal: int | None) -> str:
     """Return how a process ended, such as ``exited with code 3`` or ``was killed by SIGKILL``.
 
     Args:
-        code: The exit code. None if a signal ended the process.
+        code: The exit code, or None if a signal ended the process.
         signal: The number of the signal, or None.
     """
     return f"exited with code {code}" if signal is None else f"was killed by {signal_name(signal)}"
@@ -510,10 +522,14 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
 
 
 def start_text() -> str:
-    """Return the source text that a task runs first, see `launcher.api.remote.start`."""
-    ours = ("from launcher.", "from __future__")
+    """Return the source text that a task runs first: it connects to this program and receives its modules.
+
+    The text is made of three modules and the importer, because nothing of launch need be installed where the
+    task runs. It ends with the call of ``launcher.api.remote.start.main``.
+    """
+    left_out = ("from launcher.", "from __future__")
     sources = [inspect.getsource(module) for module in (trusted_io, connect, start)]
-    lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
+    lines = [line for source in sources for line in source.splitlines() if not line.startswith(left_out)]
     call = f"main({tuple(sys.version_info[:2])}, Importer)\n"
     return "\n".join(["from __future__ import annotations", IMPORTER, *lines, call])
 
@@ -530,10 +546,10 @@ def _private_folder() -> str:
     for path in glob.glob(f"{glob.escape(parent)}/{_FOLDER_PREFIX}*/*"):
         with socket.socket(socket.AF_UNIX) as sock:
             try:
-                new = time.time() - os.stat(path).st_mtime < _NEW_SOCKET_SECONDS
+                is_new = time.time() - os.stat(path).st_mtime < _NEW_SOCKET_SECONDS
                 trusted_io.connect_unix(sock, path, 0.0)
             except ConnectionRefusedError:  # no process listens yet, or one no longer does
-                if not new:
+                if not is_new:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
             except OSError:  # another program has just removed it
                 continue

@@ -76,6 +76,7 @@ class TFNodeContext:
     tmp_socket: None = None
 
     def __post_init__(self) -> None:
+        """Set ``worker_num``, and count the nodes that train unless their number was passed."""
         self.worker_num = self.executor_id
         training = [addresses for role, addresses in self.cluster_spec.items() if role in TRAINING_ROLES]
         self.num_workers = self.num_workers or sum(map(len, training))
@@ -212,16 +213,17 @@ class TFNodeContext:
 
 
 def _input_mapping(value: Any) -> Mapping[Any, str]:
-    """Return the columns of the rows, and the name of each in a batch.
+    """Read the argument ``input_mapping``: the columns of the rows, and the name of each in a batch.
 
     Raises:
         ValueError: This is not a dict with each name once and columns of one kind.
     """
     expected = "expected a dict: the columns of the rows, and their names in a batch, each once"
-    found: Mapping[Any, str] = arguments.mapping(_column, arguments.text, expected)(value)
-    if not found or len(set(found.values())) < len(found) or len(set(map(type, found))) > 1:
+    names: Mapping[Any, str] = arguments.mapping(_column, arguments.text, expected)(value)
+    has_twins = len(set(names.values())) < len(names)
+    if not names or has_twins or len(set(map(type, names))) > 1:
         raise ValueError(expected)
-    return found
+    return names
 
 
 def _column(value: Any) -> Any:
@@ -253,8 +255,8 @@ class TFNode:
         if _URL_SCHEMES.match(path):
             return path
         if not path.startswith("/"):
-            hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))
-            path = os.path.join(f"/user/{getpass.getuser()}" if hdfs else ctx.working_dir, path)
+            is_on_hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))
+            path = os.path.join(f"/user/{getpass.getuser()}" if is_on_hdfs else ctx.working_dir, path)
         return f"{ctx.defaultFS}{os.path.normpath(path)}"
 
     @staticmethod
@@ -271,6 +273,7 @@ class TFNode:
             ValueError: The model is a session of TensorFlow 1.
         """
         tf = _tensorflow()
+        # Other classes of sessions have this attribute.
         if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
             raise ValueError(
                 "a session cannot be exported; expected a model (or use tf.compat.v1.saved_model)"

@@ -41,11 +41,11 @@ def main(python: tuple[int, int], importer: type) -> None:
             work.
     """
     environ = os.environ
-    task, ours = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]
-    if ours != python:
-        versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*ours, *python)
+    task, version = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]
+    if version != python:
+        versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*version, *python)
         sys.exit(f"{task}: {versions}; functions can be sent only to the same version (set python=)")
-    hello = {"task": task, "attempt": int(environ["LAUNCH_ATTEMPT"]), "python": ours, "pid": os.getpid()}
+    hello = {"task": task, "attempt": int(environ["LAUNCH_ATTEMPT"]), "python": version, "pid": os.getpid()}
     addresses, relay = json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", "")
     connector = DriverRoutes(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
     try:

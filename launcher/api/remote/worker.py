@@ -92,8 +92,8 @@ def main(sock: socket.socket, connector: DriverRoutes) -> None:
             sys.path.append(folder)
     sys.path.append("")
     if work["slot"]:
-        sys.exit(_serve(connector, work))
-    outcome = _run(work["function"], work["arguments"], _context(work, connector), results=False)
+        sys.exit(_serve_as_slot(connector, work))
+    outcome = _run(work["function"], work["arguments"], _context(work, connector), with_result=False)
     if "raised" in outcome:
         try:
             request(connector, outcome)
@@ -109,6 +109,7 @@ def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
     """Return the ``ctx`` of this task, the second argument of its function."""
     task, numbers = connector.hello["task"], work["numbers"]
     role, _, index = task.rpartition("/")
+    # The cluster may also contain roles of a job file, whose tasks run programs. They are no nodes.
     roles = {name.rpartition("/")[0] for name in numbers}
     cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
     return TFNodeContext(
@@ -132,57 +133,65 @@ def _leave(code: int) -> None:
     """
     seconds = _RAISED_SECONDS if code else _RETURNED_SECONDS
 
-    def end() -> None:
+    def kill_later() -> None:
+        """Wait, then name the threads that keep the process alive, and kill it."""
         time.sleep(seconds)
         threads = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
         text = f"the process does not exit {seconds:g}s after its function (threads: {', '.join(threads)})"
         print(f"{text}: it is killed", file=sys.stderr, flush=True)
         os._exit(code)
 
-    threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=kill_later, daemon=True).start()
     sys.exit(code)
 
 
-def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, results: bool) -> Message:
+def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, with_result: bool) -> Message:
     """Call the user's function, and return the message about how it ended.
 
     Args:
         function: The pickled function.
         arguments: The pickled first argument of the function.
         ctx: The second argument.
-        results: Whether the message contains the pickled result.
+        with_result: Whether the message contains the pickled result.
 
     Returns:
         The message. Its ``code`` is the exit code for this process. With an exception it contains ``raised``,
         ``traceback`` and ``exception``.
     """
-    done: dict[str, Any] = {"code": 0}
+    message: dict[str, Any] = {"code": 0}
     try:
-        call, first = pickle.loads(function), pickle.loads(arguments)
-        if isinstance(first, list):
-            sys.argv = first  # programs for TensorFlowOnSpark expect this
-        result = call(first, ctx)
-        if results:
-            done["result"] = _pickled(result)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        call, first_argument = pickle.loads(function), pickle.loads(arguments)
+        if isinstance(first_argument, list):
+            sys.argv = first_argument  # programs for TensorFlowOnSpark expect this
+        result = call(first_argument, ctx)
+        if with_result:
+            message["result"] = _pickled_result(result)
+    except SystemExit as exit_:
+        # As Python itself does: None is success, a number is the code, and anything else is printed.
+        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         if code:
-            if not isinstance(end.code, int):
-                print(end.code, file=sys.stderr, flush=True)
+            if not isinstance(exit_.code, int):
+                print(exit_.code, file=sys.stderr, flush=True)
             return {"code": code & 0xFF}
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the program reports any of them
-        return _failed(error)
+        return _failure_message(error)
     data_feed.end_all()  # the function reads no more rows
-    return done
+    return message
 
 
 def _dumps(value: object) -> bytes:
+    """Pickle a value by cloudpickle, which is imported only now, because most tasks do not need it."""
     from launcher.feed.remote import code  # noqa: PLC0415 - cloudpickle: not for tasks without a result
 
     return code.dumps(value)
 
 
-def _pickled(result: object) -> bytes:
+def _pickled_result(result: object) -> bytes:
+    """Pickle the result of the user's function.
+
+    Raises:
+        LaunchError: It cannot be pickled. The error says what to return instead.
+    """
     try:
         return _dumps(result)
     except Exception as error:
@@ -190,7 +199,7 @@ def _pickled(result: object) -> bytes:
         raise LaunchError(f"{text}; {_RESULT_ADVICE}") from error
 
 
-def _failed(error: BaseException) -> Message:
+def _failure_message(error: BaseException) -> Message:
     """Print the exception that the user's function has raised, and return the message about it."""
     frames = error.__traceback__ and error.__traceback__.tb_next  # the user need not see `_run`
     shown = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
@@ -205,8 +214,12 @@ def _failed(error: BaseException) -> Message:
     return {"code": 1, "raised": raised, "traceback": shown, "exception": exception}
 
 
-def _serve(connector: DriverRoutes, work: Message) -> int:
-    """Run instances until the program sends no other one.
+def _serve_as_slot(connector: DriverRoutes, work: Message) -> int:
+    """Run one instance after another, as the program sends them, until it sends no other one.
+
+    Args:
+        connector: The routes to the program.
+        work: The work of this task, with the function of all instances.
 
     Returns:
         The exit code of the slot. It is that of the last instance if the failure of this instance stops the
@@ -233,9 +246,10 @@ def _instance(work: Message, order: Message) -> Message:
     sys.stdout.flush()
     sys.stderr.flush()
     number, attempt, outcome = order["number"], order["attempt"], {}
+    # The fork inherits this file in memory, and writes its message there.
     with open(os.memfd_create("outcome"), "w+b") as file:
         pid = os.fork()
-        if pid == 0:
+        if pid == 0:  # This is the fork, which `_leave` ends.
             output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]
             os.environ["LAUNCH_ATTEMPT"] = str(attempt)
             if output:
@@ -244,10 +258,10 @@ def _instance(work: Message, order: Message) -> Message:
             ctx = TFNodeContext(
                 number, "worker", working_dir=os.getcwd(), num_workers=instances, output_dir=output
             )
-            done = _run(work["function"], order["arguments"], ctx, results=True)
-            pickle.dump(done, file)
+            message = _run(work["function"], order["arguments"], ctx, with_result=True)
+            pickle.dump(message, file)
             file.flush()
-            _leave(done["code"])
+            _leave(message["code"])
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         file.seek(0)
         with suppress(EOFError, pickle.UnpicklingError):  # an instance that is killed writes no outcome

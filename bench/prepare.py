@@ -32,7 +32,7 @@ def measure(setting: Setting) -> None:
         return
     folder = setting.folder("prepare")
     with (
-        Lab(_HOSTS, show=[sys.prefix, sys.base_prefix]) as lab,
+        Lab(_HOSTS) as lab,
         PackageIndex(folder / "wheels", lab.address) as index,
     ):
         index.add("tiny")

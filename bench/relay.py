@@ -76,7 +76,7 @@ def measure(setting: Setting) -> None:
         print("\nrelay: MISSING: its host is a network namespace, which only root can make")
         return
     with (
-        Lab(1, show=[sys.prefix, sys.base_prefix, _ROOT]) as lab,
+        Lab(1) as lab,
         tempfile.TemporaryDirectory() as folder,
         _listening(f"{folder}/socket") as path,
         ExitStack() as stack,

@@ -12,7 +12,6 @@ import pwd
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +54,7 @@ def _measure(setting: Setting, *steps: Callable[[Setting, Lab, Sequence[SshPeer]
     found = all_peers(setting.launch, setting.before, setting.peers)
     for one in found:
         print(f"  {one.name}: {one.missing and 'MISSING: ' + one.missing or one.version}")
-    root = Path(__file__).resolve().parent.parent
-    with Lab(max(_COUNTS), show=[sys.prefix, sys.base_prefix, root]) as lab, _as_for_a_user(lab):
+    with Lab(max(_COUNTS)) as lab, _as_for_a_user(lab):
         for step in steps:
             step(setting, lab, found)
 

@@ -57,7 +57,7 @@ def measure(setting: Setting) -> None:
     if shutil.which("rsync") is None:
         print("\nsync: MISSING: rsync, to compare with: apt-get install rsync")
         return
-    with Lab(4, show=[sys.prefix, sys.base_prefix, _ROOT]) as lab:
+    with Lab(4) as lab:
         for hosts in (lab.hosts[:1], lab.hosts):
             runs = {mover.name: _rounds(setting, lab, mover, hosts) for mover in _movers()}
             _show(setting, len(hosts), runs)

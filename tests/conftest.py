@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 assert os.path.exists("/proc/thread-self/children"), "the kernel was built without CONFIG_PROC_CHILDREN"
 
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
-# can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
+# cannot be forked into an agent. No task does heavy arithmetic, so it may go on to them.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 # Tests in the background (``nohup``, ``make test &``) inherit them as ignored, and so would every launch that
@@ -231,7 +231,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def _settled(found: Callable[[], list[str]]) -> list[str]:
-    """What is still found when nothing should be any more."""
+    """What is still found when nothing should be left."""
     left = found()
     if left:
         gc.collect()  # what only a cycle of objects holds is no leak
@@ -360,7 +360,7 @@ def _own_signals() -> Iterator[None]:
 class Launch:
     """The installed command, at home in a folder of the test.
 
-    Output goes to files: what outlives the command can't keep a test from seeing its end.
+    Output goes to files: what outlives the command cannot keep a test from seeing its end.
     """
 
     def __init__(self, home: Path) -> None:

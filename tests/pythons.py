@@ -7,14 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: Where uv installs one.
+#: Where pyenv has them, and where uv installs one. A test may have another home.
+_PYENV = Path.home() / ".pyenv/versions"
 _INSTALLED = Path(sys.prefix, "pythons")
 
 
 def python_of(version: str) -> str | None:
     """A Python of this version on PATH or installed by pyenv or uv; ``None`` if there is none that runs."""
     name = f"python{version}"
-    folders = [*Path.home().glob(f".pyenv/versions/{version}.*"), *_INSTALLED.glob(f"cpython-{version}.*")]
+    folders = [*_PYENV.glob(f"{version}.*"), *_INSTALLED.glob(f"cpython-{version}.*")]
     for python in filter(None, [shutil.which(name), *(str(folder / "bin" / name) for folder in folders)]):
         try:
             if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:

@@ -91,24 +91,35 @@ def quick(once: Callable[[], float], seconds: float) -> None:
 # ---------------------------------------------------------------------- processes
 
 
-def proc(pid: int, name: str) -> bytes:
-    """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user."""
+def proc(pid: int, name: str, root: str | Path = "/proc") -> bytes:
+    """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user.
+
+    Args:
+        pid: The process, as the root numbers it.
+        name: The file.
+        root: The ``/proc`` of another machine, if it is not one of this machine.
+    """
     try:
-        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        with open(f"{root}/{pid}/{name}", "rb", buffering=0) as file:
             return file.read()
     except OSError:
         return b""
 
 
-def stat_field(pid: int, number: int) -> bytes:
+def stat_field(pid: int, number: int, root: str | Path = "/proc") -> bytes:
     """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
-    fields = proc(pid, "stat").rpartition(b")")[2].split()
+    fields = proc(pid, "stat", root).rpartition(b")")[2].split()
     return fields[number - 3] if fields else b""
 
 
-def command_line(pid: int) -> str:
+def process_name(pid: int, root: str | Path = "/proc") -> str:
+    """The name of a process; empty: it is gone."""
+    return proc(pid, "comm", root).decode().strip()
+
+
+def command_line(pid: int, root: str | Path = "/proc") -> str:
     """A process's arguments, with spaces between them."""
-    return proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    return proc(pid, "cmdline", root).replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -132,16 +143,12 @@ def named(pids: set[int], name: str) -> list[int]:
 
     A forked process has the name of its parent until it calls exec: it does not count.
     """
-    found = [pid for pid in sorted(pids) if _name(pid) == name]
+    found = [pid for pid in sorted(pids) if process_name(pid) == name]
     return [pid for pid in found if _parent(pid) not in found]
 
 
 def _parent(pid: int) -> int:
     return int(stat_field(pid, 4) or 0)
-
-
-def _name(pid: int) -> str:
-    return proc(pid, "comm").decode().strip()
 
 
 def resident(pid: int) -> int:
@@ -195,7 +202,7 @@ class Family:
         for _ in looks(within):
             if not (left := self.alive()):
                 return
-        names = [(pid, _name(pid), command_line(pid)[:80]) for pid in sorted(left)]
+        names = [(pid, process_name(pid), command_line(pid)[:80]) for pid in sorted(left)]
         raise AssertionError(f"alive after {time.monotonic() - since:.1f} s: {names}")
 
     def forget(self) -> None:

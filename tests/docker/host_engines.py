@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -159,9 +158,8 @@ Site = tuple[Lab, list[DockerHost]]
 def docker_hosts(count: int) -> Iterator[Site]:
     """So many hosts, each with an engine that has the base image."""
     docker.check_programs()
-    shown: list[str | Path] = [sys.prefix, sys.base_prefix, Path(__file__).parents[2]]
     with ExitStack() as stack:
-        lab = stack.enter_context(Lab(count, show=shown))
+        lab = stack.enter_context(Lab(count))
         hosts = [DockerHost(host, stack.enter_context(_data())) for host in lab.hosts]
         for host in hosts:
             stack.callback(host.stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_connections_that_break_cost_no_line(backend: Backend):
 
 
 @pytest.mark.promise("a host cut off for good stops its tasks itself")
+@pytest.mark.promise("an agent stopped on a host")
 @on("ssh", "docker-ssh")
 def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(backend: Ssh):
     """Each ends its task itself by the end of the lease, and counts as lost then."""
@@ -71,7 +73,7 @@ def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(backend: Ssh):
     stopped, cut = backend.machines[:2]
     soon(lambda: tasks(stopped) and tasks(cut))
     cut.cut()
-    stopped.run(["sh", "-c", "kill -STOP $(grep -lx launch-agent /proc/[0-9]*/comm | cut -d/ -f3)"])
+    stopped.kill(signal.SIGSTOP, *(process.pid for process in stopped.processes("launch-agent")))
     # The lease is counted from the last word; a busy machine gets some more.
     soon(lambda: not tasks(stopped) and not tasks(cut), 6 + 15)
     ended = started.wait(SOON, code=125)

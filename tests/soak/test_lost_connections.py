@@ -29,8 +29,7 @@ def make_slow(host: LabHost, what: str, seconds: int) -> ExitStack:
     """Make each login take so long, until the returned context ends."""
     stack = ExitStack()
     if what == "shell":
-        (host.home / ".bashrc").write_text(f"sleep {seconds}\n")
-        host.expected.append(".bashrc")
+        host.start_up(f"sleep {seconds}")
         return stack
     keys = host.folder / "etc/authorized_keys"
     host.program("slow-keys", f"#!/bin/sh\nsleep {seconds}\nexec cat {keys}\n")

@@ -1,27 +1,21 @@
-"""How tests connect to the hosts of the lab, and run programs of `tests/stubs/programs.py` there."""
+"""How tests connect to the hosts of the lab."""
 
 from __future__ import annotations
 
-import select
-import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from launcher.backends import bootstrap
 from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.program import start_ssh_program
 from launcher.config.settings import Settings
 from launcher.config.table import CONNECT_TIMEOUT
 from launcher.job import Host
+from tests.seeing import soon
 from tests.ssh.lab import Lab
 from tests.told import Told
-
-_STUBS = "tests.stubs.programs"
-#: Seconds for what a host does in a moment, also on a busy machine.
-TIME_LIMIT = 60.0
-
 
 #: For as long as a busy machine may take for a step.
 PATIENT = Settings().with_values({CONNECT_TIMEOUT: 30.0})
@@ -54,57 +48,18 @@ def works(*hosts: Host, settings: Settings = PATIENT, attempts: int = 1) -> list
         assert fleet.connect() == {}
         for host in hosts:
             assert fleet.is_alive(host.name)
-            program = fleet.run(host.name, "launcher.agent.processes:descendants_of", 1)
-            receive(program)
-            assert program.wait(30) is not None, program.stderr()
-            program.close()
+            with closing(fleet.run(host.name, "launcher.agent.processes:descendants_of", 1)) as program:
+                soon(partial(_has_ended, program), 60)
     return told.lines
 
 
+def _has_ended(program: RemoteProgram) -> bool:
+    return program.recv(1) == b""
+
+
 def refusal(*hosts: Host, settings: Settings = PATIENT, attempts: int = 1) -> str:
-    """Why they can't be connected to."""
+    """Why they cannot be connected to."""
     with SshConnections(hosts, settings, attempts) as fleet:
         failed = fleet.connect()
     assert failed
     return "\n".join(f"{host}: {why}" for host, why in failed.items())
-
-
-def start(hosts: SshConnections, host: str, function: str, arguments: object) -> RemoteProgram:
-    """Start one of the functions there."""
-    python = hosts.python(host)
-    startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments)
-    return start_ssh_program(hosts.connection(host), python, startup)
-
-
-def receive(program: RemoteProgram, until: int | None = None, seconds: float = TIME_LIMIT) -> bytes:
-    """All that comes up to the end, or so many bytes."""
-    deadline = time.monotonic() + seconds
-    received = b""
-    while until is None or len(received) < until:
-        data = program.recv(1 << 20)
-        if data == b"":
-            if error := program.start_error():
-                raise error
-            return received
-        if data is not None:
-            received += data
-            continue
-        left = deadline - time.monotonic()
-        assert left > 0, f"not in time; it sent {received[-1000:]!r}; stderr: {program.stderr()!r}"
-        select.select([program], [], [], left)
-    return received
-
-
-def send(program: RemoteProgram, data: bytes, seconds: float = TIME_LIMIT) -> bytes:
-    """Send all of it; what came back meanwhile."""
-    deadline = time.monotonic() + seconds
-    view, received = memoryview(data), b""
-    while view:
-        sent = program.send(view)
-        view = view[sent:]
-        assert time.monotonic() < deadline, f"not in time; stderr: {program.stderr()!r}"
-        if not sent:
-            # No short time-out: the descriptor becomes ready when more can be sent.
-            select.select([program], [program] if received else [], [], seconds)
-        received += program.recv(1 << 20) or b""
-    return received

@@ -6,7 +6,9 @@ It is made of namespaces: its own network, host name, processes, mounts. That ta
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.job import Host
-from tests.seeing import soon
+from tests.seeing import command_line, process_name, soon, stat_field
 from tests.ssh.cable import Cable
 
 SSHD = "/usr/sbin/sshd"
@@ -33,6 +35,8 @@ class Process(NamedTuple):
     """A process as its host numbers it."""
 
     pid: int
+    name: str
+    #: Its command line, or its name if it has none.
     argv: str
 
 
@@ -113,11 +117,20 @@ class LabHost:
         """A path of the host as this machine reaches it."""
         return Path(f"/proc/{self.pid}/root") / os.fspath(path).lstrip("/")
 
-    def processes(self) -> list[Process]:
-        """All processes there but the first one and sshd; zombies too."""
-        proc = self.there("/proc")
-        found = (_process(proc / pid) for pid in os.listdir(proc) if pid.isdigit() and pid != "1")
-        return sorted(process for process in found if process is not None)
+    def processes(self, *names: str) -> list[Process]:
+        """The processes there, zombies too, of these names; without a name all but those of sshd."""
+        every = (self._process(int(pid)) for pid in os.listdir(self.there("/proc")) if pid.isdigit())
+        return sorted(it for it in every if it.pid != 1 and _is_meant(it.name, names))
+
+    def _process(self, pid: int) -> Process:
+        root = self.there("/proc")
+        name = process_name(pid, root)
+        return Process(pid, name, command_line(pid, root) or f"({name})")
+
+    def kill(self, number: int, *pids: int) -> None:
+        """Signal processes there, all at once; some may just have ended."""
+        if pids:
+            self.run(["kill", f"-{number:d}", *map(str, pids)], check=False)
 
     def files(self) -> list[str]:
         """All files and folders in its home, and in what else is its own: absolute paths there."""
@@ -157,20 +170,14 @@ class LabHost:
 
     def stop_sshd(self) -> None:
         """End the one that listens: new connections are refused, the ones that are there stay."""
-        for pid in self.sshd():
-            self.run(["kill", "-KILL", str(pid)])
+        self.kill(signal.SIGKILL, *self.sshd())
         soon(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
 
-    def kill_sshd_sessions(self) -> int:
-        """Kill the sshd of each connection, not the one that listens: how many processes that were."""
-        return self.signal_sshd_sessions("KILL")
-
-    def signal_sshd_sessions(self, name: str) -> int:
-        """Send a signal to the sshd of each connection: how many processes that were."""
+    def kill_sshd_sessions(self, number: int = signal.SIGKILL) -> int:
+        """Kill, or signal, the sshd of each connection: how many processes that were."""
         listening = self.sshd()
-        pids = [str(pid) for pid in self.sshds() if pid not in listening]
-        if pids:
-            self.run(["kill", f"-{name}", *pids], check=False)
+        pids = [it.pid for it in self.processes("sshd") if it.pid not in listening]
+        self.kill(number, *pids)
         return len(pids)
 
     @property
@@ -184,12 +191,7 @@ class LabHost:
             pid = int(self.there("/run/sshd.pid").read_text())
         except (OSError, ValueError):
             return []
-        return [pid] if _name(self.there("/proc") / str(pid)) == "sshd" else []
-
-    def sshds(self) -> list[int]:
-        """It, and those of the connections."""
-        proc = self.there("/proc")
-        return [int(n) for n in os.listdir(proc) if n.isdigit() and _name(proc / n) == "sshd"]
+        return [pid] if process_name(pid, self.there("/proc")) == "sshd" else []
 
     def answers(self) -> bool:
         """Whether sshd says hello to this machine."""
@@ -200,7 +202,7 @@ class LabHost:
             return False
 
     def new_host_key(self) -> None:
-        """As if it had been installed anew: another host key, which no known_hosts has."""
+        """As if it had just been installed: another host key, which no known_hosts has."""
         self.stop_sshd()
         for path in self._keys("host_key"):
             path.unlink()
@@ -219,7 +221,7 @@ class LabHost:
     # Its user
 
     def set_shell(self, path: str) -> None:
-        """The login shell of its user."""
+        """Set the login shell of its user."""
         if not os.access(path, os.X_OK):
             raise RuntimeError(f"the SSH tests need {path}: apt-get install {Path(path).name}")
         if path.endswith("fish"):
@@ -229,13 +231,17 @@ class LabHost:
         # Written in place: it is the file itself that is mounted.
         (self.folder / "etc/passwd").write_text("\n".join([account, *others, ""]))
 
-    def banner(self, text: str) -> None:
-        """What its shell, whichever it is, prints to stdout before it runs a command."""
-        quoted = "'" + text.replace("'", "'\\''") + "'"
-        for path in map(self.home.joinpath, _START_FILES):
+    def start_up(self, command: str, *files: str) -> None:
+        """Have its login shell run a command first, by its start-up file; default: that of bash."""
+        for name in files or (".bashrc",):
+            path = self.home / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"echo {quoted}\n")
-        self.expected += _START_FILES
+            path.write_text(f"{command}\n")
+            self.expected.append(name)
+
+    def banner(self, text: str) -> None:
+        """Have its login shell, whichever it is, print something before it runs a command."""
+        self.start_up(f"echo {shlex.quote(text)}", *_START_FILES)
 
     # Its network
 
@@ -335,8 +341,8 @@ class LabHost:
 
     def _emptied(self) -> bool:
         """Kill all processes there; whether there were none."""
-        if pids := [str(process.pid) for process in self.processes()]:
-            self.run(["kill", "-KILL", *pids], check=False)
+        pids = [process.pid for process in self.processes()]
+        self.kill(signal.SIGKILL, *pids)
         return not pids
 
     def _heal_sshd(self) -> None:
@@ -346,7 +352,7 @@ class LabHost:
             self.stop_sshd()
             for old, now in zip(self._keys("first_host_key"), self._keys("host_key"), strict=True):
                 shutil.copy(old, now)
-        if [_state(self.there("/proc") / str(pid)) for pid in self.sshd()] not in (["S"], ["R"]):
+        if [stat_field(pid, 3, self.there("/proc")) for pid in self.sshd()] not in ([b"S"], [b"R"]):
             self.stop_sshd()
             self.start_sshd()
 
@@ -370,26 +376,6 @@ def _covered(path: Path, allowed: Sequence[Path]) -> bool:
     return any(path == one or one in path.parents or path in one.parents for one in allowed)
 
 
-def _name(folder: Path) -> str:
-    try:
-        return (folder / "comm").read_text().strip()
-    except OSError:  # it has just ended
-        return ""
-
-
-def _state(folder: Path) -> str:
-    try:
-        return (folder / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:  # it has just ended
-        return ""
-
-
-def _process(folder: Path) -> Process | None:
-    name = _name(folder)
-    if name in ("", "sshd"):
-        return None
-    try:
-        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:  # it has just ended
-        return None
-    return Process(int(folder.name), words or f"({name})")
+def _is_meant(name: str, names: Sequence[str]) -> bool:
+    """Whether a process of this name is asked for; one that has just ended has no name."""
+    return name in names if names else name not in ("", "sshd")

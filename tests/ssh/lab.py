@@ -14,13 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
-from tests.seeing import soon
+from tests.seeing import ROOT, is_soon, soon
 from tests.ssh.host import SSHD, LabHost, make_key
 
 #: Its programs and the Debian package each is in.
@@ -31,6 +29,11 @@ _NEEDS = {
 }  # fmt: skip
 #: Where they are looked for: the PATH of most users lacks the last ones.
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+#: Options of a job with a task on one host, on two, or on each of four.
+ONE, TWO, ALL = (
+    ("--hosts", ",".join(f"node{number}" for number in range(1, count + 1)), "--workers", str(count))
+    for count in (1, 2, 4)
+)
 _SSHD = """\
 Port {port}
 ListenAddress {address}
@@ -51,21 +54,16 @@ Subsystem sftp internal-sftp
 class Lab:
     """So many hosts; ``node1``, ``node2`` ... A context manager: after it nothing of the lab is left.
 
+    Each host sees this Python and the project under the paths that they have here, also below ``/tmp``.
+
     Args:
-        count: how many hosts, at most 250.
-        show: folders that must be seen on each host under the path they have here, also below ``/tmp``.
-        numbers: of the networks it may have; it takes the first that is free.
+        count: The number of hosts, at most 250.
     """
 
-    def __init__(
-        self,
-        count: int = 4,
-        show: Iterable[str | os.PathLike[str]] = (),
-        numbers: Iterable[int] = range(1, 255),
-    ) -> None:
+    def __init__(self, count: int) -> None:
         _check_needs()
         self.hosts: list[LabHost] = []
-        self.number, self._lock = _subnet(numbers)
+        self.number, self._lock = _subnet()
         self.subnet = f"10.77.{self.number}"
         #: The address that the hosts see of the machine that runs the tests.
         self.address = f"{self.subnet}.254"
@@ -73,7 +71,7 @@ class Lab:
         self.folder = Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{self.number}")
         #: The home of the launching user: ``.ssh/config``, a key, ``known_hosts``.
         self.client_home = self.folder / "client"
-        self._show = [os.path.realpath(path) for path in show]
+        self._show = [os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, ROOT)]
         self._warden = 0
         try:
             self._prepare(count)
@@ -87,13 +85,16 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o711)
         make_key(self.key, "lab")
-        self.hosts = [self._host(number) for number in range(1, count + 1)]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(self._furnish, self.hosts))
+        for number in range(1, count + 1):
+            folder = self.folder / f"node{number}"
+            self.hosts.append(LabHost(number, f"{self.subnet}.{number}", folder, self._show))
+        self._each_host(self._furnish)
         self.move_in(self.client_home)
 
-    def _host(self, number: int) -> LabHost:
-        return LabHost(number, f"{self.subnet}.{number}", self.folder / f"node{number}", self._show)
+    def _each_host(self, do: Callable[[LabHost], object]) -> None:
+        """Do something to all hosts at once."""
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(do, self.hosts))
 
     def _furnish(self, host: LabHost) -> None:
         etc = host.folder / "etc"
@@ -104,11 +105,10 @@ class Lab:
         shutil.copy(self.key.with_suffix(".pub"), etc / "authorized_keys")
         (etc / "shadow").write_text("root:*:19000:0:99999:7:::\n")
         (etc / "hosts").write_text(self._names())
-        (etc / "sshd_config").write_text(self._sshd_config(host))
+        (etc / "sshd_config").write_text(
+            _SSHD.format(port=host.port, address=host.address, folder=host.folder)
+        )
         host.set_shell("/bin/bash")
-
-    def _sshd_config(self, host: LabHost) -> str:
-        return _SSHD.format(port=host.port, address=host.address, folder=host.folder)
 
     def _names(self) -> str:
         lines = [f"{host.address} {host.name}" for host in self.hosts]
@@ -141,21 +141,15 @@ class Lab:
 
     def _known(self, host: LabHost) -> str:
         kind, key = (host.folder / "etc/host_key.pub").read_text().split()[:2]
-        by_address = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
-        return f"{host.name},{by_address} {kind} {key}\n"
+        return f"{host.name},{host.address} {kind} {key}\n"
 
     def _start(self) -> None:
         settings = {
             "owner": os.getpid(), "folder": str(self.folder), "count": len(self.hosts), "subnet": self.subnet,
             "uplink": f"tflab{self.number}", "show": self._show,
         }  # fmt: skip
-        warden = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(Path(__file__).with_name("warden.py")),
-            json.dumps(settings),
-        ]
+        program = str(Path(__file__).with_name("warden.py"))
+        warden = [sys.executable, "-I", "-S", program, json.dumps(settings)]
         # --fork: not a child of ours, so that no test takes it for something left behind.
         done = subprocess.run(
             ["setsid", "--fork", *warden], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60,
@@ -169,8 +163,7 @@ class Lab:
         for host, pid in zip(self.hosts, answer["hosts"], strict=True):
             host.pid = pid
             host.switch = answer["switch"]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda host: host.start_sshd(), self.hosts))
+        self._each_host(LabHost.start_sshd)
 
     def environment(self) -> dict[str, str]:
         """To be added to an environment: the configuration and key of the lab, and the user of a login."""
@@ -179,17 +172,15 @@ class Lab:
 
     def heal(self) -> None:
         """Undo whatever a test did to any host."""
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda host: host.heal(), self.hosts))
+        self._each_host(LabHost.heal)
 
-    def settled(self, seconds: float = 40.0) -> list[str]:
-        """What is still left on any host after so long, in words; see `LabHost.left`."""
-        deadline = time.monotonic() + seconds
-        while left := [f"{host.name}: {what}" for host in self.hosts for what in host.left()]:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
-        return left
+    def settled(self) -> list[str]:
+        """What is still left on any host after a while, in words; see `LabHost.left`."""
+        is_soon(lambda: not self._left(), 40)
+        return self._left()
+
+    def _left(self) -> list[str]:
+        return [f"{host.name}: {what}" for host in self.hosts for what in host.left()]
 
     def close(self) -> None:
         """End everything of the lab and remove its files."""
@@ -201,12 +192,10 @@ class Lab:
 
     def _remove(self) -> None:
         """Remove its files, unless its warden has, and while no other lab can have its number."""
-        lock = self._lock if self._lock.fileno() >= 0 else None
-        deadline = time.monotonic() + 20
-        while lock is None and self.folder.exists() and time.monotonic() < deadline:
-            lock = _locked(self.number)
-            time.sleep(0.0 if lock else 0.01)
-        if lock is not None:
+        lock = self._lock
+        if lock.fileno() < 0:
+            lock = is_soon(lambda: not self.folder.exists() or _locked(self.number), 20)
+        if isinstance(lock, socket.socket):
             with lock:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -220,18 +209,14 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _subnet(numbers: Iterable[int]) -> tuple[int, socket.socket]:
+def _subnet() -> tuple[int, socket.socket]:
     """A free network: its number, and what keeps other labs from it while it is open."""
-    routes = subprocess.run(
-        ["ip", "-4", "route"], capture_output=True, text=True, timeout=10, check=True
-    ).stdout
-    for number in numbers:
+    routes = subprocess.check_output(["ip", "-4", "route"], text=True, timeout=10)
+    for number in range(1, 255):
         lock = _locked(number)
         if lock is None:
             continue

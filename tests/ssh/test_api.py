@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import shutil
 import socket
@@ -56,7 +57,7 @@ def check_squares(hosts: str, count: int = 2) -> set[str]:
 
 
 def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
-    """Nodes that can't reach the program come to it all the same."""
+    """Nodes that cannot reach the program come to it all the same."""
     monkeypatch.setattr(tasks, "own_addresses", lambda: ["203.0.113.1"])
     assert check_squares("node1,node2") == {"node1", "node2"}
 
@@ -122,9 +123,8 @@ def test_a_task_of_the_pytest_fixture_is_suspended_and_killed(hosts: list[LabHos
 @pytest.fixture
 def meet(lab: Lab) -> Iterator[Callable[[], None]]:
     """To be called by instances: returns when it has been on two hosts. All see the folder of the lab."""
-    folder = lab.folder / "meeting"
-    folder.mkdir()
-    path = str(folder)
+    path = str(lab.folder / "meeting")
+    os.mkdir(path)
 
     def wait_for_another() -> None:
         Path(path, os.uname().nodename).touch()
@@ -133,7 +133,7 @@ def meet(lab: Lab) -> Iterator[Callable[[], None]]:
             time.sleep(0.01)
 
     yield wait_for_another
-    shutil.rmtree(folder)
+    shutil.rmtree(path)
 
 
 def test_a_network_that_breaks_costs_no_instance(
@@ -193,6 +193,38 @@ def test_rows_of_a_class_of_a_module_that_is_here_only(
         monkeypatch.delitem(sys.modules, "rows_here_only")
     assert all(isinstance(one, row) for one in found)
     assert [one.x for one in found] == list(range(1, 61))
+
+
+#: A prime number, so that the rows fill no batch and no partition.
+ROWS = 1_000_003
+
+
+def uneven() -> Iterator[range]:
+    """Partitions of 0 to 40,000 rows that hold each number below `ROWS` once."""
+    start, number = 0, 0
+    while start < ROWS:
+        size = min(number * 7919 % 40_000, ROWS - start)
+        yield range(start, start + size)
+        start, number = start + size, number + 1
+
+
+def note(args: Any, ctx: Any) -> None:
+    """Write each batch down before the next one is asked for."""
+    feed = ctx.get_data_feed()
+    with open(f"{ctx.output_dir}/rows", "ab", buffering=0) as file:
+        while not feed.should_stop():
+            file.write(array.array("I", feed.next_batch(500)).tobytes())
+
+
+@pytest.mark.promise("`TFCluster` feeds functions; each row arrives")
+@pytest.mark.slow
+def test_each_of_a_million_rows_arrives_exactly_once(hosts: list[LabHost]):
+    with TFCluster.run(note, None, 2, hosts="node1,node2", **FED) as cluster:
+        cluster.train(uneven())
+    files = [Path(cluster.run_dir, "output", f"worker-{worker}", "rows") for worker in (0, 1)]
+    first, second = (array.array("I", file.read_bytes()) for file in files)
+    assert len(first) and len(second)
+    assert sorted([*first, *second]) == list(range(ROWS))
 
 
 def leave_something(args: Any, ctx: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,14 +36,12 @@ def silent() -> Iterator[int]:
 
 @pytest.fixture
 def talker() -> Iterator[Callable[[bytes], int]]:
-    """The port of a server that sends this and closes the connection."""
+    """The port of a server that sends this to one client, and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
         def serve(text: bytes) -> None:
-            with suppress(OSError):  # the end of the test
-                while True:
-                    with server.accept()[0] as connection:
-                        connection.sendall(text)
+            with server.accept()[0] as connection:
+                connection.sendall(text)
 
         def start(text: bytes) -> int:
             pool.submit(serve, text)
@@ -51,7 +49,6 @@ def talker() -> Iterator[Callable[[bytes], int]]:
             return port
 
         yield start
-        server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.promise("two jumps; all addresses of a host")
@@ -75,20 +72,18 @@ def test_a_host_that_is_cut_off(home: Home, hosts: list[LabHost]):
     began = time.monotonic()
     message = refusal(Host(hosts[0].name), settings=QUICK)
     assert time.monotonic() - began < 30
-    where = f"{hosts[0].address}:{hosts[0].port}"
-    assert message == f"node1: no answer from {where} within 1s; is it up, is a firewall between?"
+    assert message.startswith(f"node1: no answer from {hosts[0].address}:22 within 1s; ")
 
 
 def test_a_network_that_is_not_there(home: Home, lab: Lab):
     free = f"{lab.subnet}.200"  # after three seconds the kernel knows that no host on the cable has it
-    message = refusal(Host(free))
-    assert message == (f"{free}: no route to {free}:22; is it up and on a network that this machine reaches?")
+    assert refusal(Host(free)).startswith(f"{free}: no route to {free}:22; ")
 
 
 def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
     message = refusal(Host("127.0.0.1", port=silent), settings=QUICK, attempts=2)
-    text = "accepted the connection and sent nothing for 1s; is that an ssh server? (2 attempts)"
-    assert message == f"127.0.0.1: 127.0.0.1:{silent} {text}"
+    assert message.startswith(f"127.0.0.1: 127.0.0.1:{silent} accepted the connection and sent nothing")
+    assert message.endswith("(2 attempts)")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +97,6 @@ def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
 def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent: bytes, text: str):
     port = talker(sent)
     assert refusal(Host("127.0.0.1", port=port)).startswith(f"127.0.0.1: 127.0.0.1:{port} {text}")
-
-
-# All of them together
 
 
 def test_a_notice_names_the_slow_hosts(home: Home, hosts: list[LabHost], silent: int):
@@ -167,45 +159,25 @@ def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHos
 
 
 @pytest.mark.promise("two jumps; all addresses of a host")
-def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]):
-    home.config(f"Host {hosts[2].name}\n  ProxyJump {hosts[0].name},{hosts[1].name}\n")
-    assert works(Host(hosts[2].name)) == []
-    home.config(f"Host {hosts[2].name}\n  ProxyJump no-such-host.invalid,{hosts[1].name}\n")
-    message = refusal(Host(hosts[2].name))
-    assert message.startswith(
-        "node3: its gateway node2: its gateway no-such-host.invalid: 'no-such-host.invalid' was not found"
-    )
-
-
-def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost]):
-    home.config(f"Host {hosts[1].name}\n  ProxyJump {hosts[0].name}\n")
-    hosts[1].stop_sshd()
-    message = refusal(Host(hosts[1].name))
-    assert message.startswith(
-        f"node2: its gateway node1 cannot connect to {hosts[1].address}:{hosts[1].port} (connect failed)"
-    )
-
-
-def test_gateways_that_name_each_other(home: Home, hosts: list[LabHost]):
-    home.config("Host node1\n  ProxyJump node2\nHost node2\n  ProxyJump node1\n")
-    assert "goes in a circle: node1 -> node2 -> node1" in refusal(Host("node1"))
-
-
-def test_a_gateway_of_all_hosts_is_not_its_own_gateway(home: Home, hosts: list[LabHost]):
-    home.config("Host *\n  ProxyJump node1\n")
+@pytest.mark.parametrize("config", ["Host node3\n  ProxyJump node1,node2\n", "Host *\n  ProxyJump node1\n"])
+def test_gateways(home: Home, hosts: list[LabHost], config: str):
+    """Two in the order written; one of all hosts, which is not its own gateway."""
+    home.config(config)
     assert works(*(Host(host.name) for host in hosts)) == []
 
 
-def test_messages_name_the_gateway_or_proxy_command(home: Home, hosts: list[LabHost]):
-    home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
-    message = refusal(Host("node1"))
-    assert "closed the connection before its ssh server sent anything" in message
-    command = f"/bin/false {hosts[0].address} {hosts[0].port}"
-    through = f"; it is reached through its ProxyCommand '{command}', which printed no error"
-    assert message.endswith(through)
-    home.config("Host node1\n  ProxyCommand /no/such/relay %h\n")
-    assert "', which printed: /bin/sh: 1: " in refusal(Host("node1"))
-    home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User no-such-user\n")
-    message = refusal(Host("node2"))
-    assert " refused the login as no-such-user " in message
-    assert message.endswith("; it is reached through its gateway node3 (ProxyJump in ~/.ssh/config)")
+#: A host, its lines in ``~/.ssh/config``, and the message about them.
+WAYS = [
+    ("node3", "ProxyJump no.invalid,node2", "its gateway node2: its gateway no.invalid: .* was not found"),
+    ("node2", "ProxyJump node1\n  Port 9", r"its gateway node1 cannot connect to .*:9 \(connect failed\)"),
+    ("node1", "ProxyJump node2\nHost node2\n  ProxyJump node1", "in a circle: node1 -> node2 -> node1"),
+    ("node2", "ProxyJump node3\n  User no-one", "refused the login as no-one .* its gateway node3"),
+    ("node1", "ProxyCommand /bin/false %h", r"its ProxyCommand '/bin/false [\d.]+', which printed no error"),
+    ("node1", "ProxyCommand /no/such/relay %h", "', which printed: /bin/sh: 1: "),
+]
+
+
+@pytest.mark.parametrize(("host", "config", "message"), WAYS)
+def test_messages_name_the_gateway_or_proxy_command(home: Home, host: str, config: str, message: str):
+    home.config(f"Host {host}\n  {config}\n")
+    assert re.search(message, refusal(Host(host)))

@@ -14,12 +14,11 @@ import pytest
 
 from launcher.backends.ssh.keys import connect_agent
 from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS
-from launcher.common.record import replace
 from launcher.config.table import CONNECT_TIMEOUT
 from launcher.job import Host
 from tests.seeing import soon
 from tests.ssh.connecting import PATIENT, Home, refusal, works
-from tests.ssh.host import LabHost
+from tests.ssh.host import LabHost, make_key
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
@@ -32,11 +31,8 @@ def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[La
     home.known.unlink()
     (home.path / ".ssh").chmod(0o700)
     message = refusal(Host(hosts[0].name))
-    where = f"{hosts[0].address}:{hosts[0].port}"
-    assert message.startswith(
-        f"node1: the host key of {where} is not known (ssh-ed25519 {_fingerprint(hosts[0])})"
-    )
-    assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in message
+    unknown = f"the host key of {hosts[0].address}:22 is not known (ssh-ed25519 {_fingerprint(hosts[0])})"
+    assert message.startswith(f"node1: {unknown}") and "launch --accept-new-host-keys ..." in message
     assert not home.known.exists()
     notices = works(Host(hosts[0].name), settings=ACCEPTING)
     assert len(notices) == 1 and _fingerprint(hosts[0]) in notices[0]
@@ -47,14 +43,14 @@ def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[La
 
 def _fingerprint(host: LabHost) -> str:
     argv = ["ssh-keygen", "-lf", str(host.folder / "etc/host_key.pub")]
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[1]
+    return subprocess.check_output(argv, text=True).split()[1]
 
 
 def test_a_private_key_that_others_may_read_is_ignored(home: Home, hosts: list[LabHost]):
     home.key.chmod(0o644)
     message = refusal(Host(hosts[0].name))
-    assert "~/.ssh/id_ed25519 is ignored, as ssh does: its permissions 0644 are too open" in message
-    assert message.endswith("; make it private with: chmod 600 ~/.ssh/id_ed25519")
+    assert "its permissions 0644 are too open" in message
+    assert message.endswith("chmod 600 ~/.ssh/id_ed25519")
     home.key.chmod(0o400)
     assert works(Host(hosts[0].name)) == []
 
@@ -101,9 +97,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     home.config("Host *\n  StrictHostKeyChecking no\n")
     before = home.known.read_text()
     message = refusal(Host(hosts[0].name), settings=ACCEPTING if accept_new else PATIENT)
-    assert message.startswith(
-        f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
-    )
+    assert message.startswith(f"node1: the host key of {hosts[0].address}:22 has changed: it shows ")
     assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 has another ssh-ed25519 key. " in message
     assert home.known.read_text() == before
     # The command that it names does what it says.
@@ -128,28 +122,18 @@ def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_p
     assert works(Host(hosts[0].name)) == []
 
 
-# Keys of the user
-
-
-def _make_key(path: Path, passphrase: str = "") -> None:
-    for file in (path, path.with_suffix(".pub")):
-        file.unlink(missing_ok=True)
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
-
-
 def test_keys_that_are_refused(home: Home, hosts: list[LabHost]):
     host = Host(hosts[0].name)
-    other = refusal(replace(host, user="no-such-user"))
+    other = refusal(Host(hosts[0].name, user="no-such-user"))
     assert "refused the login as no-such-user (tried: ~/.ssh/id_ed25519)" in other
-    _make_key(home.key)
-    where = f"{hosts[0].address}:{hosts[0].port}"
-    text = f"node1: {where} refused the login as {hosts[0].user} (tried: ~/.ssh/id_ed25519); is that"
+    home.key.unlink()
+    make_key(home.key, "another")
+    text = f"node1: {hosts[0].address}:22 refused the login as root (tried: ~/.ssh/id_ed25519)"
     assert refusal(host).startswith(text)
     home.key.write_text("not a key\n")
     assert "~/.ssh/id_ed25519 is not a key that can be used" in refusal(host)
     home.key.unlink()
-    assert "(there was no key to offer); is that the right user" in refusal(host)
+    assert "there was no key to offer" in refusal(host)
 
 
 @pytest.mark.promise("a locked key, ssh-agent")
@@ -162,10 +146,8 @@ def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
     argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(home.key)]
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
     message = refusal(Host(hosts[0].name))
-    assert message.endswith(
-        "(there was no key to offer; ~/.ssh/id_ed25519 is protected by a passphrase); unlock it with: "
-        "ssh-add ~/.ssh/id_ed25519"
-    )
+    assert "~/.ssh/id_ed25519 is protected by a passphrase" in message
+    assert message.endswith("ssh-add ~/.ssh/id_ed25519")
     path = str(tmp_path / "agent")
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
@@ -228,9 +210,7 @@ def test_the_environment_is_unchanged_while_an_agent_is_asked(
 def test_too_many_keys(home: Home, hosts: list[LabHost]):
     names = [f"id_{number}" for number in range(8)]
     for name in names:
-        _make_key(home.path / ".ssh" / name)
+        make_key(home.path / ".ssh" / name, name)
     home.config("Host *\n" + "".join(f"  IdentityFile ~/.ssh/{name}\n" for name in names))
-    message = refusal(Host(hosts[0].name))
-    assert re.search(
-        r"closed the connection during a login as root, after \d keys \(~/.ssh/id_0, ", message
-    ), message
+    expected = r"closed the connection during a login as root, after \d keys \(~/.ssh/id_0, "
+    assert re.search(expected, refusal(Host(hosts[0].name)))

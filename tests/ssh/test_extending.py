@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Launch, install
 from tests.contract.sites import example_backends
-from tests.ssh.lab import Lab
+from tests.ssh.lab import TWO, Lab
 
 pytestmark = pytest.mark.promise("a new backend")
 
@@ -19,10 +19,10 @@ def test_a_backend_by_a_command_line(ssh_launch: Launch, lab: Lab, tmp_path: Pat
     script = "import os; open(os.environ['OUTPUT_DIR'] + '/made', 'w').write(os.environ['TASK_INDEX'])"
     (tmp_path / "train.py").write_text(script)
     run = tmp_path / "run"
-    words = ["--openssh", "--hosts", "node1,node2", "--workers", "2", "--sync", ".", "--output-dirs"]
-    ended = ssh_launch(*words, "--run-dir", run, "train.py", env=environ, cwd=tmp_path, timeout=60, code=0)
+    words = ["--openssh", *TWO, "--sync", ".", "--output-dirs"]
+    ssh_launch(*words, "--run-dir", run, "train.py", env=environ, cwd=tmp_path, timeout=60, code=0)
     assert [(run / "output" / f"worker-{n}" / "made").read_text() for n in range(2)] == ["0", "1"]
-    ended = ssh_launch(*words, "--", "sh", "-c", "exit 3", env=environ, cwd=tmp_path, timeout=60, code=3)
+    ssh_launch(*words, "--", "sh", "-c", "exit 3", env=environ, cwd=tmp_path, timeout=60, code=3)
     ended = ssh_launch("--openssh", "--hosts", "nowhere.invalid", "true", env=environ, timeout=60, code=125)
     assert "could not be started there: ssh exited with 255 and printed: ssh: Could not resolve" in ended.err
 

@@ -13,27 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.seeing import last_run, soon
+from tests.seeing import last_run
 from tests.ssh.host import LabHost
-from tests.ssh.lab import Lab
+from tests.ssh.lab import ALL, TWO, Lab
 
 pytestmark = pytest.mark.timeout(360)
-ALL = "node1,node2,node3,node4"
-
-
-def quiet(hosts: list[LabHost]) -> bool:
-    """Whether nothing of ours runs on any of them."""
-    return not any(host.processes() for host in hosts)
 
 
 def test_a_launch_that_reaches_no_host_reports_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """Programs that wait for a report get one."""
     hosts[1].stop_sshd()
     report = tmp_path / "report.json"
-    words = ["--json", "--report", str(report), "--hosts", "node1,node2", "--workers", "2", "true"]
-    ended = ssh_launch(*words, cwd="/")
-    hosts[1].start_sshd()
-    assert ended.code == 125
+    ended = ssh_launch("--json", "--report", report, *TWO, "true", cwd="/", code=125)
     message = json.loads(report.read_text())
     assert json.loads(ended.out) == {"event": "Report", **message}
     assert message["exit_code"] == 125
@@ -51,9 +42,9 @@ def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/", code=2)
     assert "cannot reach it by 'localhost'" in refused.err
     hosts = tmp_path / "hosts.yaml"
-    hosts.write_text(f"hosts:\n  - {{name: localhost, address: {lab.address}, slots: 1}}\n")
-    with hosts.open("a") as file:
-        file.write(f"  - {{name: node1, address: {lab.hosts[0].address}, slots: 1}}\n")
+    addresses = {"localhost": lab.address, "node1": lab.hosts[0].address}
+    records = [{"name": name, "address": address, "slots": 1} for name, address in addresses.items()]
+    hosts.write_text(json.dumps({"hosts": records}))
     script = "echo $TASK_INDEX $CLUSTER_SPEC"
     ended = ssh_launch("--hosts", hosts, "--workers", "2", "--", "sh", "-c", script, cwd="/", code=0)
     specs = {line.split("| ")[1][2:] for line in ended.out.splitlines() if " | " in line}
@@ -65,13 +56,10 @@ def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
 def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].run(["ip", "route", "add", "blackhole", f"{hosts[1].address}/32"])
     try:
-        ended = ssh_launch(
-            "--hosts", "node1,node2", "--workers", "2", "--", "echo", "started", cwd="/", code=125
-        )
+        ended = ssh_launch(*TWO, "--", "echo", "started", cwd="/", code=125)
         assert re.search(r"node1 cannot reach node2:\d+", ended.err), ended.err
         assert "started" not in ended.out
-        words = ["--no-check", "--workers", "2", "--", "echo", "started"]
-        ended = ssh_launch("--hosts", "node1,node2", *words, cwd="/", code=0)
+        ssh_launch("--no-check", *TWO, "--", "echo", "started", cwd="/", code=0)
     finally:
         hosts[0].run(["ip", "route", "del", "blackhole", f"{hosts[1].address}/32"])
 
@@ -99,8 +87,7 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
 
     for host in hosts:
         host.expected.append("end")
-    words = ["--workers", "4", "--lease", "120", "--stall", "8s", "--", "sh", "-c", NUMBERS]
-    started = ssh_launch.start("--hosts", ALL, *words, cwd="/")
+    started = ssh_launch.start(*ALL, "--lease", "120", "--stall", "8s", "--", "sh", "-c", NUMBERS, cwd="/")
     started.until(lambda it: it.out.count(" | line 20\n") == 4, 60)
     short, middle, long, reset = hosts
     for host in (short, middle, long):
@@ -125,19 +112,7 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
 @pytest.mark.promise("a slow network that loses packets")
 def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].slow(delay=100, loss=10)
-    ssh_launch(
-        "--hosts",
-        "node1,node2",
-        "--workers",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "seq 1 2000",
-        cwd="/",
-        timeout=200,
-        code=0,
-    )
+    ssh_launch(*TWO, "--", "sh", "-c", "seq 1 2000", cwd="/", timeout=200, code=0)
     for number in (0, 1):
         log = last_run(ssh_launch).log(f"worker/{number}").split()
         assert log == [b"%d" % line for line in range(1, 2001)]
@@ -146,15 +121,11 @@ def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
 @pytest.mark.slow
 def test_ctrl_c_before_a_host_has_answered(ssh_launch: Launch, hosts: list[LabHost]):
     """No agent runs there, so none is said to be late."""
-    (hosts[1].home / ".bashrc").write_text("exec sleep 60\n")
-    hosts[1].expected.append(".bashrc")
-    started = ssh_launch.start("--hosts", "node1,node2", "--workers", "2", "true", cwd="/")
+    hosts[1].start_up("exec sleep 60")
+    started = ssh_launch.start(*TWO, "true", cwd="/")
     started.until(lambda it: "2 workers on 2 hosts" in it.err or "waiting for" in it.err, 60)
-    ended = started.stop(signal.SIGINT, 60)
-    hosts[1].kill_sshd_sessions()
-    for process in hosts[1].processes():
-        hosts[1].run(["kill", "-KILL", str(process.pid)], check=False)
-    assert ended.code == 130, ended.err
+    ended = started.stop(signal.SIGINT, 60, code=130)
+    hosts[1].kill(signal.SIGKILL, *(it.pid for it in hosts[1].processes()))
     assert "did not exit" not in ended.err, ended.err
 
 
@@ -165,8 +136,8 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     """The launch does not wait for the lease; the host ends everything itself by then."""
     # Seconds to answer: after the first Ctrl-C the grace and three more; after the second one.
     grace, limit = ("2", 5) if times == 1 else ("60", 1)
-    words = ["--lease", "22", "--grace", grace, "--workers", "2", "--", "sh", "-c", "echo up; sleep 600"]
-    started = ssh_launch.start("--no-check", "--hosts", "node1,node2", *words, cwd="/").up(2)
+    words = ["--no-check", "--lease", "22", "--grace", grace, "--", "sh", "-c", "echo up; sleep 600"]
+    started = ssh_launch.start(*TWO, *words, cwd="/").up(2)
     hosts[1].cut()
     started.until(lambda it: "connection lost" in it.err, 40)
     since = time.monotonic()
@@ -176,16 +147,11 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
         since = time.monotonic()
         started.send(signal.SIGINT)
     ended = started.wait(60, code=130)
-    print(f" [{time.monotonic() - since:.1f} s]", end="")
     assert time.monotonic() - since < 12, "its lease would have been over later"
     assert f"host node2 is lost: its agent did not answer in {limit}s" in ended.err
     assert "it cannot be reached: it stops its tasks when its lease expires" in ended.err
     assert re.search(r"^node1 .* stopped ", ended.out, re.MULTILINE)
     hosts[1].restore()
-    soon(lambda: quiet(hosts), 40)
-
-
-# ---------------------------------------------------------------------- files
 
 
 def test_a_host_that_has_the_name_of_this_machine(ssh_launch: Launch, hosts: list[LabHost]):

@@ -1,4 +1,4 @@
-"""The link to an agent over connections that break, fall silent and come back; without any SSH."""
+"""The link to an agent on another machine: it outlives what breaks, or it says why not."""
 
 from __future__ import annotations
 
@@ -12,62 +12,84 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import NoReturn
 
 import pytest
 
-from launcher.agent import processes, sweep
 from launcher.agent.connection import LauncherConnection, Patience
 from launcher.agent.passed_streams import listen
-from launcher.backends import connections
+from launcher.agent.processes import new_agent_id
 from launcher.backends import link as links
 from launcher.backends.connections import AgentArguments
 from launcher.backends.link import ReconnectingLink
+from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
-from launcher.common.errors import TransportError
+from launcher.common.errors import HostGoneError, TransportError
 from launcher.common.protocol import GRACE_SECONDS, Decoder, MessageChannel
+from launcher.config.settings import Settings
+from launcher.config.table import CONNECT_TIMEOUT
 from launcher.event_loop import EventLoop
-from tests.conftest import leaks
+from launcher.job import Host
 from tests.contract.driver import Driver
 from tests.pythons import oldest_python
-from tests.seeing import MARK, named, soon
-from tests.ssh.host import TIME_LIMIT
-from tests.ssh.pretend import ROOT, START, PretendFleet, PretendProgram
+from tests.seeing import ROOT, looks, soon, stat_field
+from tests.ssh.host import TIME_LIMIT, LabHost
 from tests.told import Told
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
 
+#: Prints so many numbered lines, and exits with 7.
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
-KEEPERS = ["launch-watchdog", "launch-agent"]
+#: Prints without end, or at least so many bytes.
 FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
-#: Seconds between two looks.
-LOOK = 0.05
+MUCH = "import os; n = 0\nwhile n < {}: n += os.write(1, bytes(range(256)) * 4000)"
+#: A Python that does something else first; one that does it only the first time.
+UNLIKE_PYTHON = '#!/bin/sh\n{}\nexec python3 "$@"\n'
+UNLIKE_PYTHON_ONCE = UNLIKE_PYTHON.format("test -e ~/begun || {{ : >~/begun; {}; }}")
+#: Breaks the connection; reads all that comes, and answers nothing.
+BREAKS = 'pkill -KILL -P "$(cat /run/sshd.pid)"; exit 1'
+SAYS_NOTHING = "exec cat >/dev/null"
 
 
 class Reach:
-    """A link, and what is at its other end."""
+    """A host, connections to it, and the link to an agent there."""
 
-    def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
-        self.told = Told().__enter__()
-        self.fleet, self.loop = fleet, EventLoop()
-        self.link = ReconnectingLink(self.loop, self.fleet, AgentArguments.new("node1", lease))
-        self.agent = Driver(self.link, "node1", {MARK: mark}, self.loop)
+    def __init__(self, host: LabHost, python: str | None) -> None:
+        self.host = host
+        self._stack = ExitStack()
+        self.told = self._stack.enter_context(Told(waits=False))
+        self.loop = self._stack.enter_context(EventLoop())
+        settings = Settings().with_values({CONNECT_TIMEOUT: 3.0})
+        self.connections = self._stack.enter_context(
+            SshConnections([Host(host.name, python=python)], settings)
+        )
+        assert self.connections.connect() == {}
+
+    def open(self) -> Driver:
+        """Start an agent. No test waits for the end of its lease."""
+        self.arguments = AgentArguments.new(self.host.name, 120.0)
+        self.link = ReconnectingLink(self.loop, self.connections, self.arguments)
+        self.agent = Driver(self.link, self.host.name, {}, self.loop)
+        return self.agent
 
     def keepers(self) -> list[int]:
-        """Pids of watchdog and agent."""
-        pids = {process.pid for process in sweep.tagged().get(self.link._arguments.agent_id, [])}
-        return [named(pids, name)[0] for name in KEEPERS]
+        """Agent and watchdog. A task has the name of its agent for a moment after it has started."""
 
-    def alive(self) -> list[str]:
-        """Names of all that carries the agent's mark."""
-        return [_name(process.pid) for process in sweep.tagged().get(self.link._arguments.agent_id, [])]
+        def both() -> list[int] | None:
+            found = self.host.processes("launch-agent", "launch-watchdog")
+            return [it.pid for it in found] if len(found) == 2 else None
+
+        return soon(both)
 
     def gone(self, within: float = TIME_LIMIT) -> None:
-        """Fail unless there is nothing left in time."""
-        soon(lambda: not self.alive(), within, f"nothing is left of {self.alive()}")
+        """Wait until no process is left on the host."""
+        soon(lambda: not self.host.processes(), within, self.host.processes)
 
     def count(self, lines: int) -> None:
-        """Start a task that prints so many numbered lines."""
+        """Have a task print so many numbered lines, and wait for some of them."""
         self.agent.start("worker/0", ["sh", "-c", COUNT.format(lines)])
+        self.agent.prints("worker/0", b"line 20\n")
 
     def counted(self, lines: int) -> None:
         """It has ended, and all its lines are there, once."""
@@ -76,153 +98,171 @@ class Reach:
         assert [fact.code for fact in self.agent.all(events.TaskExited)] == [7]
 
     def close(self) -> None:
-        """Let the agent exit, and let go of everything."""
-        self.fleet.thaw()
+        """Let the agent exit, and let go of everything; the fixture `lab` sees what is left."""
         self.link.shut_down()
-        assert self.loop.run_until(lambda: self.link.is_over, TIME_LIMIT), "the agent does not exit"
+        self.link.wait(TIME_LIMIT)
         self.link.close()
-        self.loop.__exit__()
-        self.told.__exit__()
-        self.fleet.close()
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+        self._stack.close()
 
 
 @pytest.fixture
-def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
-    """Opens links, and closes them. No test waits for the end of a lease that it has not chosen."""
+def reach(hosts: list[LabHost]) -> Iterator[Callable[..., Reach]]:
+    """Connects to the first host, with a Python of it."""
     made: list[Reach] = []
 
-    def link(lease: float = 120.0, python: str = sys.executable, fleet: PretendFleet | None = None) -> Reach:
-        made.append(Reach(lease, nothing_left, fleet or PretendFleet(python=python)))
+    def reached(python: str | None = None) -> Reach:
+        made.append(Reach(hosts[0], python))
         return made[-1]
 
-    yield link
+    yield reached
     for one in made:
         one.close()
 
 
 @pytest.fixture
-def here(opened: Callable[..., Reach]) -> Reach:
-    """One, whose agent is ready."""
-    reach = opened()
-    reach.agent.ready()
-    return reach
+def here(reach: Callable[..., Reach]) -> Reach:
+    """One whose agent is ready."""
+    reached = reach()
+    reached.open().ready()
+    return reached
 
 
 @pytest.mark.promise("hosts need Python 3.8 and nothing else")
-def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
+def test_the_oldest_python_on_the_host(reach: Callable[..., Reach]):
     python = oldest_python()
     if python is None:
         pytest.skip("no python3.8 on this machine")
-    here = opened(python=python)
-    assert here.agent.ready().facts.python.startswith("3.8.")
+    here = reach(python)
+    assert here.open().ready().facts.python.startswith("3.8.")
     here.count(50)
-    here.agent.prints("worker/0", b"line 20\n")
-    here.fleet.cut()
+    here.host.kill_sshd_sessions()
     here.counted(50)
     here.agent.started("worker/1", ["sleep", "600"])
-    os.kill(here.keepers()[1], 9)
+    here.host.kill(signal.SIGKILL, here.agent.ready().pid)
     assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
     here.gone()
 
 
-@pytest.mark.promise("an agent stopped on a host")
-def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
-    """It can't look at the clock: its watchdog does. Before that nothing happens to it."""
-    here = opened(lease=9.0)
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
-    here.agent.prints("worker/0", b"up")
-    os.kill(here.keepers()[1], signal.SIGSTOP)
-    since = time.monotonic()
-    here.gone(within=40)
-    assert time.monotonic() - since > 2.5
-    here.agent.to_the_end(TIME_LIMIT)
+# ---------------------------------------------------------------------- connections break
 
 
-def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
-    here.count(300)
-    here.agent.prints("worker/0", b"line 20\n")
-    keepers = here.keepers()
-    here.fleet.cut(reachable=False)
-    time.sleep(0.5)
-    for pid in keepers:
-        os.kill(pid, signal.SIGSTOP)
-    here.fleet.reachable = True
-    here.agent.quiet(GRACE_SECONDS + 2.0)
-    for pid in keepers:
-        os.kill(pid, signal.SIGCONT)
-    here.counted(300)
+@pytest.mark.promise("sshd killed at the start, in a flood")
+@pytest.mark.parametrize("requested", [False, True])
+def test_the_connection_breaks_before_the_agent_is_there(reach: Callable[..., Reach], requested: bool):
+    """The host is healthy, and nothing has started there: another connection will do."""
+    here = reach("breaking")
+    here.host.program("breaking", UNLIKE_PYTHON_ONCE.format(BREAKS if requested else ":"))
+    here.host.expected.append("begun")
+    if not requested:
+        here.host.kill_sshd_sessions()
+    here.open().ready()
+    lost, back = here.told.lines
+    assert re.match(r"node1: connection lost \(the connection broke.*; trying again for (11\d|120)s", lost)
+    assert re.fullmatch(r"node1: connected again after \d+s", back)
 
 
-def test_a_host_that_is_gone_for_good_is_lost_at_once_with_the_reason(opened: Callable[..., Reach]):
-    """An allocation that was cancelled, a pod that was deleted: nobody waits for the lease."""
-    here = opened(lease=300.0)
-    here.agent.started("worker/0", ["sleep", "600"])
-    here.fleet.gone = "its job was cancelled"
-    here.fleet.cut()
-    assert here.agent.to_the_end(TIME_LIMIT) == "its job was cancelled"
+def test_nothing_starts_over_the_first_connection(
+    reach: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 2.0)
+    here = reach("saying_nothing")
+    here.host.program("saying_nothing", UNLIKE_PYTHON_ONCE.format(SAYS_NOTHING))
+    here.host.expected.append("begun")
+    here.open().until(lambda: here.told.lines)
+    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 60.0)  # the second one may take its time
+    here.agent.ready()
+    lost, back = here.told.lines
+    assert lost.startswith("node1: connection lost (the agent has not started there")
+    assert re.fullmatch(r"node1: connected again after \d+s", back)
+
+
+def test_connections_that_break_because_of_us(reach: Callable[..., Reach]):
+    """Whatever is tried again breaks again: once is enough."""
+    here = reach("breaking")
+    here.host.program("breaking", UNLIKE_PYTHON.format(BREAKS))
+    assert "the connection broke" in (here.open().to_the_end(TIME_LIMIT) or "")
+    assert len(here.told.lines) == 1
+
+
+@pytest.mark.promise("sshd killed at the start, in a flood")
+def test_much_output_through_connections_that_break(here: Reach):
+    size = 100_000_000
+    here.agent.start("worker/0", ["python3", "-c", MUCH.format(size)])
+    for fifth in (1, 2, 3):
+        while here.agent.size("worker/0") < fifth * size / 5:
+            assert not here.agent.ended, here.agent.link.wait(0)
+            here.agent.pump(1)
+        here.host.kill_sshd_sessions()
+    here.agent.wait(events.TaskGone, "worker/0", timeout=100)
+    whole, rest = divmod(here.agent.size("worker/0"), 256)
+    assert (whole * 256 >= size, rest) == (True, 0)
+    assert here.agent.output("worker/0") == bytes(range(256)) * whole
+
+
+def test_the_program_of_a_connection_is_killed(here: Reach):
+    """The agent has its stdin and stdout, and lets go of them."""
+    here.count(200)
+    here.host.kill(signal.SIGKILL, *(it.pid for it in here.host.processes("python3")))
+    here.counted(200)
+    assert "connection lost" in here.told.lines[0]
+
+
+def test_no_other_connection_can_be_had(here: Reach):
+    """Everything ends in seconds: a lease is for silence."""
+    here.agent.start("worker/0", ["sleep", "600"])
+    here.host.stop_sshd()
+    here.host.kill_sshd_sessions()
     here.gone()
-
-
-def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
-    here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(events.TaskStarted, "worker/0")
-    pid = here.agent.wait(events.TaskStarted, "worker/0").pid
-    deadline, before = time.monotonic() + 20, (-1, -1)
-    while before != (now := _cpu(pid)) and time.monotonic() < deadline:
-        before = now
-        time.sleep(0.3)
-    assert before == now, "the task goes on printing"
-    time.sleep(links.SILENCE_SECONDS + 1)
-    assert here.told.lines == []
-    here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
-    here.agent.stopped("worker/0")
-
-
-def _cpu(pid: int) -> tuple[int, int]:
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return int(fields[11]), int(fields[12])
+    here.host.start_sshd()
+    assert here.agent.to_the_end(40) == "its agent exited while the connection was down"
 
 
 def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
-    here.fleet.cut(reachable=False)
+    here.host.stop_sshd()
+    here.host.kill_sshd_sessions()
     here.link.shut_down()
     assert here.link.kill(1) is None
     here.gone(within=60)  # five times as long as the first connection took
 
 
-def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(nothing_left: str):
+def test_a_host_that_is_gone_for_good_is_lost_at_once_with_the_reason(
+    here: Reach, monkeypatch: pytest.MonkeyPatch
+):
+    """As one whose allocation was cancelled, or a pod that was deleted: nobody waits for the lease."""
+
+    def cancelled(host: str) -> NoReturn:
+        raise HostGoneError(f"{host}: its job was cancelled")
+
+    monkeypatch.setattr(here.connections, "reconnect", cancelled)
+    here.host.kill_sshd_sessions()
+    assert here.agent.to_the_end(TIME_LIMIT) == "its job was cancelled"
+    here.gone()
+
+
+def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes():
     """It reads a reset, no end of file."""
     token = os.urandom(16).hex()
-    arguments = {"token": token, "agent": processes.new_agent_id()}
     selector = selectors.DefaultSelector()
-    agent = LauncherConnection(
-        selector, "node1", listen(token), token, Patience(lease=600, first_greeting=600)
-    )
+    patience = Patience(lease=600, first_greeting=600)
+    agent = LauncherConnection(selector, "node1", listen(token), token, patience)
     channel = MessageChannel(lambda: Decoder(True, "node1"), token, greets=True)
     channel.connect(1, time.monotonic())
 
     def turned(met: bool) -> bool:
-        for key, _ in selector.select(LOOK):
+        for key, _ in selector.select(0.05):
             key.data()
         return agent.channel.met == met
 
+    code = "import json, sys; sys.path.insert(0, sys.argv[1]); from launcher.agent.main import connect; "
+    code += "sys.exit(connect(json.loads(sys.argv[2])))"
+    arguments = json.dumps({"token": token, "agent": new_agent_id()})
+    argv = [sys.executable, "-I", "-S", "-c", code, str(ROOT), arguments]
     ours, its = socket.socketpair()
     with ours:
-        ours.sendall(json.dumps(arguments).encode() + b"\n" + b"".join(channel.output(time.monotonic())))
-        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, connections.CONNECT_ENTRY]
+        ours.sendall(b"".join(channel.output(time.monotonic())))
         with its:
-            program = subprocess.Popen(
-                argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
-            )
+            fd = its.fileno()
+            program = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL)
         soon(lambda: turned(True), TIME_LIMIT, "the agent is greeted")
     soon(lambda: turned(False), TIME_LIMIT, "the connection has ended")
     assert agent.until < time.monotonic() + 60  # not the lease
@@ -231,154 +271,101 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     selector.close()
 
 
-def test_the_program_of_a_connection_is_killed(here: Reach):
-    """The agent has its stdin and stdout, and lets go of them."""
-    here.count(100)
-    here.agent.prints("worker/0", b"line 20\n")
-    here.fleet.programs[-1].process.kill()
-    here.counted(100)
-    assert "connection lost" in here.told.lines[0]
+# ---------------------------------------------------------------------- what else happens
+
+
+def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
+    here.count(300)
+    keepers = here.keepers()
+    here.host.stop_sshd()
+    here.host.kill_sshd_sessions()
+    here.host.kill(signal.SIGSTOP, *keepers)
+    here.host.start_sshd()
+    here.agent.quiet(GRACE_SECONDS + 2.0)
+    here.host.kill(signal.SIGCONT, *keepers)
+    here.counted(300)
+
+
+def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
+    pid = here.agent.started("worker/0", ["python3", "-c", FLOOD]).pid
+
+    def used() -> list[bytes]:
+        return [stat_field(pid, number, here.host.there("/proc")) for number in (14, 15)]
+
+    def is_held_up() -> bool:
+        before = used()
+        time.sleep(0.3)
+        return before == used()
+
+    soon(is_held_up, 20, "the task goes on printing")
+    time.sleep(links.SILENCE_SECONDS + 1)
+    assert here.told.lines == []
+    here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
+    here.agent.stopped("worker/0")
 
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    program = here.fleet.start_agent("node1", here.link._arguments)
-    channel = MessageChannel(lambda: Decoder(True, "node1"), here.link._arguments.token, greets=True)
+    program = here.connections.start_agent(here.host.name, here.arguments)
+    channel = MessageChannel(lambda: Decoder(True, here.host.name), here.arguments.token, greets=True)
     channel.connect(0, time.monotonic())
-    assert program.send(b"".join(channel.output(time.monotonic())))
+    greeting = b"".join(channel.output(time.monotonic()))
+    soon(program.receive_start)
+    assert program.send(greeting) == len(greeting)
     time.sleep(0.5)
     assert not program.recv(1), "an older connection does not replace the one there is"
-    assert [_name(p.pid) for p in sweep.tagged()[here.link._arguments.agent_id]].count("launch-agent") == 1
+    assert len(here.host.processes("launch-agent")) == 1
     program.close()
     assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
 
 
-def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, int]:
-    """How a link ends whose agent never answers, and the number of notices."""
-    with Told() as told, EventLoop() as loop:
-        link = ReconnectingLink(loop, fleet, AgentArguments.new("node1", lease))
-        loop.run_until(lambda: link.is_over, TIME_LIMIT)
-    fleet.close()
-    return link.reason, len(told.lines)
-
-
-def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "START_ENTRY", "launcher.agent.main:no_such_function")
-    message, notices = never_ready(PretendFleet())
-    assert message and message.startswith("the agent cannot be started: AttributeError: ")
-    assert notices == 0
-
-
-def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[..., Reach], nothing_left: str):
-    """Also if it was closed before the host had come so far that anything of it could be recognised."""
-    before = set(leaks(nothing_left).processes)
+def test_closing_in_the_middle_of_everything_leaves_nothing(reach: Callable[..., Reach]):
+    """Nothing of it is there even before a forgotten agent would have ended by itself."""
+    here = reach()
     for moment in (0.0, 0.02, 0.05, 0.2):
-        here = opened()
+        here.open()
         time.sleep(moment)
         here.link.shut_down()
         assert here.link.wait(TIME_LIMIT) is not None
         here.link.close()
-        assert here.fleet.programs[0].wait(TIME_LIMIT) is not None
-        _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
-        assert processes.read_process(os.getpid()) is not None
+        assert any(not here.host.processes() for _ in looks(6.0)), here.host.processes()
 
 
-def _gone_by_itself(gone: Callable[[], bool]) -> None:
-    """Fail if it takes so long that a forgotten agent could have ended by itself.
+def test_a_killed_agent_where_the_end_of_children_is_ignored(reach: Callable[..., Reach]):
+    """There `waitpid` has no status."""
+    here = reach("ignoring")
+    here.host.program("ignoring", '#!/bin/sh\nexec env --ignore-signal=CHLD python3 "$@"\n')
+    here.open().started("worker/0", ["sleep", "600"])
+    keepers = here.keepers()
+    here.host.kill(signal.SIGSTOP, *keepers)  # so that neither has time to notice the end of the other
+    here.host.kill(signal.SIGKILL, *keepers)
+    assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
+    assert here.told.lines == []
+    here.gone()
 
-    What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
-    process can end, either.
-    """
-    for _ in range(round(8 / LOOK)):
-        if gone():
-            return
-        time.sleep(LOOK)
-    assert gone(), "something is left"
 
-
-def test_a_remote_command_that_is_closed_ends(here: Reach):
-    command = here.link.run("tests.stubs.programs:echo", None)
-    command.send(b"x")
-    here.agent.until(lambda: command.recv(1))
-    names = here.alive()
-    command.close()
-    here.agent.until(lambda: len(here.alive()) < len(names))
-    broken = here.link.run("tests.stubs.programs:breaks", None)
-    here.agent.until(lambda: broken.wait(0.0) == 1)
-    assert "RuntimeError: a program that is broken" in broken.stderr()
-    killed = here.link.run("tests.stubs.programs:killed", None)
+def test_programs_over_the_link(here: Reach):
+    """One that is closed ends, one that fails is heard, and one that is killed has no status."""
+    before = len(here.host.processes())
+    closed = here.link.run("subprocess:call", ["cat"])
+    closed.send(b"x")
+    here.agent.until(lambda: closed.recv(1))
+    closed.close()
+    here.agent.until(lambda: len(here.host.processes()) == before)
+    failed, killed = here.link.run("builtins:int", "x"), here.link.run("signal:raise_signal", 9)
+    here.agent.until(lambda: failed.wait(0.0) == 1)
+    assert "ValueError: " in failed.stderr()
     here.agent.until(lambda: killed.recv(1) == b"")
     assert killed.wait(0.0) is None
-    broken.close()
+    failed.close()
     killed.close()
     assert here.agent.close() == ""
 
 
-def test_a_remote_command_whose_agent_is_gone(here: Reach):
-    command = here.link.run("tests.stubs.programs:echo", None)
-    os.kill(here.keepers()[1], 9)
+def test_a_program_over_the_link_of_an_agent_that_is_gone(here: Reach):
+    program = here.link.run("time:sleep", 600)
+    here.host.kill(signal.SIGKILL, here.agent.ready().pid)
     here.agent.to_the_end(TIME_LIMIT)
     with pytest.raises(TransportError, match="node1: the agent was killed"):
-        soon(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
-    command.close()
-
-
-class Breaking(PretendFleet):
-    """So many connections break as soon as something is to be run over them, before it has begun."""
-
-    def __init__(self, breaks: int) -> None:
-        super().__init__()
-        self.breaks = breaks
-
-    def run(self, host: str, entry: str, arguments: object) -> PretendProgram:
-        """See `Programs.run`."""
-        if not self.breaks:
-            return super().run(host, entry, arguments)
-        self.breaks -= 1
-        program = super().run(host, "builtins:len", arguments)
-        self.line.is_cut = True
-        return program
-
-
-def works(here: Reach) -> None:
-    """The agent starts a task and reports its output and its end."""
-    here.agent.ready()
-    here.count(5)
-    here.counted(5)
-
-
-def test_nothing_starts_over_the_first_connection_but_over_the_second(
-    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
-):
-    """The first one ends while the second is being made."""
-    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 2.0)
-    fleet = PretendFleet()
-    fleet.takes = 0.4
-    fleet.line.frozen.set()
-    here = opened(fleet=fleet)
-    here.agent.until(lambda: fleet.dialled)
-    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 60.0)  # the second one may take its time
-    works(here)
-    assert re.match(r"node1: connection lost \(the agent has not started there", here.told.lines[0])
-    assert re.fullmatch(r"node1: connected again after \d+s", here.told.lines[1])
-    assert fleet.dialled == 1
-
-
-@pytest.mark.parametrize("already", [True, False])
-def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., Reach], already: bool):
-    """Before the agent is asked for, and after."""
-    fleet = Breaking(0 if already else 1)
-    fleet.line.is_cut = already
-    here = opened(lease=30.0, fleet=fleet)
-    works(here)
-    lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30)s"
-    assert re.fullmatch(lost, here.told.lines[0])
-    assert re.fullmatch(r"node1: connected again after \d+s", here.told.lines[1])
-    assert fleet.dialled == 1
-
-
-def test_connections_that_break_because_of_us():
-    """Whatever is tried again breaks again: once is enough."""
-    fleet = Breaking(9)
-    assert never_ready(fleet) == ("the connection broke", 1)
-    assert fleet.dialled == 1
+        soon(lambda: program.recv(1) == b"", TIME_LIMIT, "an end")
+    program.close()

@@ -1,127 +1,80 @@
-"""Programs on real hosts: whatever the login shell, exactly the bytes that were sent; else clear words."""
+"""Hosts on which no program of ours runs: each message says what is in its way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable
 
 import pytest
 
-from launcher.backends.programs import RemoteProgram
-from launcher.backends.ssh.connections import SshConnections
-from launcher.common.errors import TransportError
-from launcher.config.settings import Settings
-from launcher.job import Host
-from tests.ssh.connecting import receive, send, start
+from tests.conftest import Launch
 from tests.ssh.host import LabHost
+from tests.ssh.test_relay import sshd_with
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
-
-
-class Runner:
-    """Runs programs on hosts, each connected to when it is first needed."""
-
-    def __init__(self) -> None:
-        self._fleets: dict[Host, SshConnections] = {}
-        self._programs: list[RemoteProgram] = []
-
-    def fleet(self, host: LabHost, python: str | None = None) -> SshConnections:
-        """A fleet of this host alone."""
-        record = Host(host.name, python=python)
-        if record not in self._fleets:
-            self._fleets[record] = SshConnections([record], Settings())
-            self._fleets[record].connect()
-        return self._fleets[record]
-
-    def __call__(
-        self, host: LabHost, function: str, arguments: object = None, python: str | None = None
-    ) -> RemoteProgram:
-        program = start(self.fleet(host, python), host.name, function, arguments)
-        self._programs.append(program)
-        return program
-
-    def close(self) -> None:
-        """Close everything."""
-        for program in self._programs:
-            program.close()
-        for fleet in self._fleets.values():
-            fleet.close()
+pytestmark = pytest.mark.timeout(240)
+#: What a host gets, and the message.
+Case = tuple[Callable[[LabHost], object], str]
+BROKEN_PYTHON = "#!/bin/sh\necho no libpython >&2\nexit 3\n"
 
 
-@pytest.fixture
-def run() -> Iterator[Runner]:
-    """``run(host, "echo")``."""
-    runner = Runner()
-    yield runner
-    runner.close()
+def errors(launch: Launch, hosts: str) -> list[str]:
+    """Why each host cannot be used, as ``launch check`` reports it; empty: it can."""
+    ended = launch("check", "--json", hosts, cwd=launch.home, timeout=120, code=125)
+    return [host["error"] or "" for host in json.loads(ended.out)["hosts"]]
 
 
-def failure(program: RemoteProgram) -> str:
-    """Why it can't be run."""
-    with pytest.raises(TransportError) as caught:
-        receive(program)
-    return str(caught.value)
+def starts_with(command: str, message: str) -> Case:
+    """A start-up file with this command, and the message about it."""
+    text = rf"a start-up file of its login shell \(~/.bashrc\?\) {message}"
+    return lambda host: host.start_up(command), text
 
 
-def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runner):
-    programs = [run(hosts[0], "echo") for _ in range(10)]
-    for program in programs:
-        assert send(program, b"x") or receive(program, 1)
-    with pytest.raises(TransportError) as caught:
-        run(hosts[0], "echo")
-    assert str(caught.value).startswith(f"{hosts[0].name}: its ssh server opens no further session")
+@pytest.mark.parametrize(
+    "cases",
+    [
+        (
+            (lambda host: host.banner("#" * 70_000), "printed more than 64 KiB"),
+            (
+                lambda host: host.set_shell("/usr/sbin/nologin"),
+                "login shell exited with 1 .*not available",
+            ),
+            starts_with("read x", "reads standard input"),
+            starts_with("cat", "reads standard input"),
+        ),
+        # The other shell reads our input as its commands: it runs none of them.
+        tuple(starts_with(f"exec {shell}", "replaces it by ") for shell in ("zsh -l", "tcsh", "csh", "ksh")),
+        (
+            *(starts_with(f"exec {shell}", "replaces it by another shell") for shell in ("dash", "bash -l")),
+            (lambda host: host.program("python3", BROKEN_PYTHON), "exited with 3 and printed: no libpython"),
+            (LabHost.no_python, "there is no python3 there"),
+        ),
+    ],
+    ids=["input", "shells", "pythons"],
+)
+def test_what_is_in_the_way_is_named(ssh_launch: Launch, hosts: list[LabHost], cases: tuple[Case, ...]):
+    for host, (change, _) in zip(hosts, cases, strict=True):
+        change(host)
+    found = errors(ssh_launch, "node1,node2,node3,node4")
+    for error, (_, message) in zip(found, cases, strict=True):
+        assert re.search(message, error), found
 
 
-def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):
-    hosts[0].banner("#" * 70_000)
-    assert "printed more than 64 KiB" in failure(run(hosts[0], "shown", 1))
+def test_a_server_that_opens_no_session(ssh_launch: Launch, hosts: list[LabHost]):
+    with sshd_with(hosts[0], "MaxSessions 0"):
+        (error,) = errors(ssh_launch, "node1")
+    assert "its ssh server opens no further session" in error
 
 
-def test_a_login_shell_that_refuses_commands(hosts: list[LabHost], run: Runner):
-    hosts[0].set_shell("/usr/sbin/nologin")
-    message = failure(run(hosts[0], "shown", 1))
-    assert message.startswith(
-        f"{hosts[0].name}: the agent could not be started there: its login shell exited with 1"
-    )
-    assert "not available" in message
-
-
-@pytest.mark.parametrize("line", ["read x", "cat"])
-def test_a_login_shell_that_reads_our_input(hosts: list[LabHost], run: Runner, line: str):
-    (hosts[0].home / ".bashrc").write_text(f"{line}\n")
-    hosts[0].expected.append(".bashrc")
-    message = failure(run(hosts[0], "shown", 1))
-    assert message.startswith(
-        f"{hosts[0].name}: a start-up file of its login shell (~/.bashrc?) reads standard input"
-    )
-
-
-@pytest.mark.parametrize("shells", [("zsh -l", "tcsh", "csh"), ("ksh", "dash", "bash -l")], ids=str)
-def test_a_login_shell_that_is_replaced(hosts: list[LabHost], run: Runner, shells: tuple[str, ...]):
-    """The other shell reads our input as its commands: it runs none of them."""
-    for host, shell in zip(hosts, shells, strict=False):
-        (host.home / ".bashrc").write_text(f"exec {shell}\n")
-        host.expected.append(".bashrc")
-        if shell == "bash -l":  # which reads it again
-            (host.home / ".profile").write_text("\n")
-            host.expected.append(".profile")
-    for host, _ in zip(hosts, shells, strict=False):
-        message = failure(run(host, "shown", 1))
-        cause = "a start-up file of its login shell (~/.bashrc?) replaces it by another shell"
-        assert message.startswith(f"{host.name}: {cause}"), message
-
-
-def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run: Runner):
-    message = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
-    assert message.startswith(f"{hosts[0].name}: there is no ~/no such/python there")
-    (hosts[0].home / "my own").mkdir()
-    (hosts[0].home / "my own/python").symlink_to("/usr/bin/python3")
-    hosts[0].expected.append("my own")
-    assert receive(run(hosts[0], "shown", 1, python="~/my own/python")) == b"1"
-    # Relative to where tasks run, which need not be there yet.
-    assert receive(run(hosts[0], "shown", 1, python="venv/bin/python")) == b"1"
-
-
-def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
-    hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
-    message = failure(run(hosts[0], "shown", 1, python="brokenpython"))
-    assert "exited with 3 and printed: no libpython" in message
+def test_the_python_of_the_hostfile_is_used_and_missed(ssh_launch: Launch, hosts: list[LabHost]):
+    """A relative one is that of the folder where tasks run, which need not be there yet."""
+    folder = hosts[1].home / "my own"
+    folder.mkdir()
+    (folder / "python").symlink_to("/usr/bin/python3")
+    hosts[1].expected.append("my own")
+    pythons = ("~/no such/python", "~/my own/python", "venv/bin/python")
+    records = [{"name": f"node{number}", "python": python} for number, python in enumerate(pythons, 1)]
+    (ssh_launch.home / "lab.yaml").write_text(json.dumps({"hosts": records}))
+    missed, *used = errors(ssh_launch, "lab.yaml")
+    assert "there is no ~/no such/python there" in missed
+    assert used == ["", ""]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -11,30 +11,29 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Launch
-from tests.seeing import soon, stopped
+from tests.seeing import last_run, soon, stopped
 from tests.ssh.host import LabHost
+from tests.ssh.lab import ONE, TWO
 
 pytestmark = pytest.mark.timeout(360)
 SCRIPT = "while :; do echo up; sleep 0.3; done"
 
 
 def test_the_time_limit_with_an_agent_that_is_suspended(ssh_launch: Launch, hosts: list[LabHost]):
-    words = ["--hosts", "node1,node2", "--workers", "2", "--timeout", "6", "--grace", "1"]
-    started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
-    started.until(lambda it: it.out.count("| up") >= 4)
-    pids = "$(grep -lE 'launch-(agent|watchdog)' /proc/[0-9]*/comm | cut -d/ -f3)"
-    hosts[0].run(["sh", "-c", f"kill -STOP {pids}"])
+    words = [*TWO, "--timeout", "6", "--grace", "1", "--", "sh", "-c", SCRIPT]
+    started = ssh_launch.start(*words, cwd="/").up(4)
+    keepers = [it.pid for it in hosts[0].processes("launch-agent", "launch-watchdog")]
+    hosts[0].kill(signal.SIGSTOP, *keepers)
     started.until(lambda it: "the time limit of 6s is over" in it.err)
     began = time.monotonic()
     assert "host node1 is lost: its agent did not answer in 4s" in started.wait(60, code=124).err
     assert time.monotonic() - began < 1 + 3 + 10
-    hosts[0].run(["sh", "-c", f"kill -CONT {pids}"])  # it ends its tasks and itself
+    hosts[0].kill(signal.SIGCONT, *keepers)  # the agent ends its tasks and itself
 
 
 @pytest.mark.promise("hosts are lost when the launcher is suspended for longer than its lease")
 def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
-    words = ["--hosts", "node1,node2", "--workers", "2", "--lease", "6"]
-    started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
+    started = ssh_launch.start(*TWO, "--lease", "6", "--", "sh", "-c", SCRIPT, cwd="/")
     _suspend(started.pid, 9.0, lambda: started.out.count("| up") >= 4)
     ended = started.wait(60, code=125)
     assert all(f"host {host} is lost: " in ended.err for host in ("node1", "node2")), ended.err
@@ -43,23 +42,21 @@ def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
 @pytest.mark.promise("tasks go on when the launcher is suspended for less than its lease")
 def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     """The tasks go on, in the background, too, and no line is lost."""
-    assert ssh_launch("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/").code == 0
+    ssh_launch("-d", *ONE, "--", "sh", "-c", SCRIPT, cwd="/", code=0)
     attached = ssh_launch.start("attach")
-    (pid,) = re.findall(r'"pid": (\d+)', next(ssh_launch.state.glob("*/launcher.json")).read_text())
-    _suspend(int(pid), 6.0, lambda: attached.out.count("| up") >= 4)
+    pid = json.loads((last_run(ssh_launch).path / "launcher.json").read_text())["pid"]
+    _suspend(pid, 6.0, lambda: attached.out.count("| up") >= 4)
     before = attached.out.count("| up")
     attached.until(lambda it: it.out.count("| up") > before + 20)
-    assert ssh_launch.here("stop").code == 0
-    assert attached.wait(60).code == 143
-    assert "is lost" not in attached.out
+    ssh_launch.here("stop", code=0)
+    assert "is lost" not in attached.wait(60, code=143).out
 
 
 def test_ctrl_c_before_all_tasks_run(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].cut()
     started = ssh_launch.start("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/")
     started.until(lambda it: "waiting for node1" in it.err)
-    ended = started.stop(signal.SIGINT, 30)
-    assert (ended.code, ended.out) == (130, "")
+    assert started.stop(signal.SIGINT, 30, code=130).out == ""
 
 
 def _suspend(pid: int, seconds: float, when: Callable[[], bool]) -> None:

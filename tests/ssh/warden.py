@@ -40,7 +40,7 @@ _SWITCH = "set -e; ip link set lo up; ip link add br0 type bridge forward_delay 
 
 
 class Failed(Exception):
-    """The lab can't be built."""
+    """The lab cannot be built."""
 
 
 def main(settings_text: str) -> int:

@@ -1,4 +1,4 @@
-"""A task that can't live beside another attempt of itself. Its word is when it ends with 0 (epoch seconds).
+"""A task that cannot live beside another attempt of itself. Its word is when it ends with 0 (epoch seconds).
 
 It holds its port and an abstract socket, and so does a child in a session of its own: the next attempt exits
 with 97 while either of the last attempt lives. It prints ``up PID PORT``.

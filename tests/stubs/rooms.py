@@ -113,7 +113,7 @@ class RoomAllocation(CommandAllocation):
             self._write(f"given back {name}")
 
     def replace_host(self, host_name: str) -> None:
-        """Make a room; nothing runs in it any more."""
+        """Make a room; nothing runs in it now."""
         if os.environ.get("LANDLORD") == "refuses":
             raise TransportError("the landlord has no room")
         os.makedirs(self._home(host_name), exist_ok=True)

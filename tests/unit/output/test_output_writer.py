@@ -53,3 +53,24 @@ def test_a_reader_that_was_suspended_with_launch_is_not_slow(monkeypatch: pytest
         os.close(writing)
     with open(reading, "rb") as file:
         assert b"".join(got) + file.read() == LINE * 30_000
+
+
+def test_a_notice_about_dropped_lines_is_not_in_the_middle_of_an_urgent_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Writer, "URGENT_SECONDS", 0.0)
+    reading, writing = os.pipe()
+    writer, got = Writer(), []
+    try:
+        writer.write(writing, LINE * 30_000, is_urgent=True)
+        writer.write(writing, b"dropped\n")
+        assert not writer.finish(lambda: True)
+        while writer.blocked():
+            got.append(os.read(reading, 1 << 20))
+            writer.flush()
+        writer.close()
+    finally:
+        os.close(writing)
+    with open(reading, "rb") as file:
+        lines = (b"".join(got) + file.read()).splitlines(keepends=True)
+    (notice,) = (line for line in lines if line != LINE)
+    assert lines.count(LINE) == 30_000
+    assert b" 1 line " in notice

@@ -53,9 +53,8 @@ class _AgentPhase(enum.IntEnum):
     SERVING    the agent starts, or RESETTING is over                 waits
     RESETTING  `CloseAgent` arrives, and says that the agent stays    reports that, and serves the next job
     CLOSING    `CloseAgent` arrives, or the launcher is gone          reports that, and exits with 0
-    CUT_SHORT  the agent reacts to SIGTERM, or its watchdog is gone   exits with 1, and has told the launcher
-    why =========  =====================================================
-    ========================================
+    CUT_SHORT  the agent reacts to SIGTERM, or its watchdog is gone   exits with 1; the launcher was told why
+    =========  =====================================================  ========================================
     """
 
     SERVING = 0
@@ -99,7 +98,7 @@ class Agent:
         self._ports = ports.PortReservations()
         self._task_processes = TaskProcesses()
         self._stopping = Stopping(self._task_processes, on_signalled=self._report_signal)
-        self._children = Children(selector, connection, on_started=self._task_processes.own.add)
+        self._children = Children(selector, connection, on_started=self._task_processes.own_children.add)
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         self._tasks: Dict[TaskId, RunningTask] = {}
         self._by_pid: Dict[int, RunningTask] = {}
@@ -164,7 +163,8 @@ class Agent:
         if self._phase is _AgentPhase.CUT_SHORT:
             return 1
         until = time.monotonic() + FAREWELL_SECONDS
-        while not self._connection.is_done and not (self._connection.is_only and time.monotonic() >= until):
+        # A connection that can break decides itself when to give up.
+        while not self._connection.is_done and (self._connection.can_break or time.monotonic() < until):
             self._turn(0.05)
         return 0
 
@@ -179,16 +179,18 @@ class Agent:
             self._connection.hold_output(is_held=False)
             self._send_after_output(events.AgentClosed(*_stamp()))
 
-    def _turn(self, longest: float = 3600.0) -> None:
+    def _turn(self, max_seconds: float = 3600.0) -> None:
         """Wait until something happens or is due, and react to it. Output of tasks is read last.
 
         Args:
-            longest: How many seconds to wait at most.
+            max_seconds: How long to wait at most.
         """
-        ready = self._selector.select(self._seconds_to_wait(longest))
+        ready = self._selector.select(self._seconds_to_wait(max_seconds))
+        # False sorts before True.
         for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
             # The reaction to another event may have closed this descriptor.
             if self._selector.get_map().get(key.fd) == key:
+                # Whoever registered the descriptor gave the function to call as its data.
                 key.data()
         now = time.monotonic()
         due = self._stopping.next_due()
@@ -200,17 +202,20 @@ class Agent:
             self._act_on_sigterm()
         self._report_delayed(now)
         self._outputs.pause_or_go_on()
+        # The watchdog lets the agent live as long as it may wait for its launcher or stop its tasks.
         if self._deadline is not None:
-            self._deadline.renew(max(self._connection.until, self._ending_until))
+            self._deadline.renew(max(self._connection.gives_up_at, self._ending_until))
 
-    def _seconds_to_wait(self, longest: float) -> float:
-        """Return how many seconds may pass until something is due, at most ``longest``."""
-        times = [due for part in (self._stopping, *self._timed) if (due := part.next_due()) is not None]
+    def _seconds_to_wait(self, max_seconds: float) -> float:
+        """Return how many seconds may pass until something is due, at most ``max_seconds``."""
+        due_times = [due for part in (self._stopping, *self._timed) if (due := part.next_due()) is not None]
+        # Delayed reports are held back as long as the agent may have to report its own end instead.
         if self._sigterm_due is not None:
-            times.append(self._sigterm_due)
+            due_times.append(self._sigterm_due)
         else:
-            times += [until for until, _ in self._delayed.values()]
-        return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
+            due_times += [due for due, _ in self._delayed.values()]
+        now = time.monotonic()
+        return max(0.0, min([max_seconds, *(due - now for due in due_times)]))
 
     def _listen(self) -> None:
         """Let ended children, SIGTERM and the end of the watchdog wake the loop, and ask for the GPUs."""
@@ -223,6 +228,7 @@ class Agent:
     # ------------------------------------------------------------------ the launcher
 
     def _handle_message(self, message: protocol.Message) -> None:
+        """Call the function that handles messages of this class."""
         self._handlers[type(message)](message)
 
     def _send_after_output(self, event: events.AgentEvent) -> None:
@@ -237,6 +243,7 @@ class Agent:
         return self._phase is not _AgentPhase.SERVING
 
     def _close(self, command: events.CloseAgent) -> None:
+        """Stop all tasks, and then exit or serve the next job, as the launcher commands."""
         self._end_job(_AgentPhase.RESETTING if command.stays else _AgentPhase.CLOSING)
 
     def _on_disconnect(self) -> None:
@@ -257,6 +264,7 @@ class Agent:
         if self._phase is not _AgentPhase.CUT_SHORT:
             self._sigterm_due = None
             self._connection.refuse(why)
+            # The connection drops the reports from now on. A task must not wait for the time of its report.
             self._report_delayed(math.inf)
             self._end_job(_AgentPhase.CUT_SHORT, steps)
 
@@ -267,10 +275,11 @@ class Agent:
             phase: The phase. If the agent is in a later one, it stays there.
             steps: How the tasks are stopped.
         """
-        is_first = not self._ends_tasks
+        was_serving = not self._ends_tasks
         self._phase = max(self._phase, phase)
-        if is_first:
-            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + steps[0][1]
+        if was_serving:
+            _, first_pause = steps[0]
+            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + first_pause
             self._fork_servers.close()
             self._end_tasks(list(self._tasks.values()), steps)
 
@@ -331,10 +340,11 @@ class Agent:
     # ------------------------------------------------------------------ starting
 
     def _set_cluster(self, command: events.SetCluster) -> None:
+        """Note the addresses of all tasks of the job, which the tasks of this host get when they start."""
         self._cluster = ClusterSpec(command.addresses, command.sidecars)
 
     def _start(self, command: events.StartTask) -> None:
-        """Start a task, by forking it from a fork server or in a process of its own.
+        """Start a task: fork it from its fork server, or start a new process if it has none.
 
         The agent completes its command and its environment with what depends on the addresses of all tasks.
         """
@@ -349,7 +359,11 @@ class Agent:
             self._start_cold(start)
 
     def _start_cold(self, start: events.StartTask) -> None:
-        """Start a task in a new process, or report why that failed. Its command must be complete."""
+        """Start a task in a new process, or report why that failed.
+
+        Args:
+            start: The command of the launcher, which `_start` has completed.
+        """
         try:
             prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
             self._on_started(start, self._spawner.spawn(prepared))
@@ -377,7 +391,7 @@ class Agent:
 
         Processes that a task leaves behind when its main process exits are stopped.
         """
-        # If no signal has arrived, there is nothing to read.
+        # Each byte is the number of a signal. If no signal has arrived, there is nothing to read.
         with suppress(BlockingIOError):
             if signal.SIGTERM in os.read(self._wake, 65536):
                 self._on_sigterm()
@@ -385,9 +399,9 @@ class Agent:
         if not (exited or self._stopping):
             return
         orphans = self._task_processes.orphans()
-        unsure = self._task_processes.may_be_more()
+        may_be_incomplete = self._task_processes.may_be_more()
         for task in exited:
-            if task not in self._stopping and (unsure or orphans.get(task.id)):
+            if task not in self._stopping and (may_be_incomplete or orphans.get(task.id)):
                 self._stopping.begin(task, task.steps, time.monotonic())
         self._poll_stopping(exited)
 
@@ -399,11 +413,15 @@ class Agent:
         """
         exited: List[RunningTask] = []
         while True:
-            ended, tasks = processes.ended_child(), self._exits.in_order()
-            if not (ended or tasks):
+            ended_child, ended_tasks = processes.ended_child(), self._exits.in_order()
+            # Main processes of tasks come first, because their order matters.
+            if ended_tasks:
+                for pid in ended_tasks:
+                    self._reap_one(pid, exited)
+            elif ended_child:
+                self._reap_one(ended_child, exited)
+            else:
                 return exited
-            for pid in tasks or [ended or 0]:
-                self._reap_one(pid, exited)
 
     def _reap_one(self, pid: int, exited: List[RunningTask]) -> None:
         """Reap a child that has ended, and tell the part of the agent that has started it.
@@ -413,11 +431,11 @@ class Agent:
             exited: If the child is the main process of a task, the task is added to this list.
         """
         self._exits.forget(pid)
-        got, status, usage = os.wait4(pid, os.WNOHANG)
+        reaped_pid, status, usage = os.wait4(pid, os.WNOHANG)
         # A debugger may keep it from us. SIGCHLD arrives again when it detaches.
-        if not got:
+        if not reaped_pid:
             return
-        self._task_processes.own.discard(pid)
+        self._task_processes.own_children.discard(pid)
         self._children.reaped(pid, status)
         self._fork_servers.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
@@ -440,13 +458,13 @@ class Agent:
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         # A SIGKILL that was not ours may come from the kernel's OOM killer.
-        suspect = number == SIGKILL and not task.was_signalled
-        oom = self._oom.evidence(task.pid) if suspect else ""
+        may_be_oom = number == SIGKILL and not task.was_signalled
+        oom = self._oom.evidence(task.pid) if may_be_oom else ""
         exited = events.TaskExited(
             *_stamp_of(task), code=code, signal=number, peak_rss=max(peak, task.peak), cpu_s=cpu, oom=oom
         )
-        is_unasked = number == signal.SIGTERM and not task.was_signalled
-        if is_unasked and self._phase is not _AgentPhase.CUT_SHORT:
+        is_foreign_sigterm = number == signal.SIGTERM and not task.was_signalled
+        if is_foreign_sigterm and self._phase is not _AgentPhase.CUT_SHORT:
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
         else:
             self._send(exited)
@@ -469,8 +487,9 @@ class Agent:
         Args:
             exited: Tasks whose main process was reaped just now.
         """
-        done = self._stopping.poll(time.monotonic())
-        for task in dict.fromkeys((*exited, *done)):
+        stopped = self._stopping.poll(time.monotonic())
+        # A task may be in both.
+        for task in dict.fromkeys((*exited, *stopped)):
             if task.has_exited and task not in self._stopping:
                 task.is_empty = True
                 self._outputs.read_rest(task)
@@ -479,6 +498,7 @@ class Agent:
     def _report_gone_if_done(self, task: RunningTask) -> None:
         """Report that a task is gone if it has no process, no open output and no delayed report left."""
         is_gone = task.is_empty and task.output is None and task not in self._delayed
+        # It may have been reported before.
         if not is_gone or self._tasks.get(task.id) is not task:
             return
         del self._tasks[task.id]
@@ -544,6 +564,7 @@ class Agent:
         self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 
     def _members(self, task: RunningTask) -> List[processes.Process]:
+        """Return every living process of a task, each after its parent."""
         return self._task_processes.members(task, self._task_processes.orphans())
 
     # ------------------------------------------------------------------ questions
@@ -572,6 +593,7 @@ class Agent:
         return [(task.id, self._ports.port_of(task.id), task.pid) for task in running]
 
     def _tell(self, text: str) -> None:
+        """Let the launcher show a line to the user."""
         self._send(events.HostNotice(*_stamp(), text))
 
 
@@ -581,5 +603,5 @@ def _stamp() -> Tuple[str, float]:
 
 
 def _stamp_of(task: RunningTask) -> Tuple[str, float, TaskId, int]:
-    """Return the first fields of an event about a task."""
+    """Return the first fields of an event about a task: host, time, name of the task, attempt."""
     return (*_stamp(), task.id, task.attempt)

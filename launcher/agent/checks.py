@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import socket
@@ -99,7 +100,11 @@ def main(_: object) -> None:
 
 
 def _answer(request: Json) -> None:
-    """Print the answer to a request as one line of JSON."""
+    """Print the answer to a request of the launcher as one line of JSON.
+
+    Args:
+        request: The request. Its ``do`` is ``clock``, ``look`` or ``connect``, see the top of this module.
+    """
     if request["do"] == "clock":
         answer: Json = {"at": time.time()}
     elif request["do"] == "look":
@@ -137,9 +142,9 @@ def _facts(request: Mapping[str, Any]) -> Json:
     # `tempfile.gettempdir` makes a file, which would stay if this process were killed, and does not report a
     # folder that cannot be used.
     paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
-    late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
-    looks = [partial(_folder, path) for path in paths.values()]
-    folders = call_side_by_side(looks, late, len(looks), request["seconds"])
+    if_late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
+    calls = [partial(_folder, path) for path in paths.values()]
+    folders = call_side_by_side(calls, if_late, len(calls), request["seconds"])
     return {
         "agent": as_dict(host_facts()),
         "available": _available_memory(),
@@ -169,8 +174,8 @@ def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[s
     except subprocess.TimeoutExpired:
         return "slow", ""
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        return "missing" if missing else "failed", getattr(error, "strerror", None) or str(error)
+        state = "missing" if isinstance(error, FileNotFoundError) else "failed"
+        return state, getattr(error, "strerror", None) or str(error)
     return "failed" if done.returncode else "ok", done.stdout.decode("utf-8", "replace").strip()
 
 
@@ -191,8 +196,8 @@ def _folder(path: str) -> Json:
     """
     free, why = None, ""
     try:
-        found = os.statvfs(path)
-        free = found.f_bavail * found.f_frsize
+        status = os.statvfs(path)
+        free = status.f_bavail * status.f_frsize
         with tempfile.TemporaryFile(dir=path, prefix=".launch-check-", buffering=0) as file:
             file.write(bytes(_DISK_TEST_BYTES))
             os.fsync(file.fileno())
@@ -215,10 +220,13 @@ def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
             list: The ``index``, ``uuid`` and ``name`` of each GPU.
     """
     state, output = _run((*NVIDIA_SMI, "--query-gpu=index,uuid,name"), seconds, {**env, "LC_ALL": "C"})
-    lines = output.splitlines() if state == "ok" else ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
-    found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
-    return {"state": state, "output": "" if found else output[:500], "list": found}
+    gpus = []
+    for line in output.splitlines() if state == "ok" else ():
+        columns = [column.strip() for column in line.split(",")]
+        # The program may print warnings, too.
+        if len(columns) >= 3 and columns[0].isdigit():
+            gpus.append(dict(zip(("index", "uuid", "name"), columns)))
+    return {"state": state, "output": "" if gpus else output[:500], "list": gpus}
 
 
 def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: str) -> Json:
@@ -239,6 +247,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
             tensorflow, keras, tf_keras: The versions of these packages or None, if the state is ``ok``.
     """
     asked, venv = request["python"], request["venv"]
+    # A name without a slash is looked up along the PATH.
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
         env = env if venv is None else {**env, **environment_variables(env, venv)}
@@ -247,8 +256,12 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
         state, output = "missing", f"the environment {venv!r} does not exist"
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
-        lines = [line for line in output.splitlines() if line.startswith(_MARK)]
-        answer.update(json.loads(lines[-1][len(_MARK) :]) if lines else {"state": "failed", "output": output})
+        # Other lines come from the startup of that Python (sitecustomize).
+        answers = [line for line in output.splitlines() if line.startswith(_MARK)]
+        if answers:
+            answer.update(json.loads(answers[-1][len(_MARK) :]))
+        else:
+            answer.update(state="failed", output=output)
     return answer
 
 
@@ -264,9 +277,9 @@ def _listen(request: Json) -> Json:
     Returns:
         A mapping of ``port``, which is 0 if that is not possible, and ``why`` it is not possible.
     """
-    keeper = PortReservations()
+    ports = PortReservations()
     try:
-        port = keeper.hold(TaskId("check/0"))
+        port = ports.hold(TaskId("check/0"))
         server = dual_stack_socket(port, can_share=True)
         server.listen(128)
         serving = threading.Thread(
@@ -275,7 +288,7 @@ def _listen(request: Json) -> Json:
         serving.start()
     except (OSError, RuntimeError) as error:
         # Python raises RuntimeError when the system allows no further thread.
-        keeper.release_all()
+        ports.release_all()
         return {"port": 0, "why": getattr(error, "strerror", None) or str(error)}
     return {"port": port, "why": ""}
 
@@ -305,9 +318,11 @@ def _connect(request: Json) -> Json:
         A mapping of ``pairs``, the results of `_reach` for the peers.
     """
     calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
-    late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
-    seconds = request["seconds"] * -(-len(calls) // _MAX_CONNECTIONS) + 1.0
-    return {"pairs": call_side_by_side(calls, late, _MAX_CONNECTIONS, seconds)}
+    if_late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
+    rounds = math.ceil(len(calls) / _MAX_CONNECTIONS)
+    # The time limit of a connection does not include the look-up of the name.
+    seconds = request["seconds"] * rounds + 1.0
+    return {"pairs": call_side_by_side(calls, if_late, _MAX_CONNECTIONS, seconds)}
 
 
 def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
@@ -329,11 +344,9 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
         with socket.create_connection(where, seconds) as connection, connection.makefile("rb") as file:
             line = file.readline(_MAX_TOKEN_BYTES)
     except (OSError, UnicodeError) as error:
-        result = next(
-            (name for name, kinds in _ERRORS_BY_RESULT.items() if isinstance(error, kinds)), "failed"
-        )
-        if result == "failed" and getattr(error, "errno", None) in _NO_ROUTE_ERRORS:
-            result = "no route"
+        is_no_route = getattr(error, "errno", None) in _NO_ROUTE_ERRORS
+        results = [name for name, kinds in _ERRORS_BY_RESULT.items() if isinstance(error, kinds)]
+        result = results[0] if results else "no route" if is_no_route else "failed"
         return {"result": result, "why": getattr(error, "strerror", None) or str(error), "address": address}
     result = "ok" if line == peer["token"].encode("ascii") + b"\n" else "another program"
     return {"result": result, "why": "", "address": address}

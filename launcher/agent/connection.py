@@ -93,9 +93,9 @@ class LauncherConnection:
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
         self.channel = MessageChannel(lambda: Decoder(False, host), token)
-        #: Whether the end of the first connection means that the launcher is gone, because no network can
-        #: have broken it.
-        self.is_only = listener is None or patience.has_no_lease
+        #: Whether the network can break the connection, so that the launcher may connect again. Otherwise
+        #: the end of the first connection means that the launcher is gone.
+        self.can_break = listener is not None and not patience.has_no_lease
         #: Whether the launcher is gone for good, so that messages are dropped.
         self.has_given_up = False
         #: The descriptors of the present connection, or -1 if there is none.
@@ -105,7 +105,7 @@ class LauncherConnection:
         #: When the last bytes arrived (monotonic).
         self._received_at = time.monotonic()
         #: When to give up if there is no connection (monotonic).
-        self._until = self._received_at + patience.first_greeting
+        self._reconnect_until = self._received_at + patience.first_greeting
         #: The launcher's number of the present connection, or -1 before the first one.
         self._attempt = -1
         #: A socket to the program whose stdin and stdout are the connection, or None if they are our own.
@@ -134,7 +134,12 @@ class LauncherConnection:
         self._peers.await_greeting(streams)
 
     def send(self, message: Message, *, bulk: bool = False) -> None:
-        """Queue a message (see `MessageChannel.send`), and write as much as the connection takes."""
+        """Queue a message, and write as much as the connection accepts now.
+
+        Args:
+            message: The message. It is dropped if the launcher is gone for good.
+            bulk: Whether other messages may overtake it.
+        """
         if not self.has_given_up:
             self.channel.send(message, bulk)
             if not self._is_full:
@@ -152,6 +157,7 @@ class LauncherConnection:
     def refuse(self, why: str) -> None:
         """Tell the launcher why the agent exits unasked, then close the connection for good."""
         self._flush()
+        # A message in the middle of another one would be of no use.
         if self._writing >= 0 and not self._is_full:
             # The connection may be broken.
             with suppress(OSError):
@@ -165,9 +171,9 @@ class LauncherConnection:
         return self._reading >= 0
 
     @property
-    def until(self) -> float:
+    def gives_up_at(self) -> float:
         """When to give up unless something arrives from the launcher before (monotonic)."""
-        return self._received_at + self._patience.lease if self.is_open else self._until
+        return self._received_at + self._patience.lease if self.is_open else self._reconnect_until
 
     @property
     def pending(self) -> int:
@@ -183,8 +189,10 @@ class LauncherConnection:
         """Return when `on_time` is due (monotonic), or None if it never is."""
         if self.has_given_up:
             return None
-        due = self.channel.next_due() if self._writing >= 0 and not self._is_full else None
-        return self.until if due is None else min(due, self.until)
+        # A ping cannot be sent without a connection that accepts bytes.
+        can_write = self._writing >= 0 and not self._is_full
+        ping_due = self.channel.next_due() if can_write else None
+        return self.gives_up_at if ping_due is None else min(ping_due, self.gives_up_at)
 
     def on_time(self, now: float) -> None:
         """Send pings and acknowledgements that are due, and give up if the launcher is gone.
@@ -196,10 +204,11 @@ class LauncherConnection:
         if due is None or due > now:
             return
         lease_end = self._received_at + self._patience.lease
-        if now < self.until:
+        if now < self.gives_up_at:
             self._flush()
-        elif not self.is_open and self._until + _SUSPENDED_SECONDS <= now < lease_end:
-            self._until = now + self._outage_seconds()
+        elif not self.is_open and self._reconnect_until + _SUSPENDED_SECONDS <= now < lease_end:
+            # This process was suspended, and could not have noticed that the launcher connects again.
+            self._reconnect_until = now + self._outage_seconds()
         else:
             self._give_up()
             self._on_disconnect()
@@ -217,10 +226,10 @@ class LauncherConnection:
             Whether the streams are used. Their connection must be newer than the present one.
         """
         if hello is None:
-            # The launcher that started this agent was cut off before its first greeting. So the agent waits
-            # only as long as after the end of a connection.
+            # If no launcher has greeted yet, the one that started this agent was cut off before its first
+            # greeting. So the agent waits only as long as after the end of a connection.
             if self._attempt < 0:
-                self._until = min(self._until, time.monotonic() + self._outage_seconds())
+                self._reconnect_until = min(self._reconnect_until, time.monotonic() + self._outage_seconds())
             return False
         if hello.session != self._token or hello.attempt <= self._attempt:
             return False
@@ -241,7 +250,7 @@ class LauncherConnection:
         return True
 
     def _attach(self, reading: int, writing: int) -> None:
-        """Make two descriptors the present connection."""
+        """Make two descriptors the present connection: the one that is read, and the one that is written."""
         for fd in (reading, writing):
             os.set_blocking(fd, False)
         # It may not be a pipe, or the size may be above this user's limit. A smaller pipe works, too.
@@ -268,12 +277,14 @@ class LauncherConnection:
         """React to the end of the present connection, and decide how long to wait for the next one."""
         self._detach()
         now = time.monotonic()
-        if self.is_only:
-            self._until = now
+        if not self.can_break:
+            self._reconnect_until = now
         elif now - self._received_at < LIVE_SECONDS:
-            self._until = now + min(self._outage_seconds(), self._patience.lease)
+            # The launcher was heard just now, so it has closed the connection itself: it comes back soon or
+            # never.
+            self._reconnect_until = now + min(self._outage_seconds(), self._patience.lease)
         else:
-            self._until = self._received_at + self._patience.lease
+            self._reconnect_until = self._received_at + self._patience.lease
 
     def _outage_seconds(self) -> float:
         """Return how long to wait for a new connection after one has closed, on a machine with this load."""
@@ -303,7 +314,11 @@ class LauncherConnection:
             self._on_end()
 
     def _wait_to_write(self, *, is_full: bool) -> None:
-        """Let the selector wake us when the connection accepts bytes again, or no longer."""
+        """Note whether the connection is full. While it is, the selector wakes us when it accepts bytes.
+
+        Args:
+            is_full: Whether the connection accepts no more bytes for the moment.
+        """
         if is_full and not self._is_full:
             self._selector.register(self._writing, selectors.EVENT_WRITE, self._flush)
         elif self._is_full and not is_full:
@@ -311,7 +326,7 @@ class LauncherConnection:
         self._is_full = is_full
 
     def _read(self) -> None:
-        """Read what has arrived, and pass on its messages."""
+        """Read what has arrived and pass on its messages, or react to the end of the connection."""
         try:
             data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:

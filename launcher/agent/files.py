@@ -92,6 +92,7 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
             except LaunchError as error:
                 answer = FilesFailed(str(error))
             except OSError as error:
+                # filename2 is the destination of a rename. An error without any path is about the cache.
                 path = os.fsdecode(error.filename2 or error.filename or _cache_path())
                 answer = FilesFailed(f"cannot write {path}: {error.strerror or error}")
             pipe.put(answer)
@@ -118,7 +119,9 @@ def _resolved(path: str) -> str:
     home = os.path.expanduser("~")
     if not os.path.isabs(path) and not os.path.isdir(home):
         raise LaunchError(f"the home folder {home} does not exist; give an absolute path, or set HOME")
-    return os.path.normpath(os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path))
+    if path == "~" or path.startswith("~/"):
+        path = path[2:]
+    return os.path.normpath(os.path.join(home, path))
 
 
 def cache_folder() -> str:
@@ -127,21 +130,23 @@ def cache_folder() -> str:
     Raises:
         LaunchError: The path is in the home folder, which does not exist.
     """
+    # This is only for its check: a cache folder that is not set as an absolute path needs a home folder.
     _resolved(os.environ.get("XDG_CACHE_HOME", ""))
     return _cache_path()
 
 
 def _cache_path() -> str:
-    """Return the path of this user's cache folder, even if it could not be made."""
+    """Return the path of this user's cache folder, without a check that it exists or could be made."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path must be ignored.
     return f"{folder if os.path.isabs(folder) else os.path.expanduser('~/.cache')}/tf-launcher"
 
 
 def _make_cache() -> None:
-    """Make the folders of the cache for runs and their trees.
+    """Make the folders of the cache in which synced folders are kept and runs have theirs.
 
     Raises:
-        LaunchError: That is not possible. The error says how the user can do without them.
+        LaunchError: They cannot be made or written to. The error says how the user can do without them.
     """
     try:
         cache = cache_folder()
@@ -201,6 +206,7 @@ def _locked(path: str) -> Iterator[None]:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 raise LaunchError(f"{lock} belongs to another user; remove it, or give another place")
             fcntl.flock(file, fcntl.LOCK_EX)
+            # The process that held the lock before has removed its file.
             if not _is_at(file.fileno(), lock):
                 continue
             try:
@@ -235,32 +241,38 @@ def _remove(path: str) -> None:
     os.chmod(path, 0o700)
     for folder, folders, _ in os.walk(path):
         for name in folders:
+            # os.walk lists links to folders, too, and chmod would change the folder they lead to.
             if not os.path.islink(f"{folder}/{name}"):
                 os.chmod(f"{folder}/{name}", 0o700)
     shutil.rmtree(path)
 
 
-def _user_of(folder: str, run_name: str = "") -> str:
-    """Return a description of a process that runs in a folder or belongs to a run, for the user.
+def _process_using(folder: str, run_name: str = "") -> str:
+    """Look for a process that uses a folder, and return a description of it for the user.
 
-    Only the processes of this user can be recognized.
+    A process of a task has a variable of its environment that names the run and the task. The environment of
+    other users' processes cannot be read, so they are not found.
 
     Args:
-        folder: The folder. Processes in folders below it count, too.
-        run_name: The name of the run. If it is empty, a process counts only if it belongs to a task.
+        folder: The folder. A process whose working directory is the folder, or is below it, uses it.
+        run_name: The name of the run to which the folder belongs. All processes of its tasks use it, wherever
+            they run. If it is empty, only processes of tasks count, of any run.
 
     Returns:
         An empty text if there is no such process.
     """
-    mark = f"{TASK_MARK}=".encode()
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    prefix = f"{TASK_MARK}=".encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        # The process may have ended, or belong to another user.
         with contextlib.suppress(OSError):
-            with open(f"/proc/{process}/environ", "rb") as file:
-                marks = [variable for variable in file.read().split(b"\0") if variable.startswith(mark)]
-            task = os.fsdecode(marks[-1][len(mark) :]) if marks else ""
-            inside = f"{os.readlink(f'/proc/{process}/cwd')}/".startswith(f"{folder}/")
-            if (run_name and task.startswith(f"{run_name}:")) or (inside and (task or run_name)):
-                return f"the task {task} (process {process})"
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                marks = [variable for variable in file.read().split(b"\0") if variable.startswith(prefix)]
+            # The value of the variable is RUN:TASK.
+            task = os.fsdecode(marks[-1][len(prefix) :]) if marks else ""
+            belongs_to_run = bool(run_name) and task.startswith(f"{run_name}:")
+            is_inside = f"{os.readlink(f'/proc/{pid}/cwd')}/".startswith(f"{folder}/")
+            if belongs_to_run or (is_inside and (task or run_name)):
+                return f"the task {task} (process {pid})"
     return ""
 
 
@@ -279,73 +291,79 @@ def discard(run_name: str) -> None:
         OSError: A file cannot be removed or moved.
         LaunchError: Another user has made the file of a lock.
     """
-    run = _run_folder(run_name)
+    run_folder = _run_folder(run_name)
     # Another host with the same home folder may be removing it at the same time.
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(run):
-            key, entries = _read_list(f"{run}/{name}")
+        for name in os.listdir(run_folder):
+            key, entries = _read_list(f"{run_folder}/{name}")
+            # Only a tree that a sync has made has a key.
             if key:
-                kept = f"{_cache_path()}/trees/{key}"
-                with _locked(kept):
-                    _keep(f"{run}/{name}", kept, entries)
-    if os.path.isdir(run):
-        with _locked(run):
-            _remove(run)
-    marks, total = glob.glob(f"{glob.escape(_cache_path())}/trees/*/{SYNC_MARK}"), 0
+                kept_tree = f"{_cache_path()}/trees/{key}"
+                with _locked(kept_tree):
+                    _keep(f"{run_folder}/{name}", kept_tree, entries)
+    if os.path.isdir(run_folder):
+        with _locked(run_folder):
+            _remove(run_folder)
+    lists, kept_bytes = glob.glob(f"{glob.escape(_cache_path())}/trees/*/{SYNC_MARK}"), 0
     # Another launch may use a tree at this moment, and move it away.
     with contextlib.suppress(FileNotFoundError):
-        for path in sorted(marks, key=os.path.getmtime, reverse=True):
+        # `_keep` sets the time of the list, so the tree that was kept last comes first.
+        for path in sorted(lists, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
-            total += sum(entry.size for entry in _read_list(tree)[1].values())
-            if total > _MAX_KEPT_BYTES:
+            kept_bytes += sum(entry.size for entry in _read_list(tree)[1].values())
+            if kept_bytes > _MAX_KEPT_BYTES:
                 with _locked(tree):
                     _remove(tree)
 
 
-def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
-    """Remove all that tasks have made or changed in a tree, and keep the tree for the next run.
+def _keep(tree: str, kept_tree: str, entries: Dict[str, FileEntry]) -> None:
+    """Remove all that tasks have made or changed in a tree, and move the tree to where the next run looks.
 
     Args:
         tree: The path of the tree in the folder of its run.
-        kept: The path where the next run looks for it.
+        kept_tree: The path where the next run looks for it. An older tree there is removed.
         entries: The entries of the tree, as they were copied there.
     """
-    known = {SYNC_MARK, *_unchanged(tree, entries)}
+    unchanged_paths = {SYNC_MARK, *_unchanged(tree, entries)}
     for folder, folders, files in os.walk(tree):
         for name in [*folders, *files]:
             path = f"{folder}/{name}"
-            if path[len(tree) + 1 :] not in known:
+            if path[len(tree) + 1 :] not in unchanged_paths:
                 _remove(path)
+    # The time of the list says when the tree was kept. `discard` removes the oldest trees first.
     os.utime(f"{tree}/{SYNC_MARK}")
-    _remove(kept)
-    os.rename(tree, kept)
+    _remove(kept_tree)
+    os.rename(tree, kept_tree)
 
 
-def _sweep() -> None:
+def _remove_abandoned_runs() -> None:
     """Remove the folders of runs that were cut off, if all processes that used them have provably ended.
 
     The marks of `_use` tell which processes those are. What cannot be removed stays.
     """
-    for run in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
+    for run_folder in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):
-            marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USE_MARK_PREFIX)]
-            if marks and all(map(_is_over, marks)) and not _user_of(run, os.path.basename(run)):
-                _remove(run)
+            names = [name for name in os.listdir(run_folder) if name.startswith(_USE_MARK_PREFIX)]
+            # Without any mark nothing is proven.
+            is_abandoned = bool(names) and all(_is_abandoned(f"{run_folder}/{name}") for name in names)
+            if is_abandoned and not _process_using(run_folder, os.path.basename(run_folder)):
+                _remove(run_folder)
 
 
-def _is_over(mark: str) -> bool:
+def _is_abandoned(mark: str) -> bool:
     """Return whether a mark is old, and the process that made it has provably ended.
 
     If that is proven, the tasks on the machine of that process can be seen from here. A mark of an earlier
-    version names only a machine, so that it never counts as over.
+    version names only a machine, so that it never counts as abandoned.
 
     Args:
-        mark: The path of a mark that `_use` has made.
+        mark: The path of a mark that `_use` has made. It contains the identity of the process that made it.
     """
     with open_regular(mark, links=False) as file:
-        old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
-        found = read_owner(read_most(file).decode("utf-8", "replace"))
-    return old and found is not None and fate_of(found[0]) is Fate.DEAD
+        is_old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
+        owner = read_owner(read_most(file).decode("utf-8", "replace"))
+    # The first item of the owner is the identity of its process.
+    return is_old and owner is not None and fate_of(owner[0]) is Fate.DEAD
 
 
 @_remote_command
@@ -378,61 +396,67 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
         The paths of the trees, then that of the folder that contains the folders for results. It may not
         exist.
     """
-    _sweep()
-    run = _run_folder(str(arguments["job"]))
+    _remove_abandoned_runs()
+    run_folder = _run_folder(str(arguments["job"]))
+    # A tree without a place of its own lies in the folder of the run, and so do the folders for results.
     if arguments["outputs"] or any(tree["remote"] is None for tree in arguments["trees"]):
         _make_cache()
     paths = []
     for tree in arguments["trees"]:
         if tree["remote"] is None:
-            path, kept = f"{run}/{tree['name']}", f"{_cache_path()}/trees/{tree['key']}"
-            with _locked(kept):
+            path, kept_tree = f"{run_folder}/{tree['name']}", f"{_cache_path()}/trees/{tree['key']}"
+            with _locked(kept_tree):
                 # Another host with the same home folder may have updated the tree already.
-                root = path if os.path.isdir(path) else kept
-                _update(pipe, root)
-                _use(run)
-                os.rename(root, path)
+                current = path if os.path.isdir(path) else kept_tree
+                _update(pipe, current)
+                _use(run_folder)
+                os.rename(current, path)
         else:
             path = os.path.realpath(_resolved(str(tree["remote"])))
             # This is checked twice, because even a lock must not be made beside a folder that stays as it is.
-            _check_place(path)
+            _check_replaceable(path)
             with _locked(path):
-                _check_place(path)
+                _check_replaceable(path)
                 _update(pipe, path)
         paths.append(path)
     for name in arguments["outputs"]:
-        _use(run)
-        os.makedirs(f"{run}/{OUTPUTS_FOLDER}/{name}", exist_ok=True)
-        os.chmod(f"{run}/{OUTPUTS_FOLDER}/{name}", int(arguments["mode"]) & 0o777)
-    return [*paths, f"{run}/{OUTPUTS_FOLDER}"]
+        _use(run_folder)
+        os.makedirs(f"{run_folder}/{OUTPUTS_FOLDER}/{name}", exist_ok=True)
+        os.chmod(f"{run_folder}/{OUTPUTS_FOLDER}/{name}", int(arguments["mode"]) & 0o777)
+    return [*paths, f"{run_folder}/{OUTPUTS_FOLDER}"]
 
 
-def _use(run: str) -> None:
+def _use(run_folder: str) -> None:
     """Make the folder of a run, and mark it as used by this process.
 
-    The mark contains the identity of this process. If another process can prove that this one is dead, it can
-    also see all tasks that run here.
+    The mark is a file that contains the identity of this process. Later it tells whether the folder of a run
+    that was cut off may be removed: a process that can prove that this one is dead can also see all tasks
+    that run here.
 
     Args:
-        run: The path of the folder.
+        run_folder: The path of the folder.
 
     Raises:
         EOFError: The launcher has closed this remote command, because it removes the folder now.
     """
     poll = select.poll()
-    # Only POLLHUP is of interest, because the list of the next tree may wait to be read.
+    # Only the end of stdin is of interest. Without any flag, poll reports it and nothing else: not the list
+    # of the next tree, which may wait to be read.
     poll.register(0, 0)
     if poll.poll(0):
         raise EOFError
-    os.makedirs(run, mode=0o700, exist_ok=True)
+    os.makedirs(run_folder, mode=0o700, exist_ok=True)
     me = this_process()
-    where = digest(f"{me.boot_id} {me.pid_namespace} {me.machine_id}")
-    with open(f"{run}/{_USE_MARK_PREFIX}{where}", "w", encoding="utf-8") as mark:
+    # Hosts that share a home folder each write a mark of their own.
+    host_key = digest(f"{me.boot_id} {me.pid_namespace} {me.machine_id}")
+    with open(f"{run_folder}/{_USE_MARK_PREFIX}{host_key}", "w", encoding="utf-8") as mark:
         mark.write(owner_text(me))
 
 
-def _check_place(path: str) -> None:
+def _check_replaceable(path: str) -> None:
     """Check that a folder may be replaced: it does not exist, is empty, or was made by an earlier sync.
+
+    A mount point, or a folder that contains the home folder or the launcher's cache, may never be replaced.
 
     Args:
         path: The folder, with links resolved.
@@ -440,8 +464,8 @@ def _check_place(path: str) -> None:
     Raises:
         LaunchError: The folder may not be replaced.
     """
-    kept = [os.path.realpath(folder) + "/" for folder in (os.path.expanduser("~"), _cache_path())]
-    if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
+    protected = [os.path.realpath(folder) + "/" for folder in (os.path.expanduser("~"), _cache_path())]
+    if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in protected):
         fault = "is a mount point, or holds the home folder or the launcher's cache, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give a folder of its own")
     if os.path.exists(path) and os.listdir(path) and not _read_list(path)[0]:
@@ -453,9 +477,9 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     """Update a tree to the state that it has at the launcher. No file is replaced before all have arrived.
 
     Args:
-        pipe: The pipe to the launcher. It sends the list of the tree, we answer with which entries we need,
-            and it sends those.
-        root: The path of the tree here.
+        pipe: The pipe to the launcher. The launcher sends the list of the tree, this side answers which
+            entries it needs, and the launcher sends those and `FilesDone`.
+        root: The path of the tree here. The tree may be missing or older.
 
     Raises:
         LaunchError: A task runs in the tree.
@@ -466,26 +490,30 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     packed = b"".join(destination.pieces(pipe.get(FileEntry)))
     key, entries = parse_list(zlib.decompress(packed).decode("ascii"))
     old_key, old_entries = _read_list(root)
-    had = _unchanged(root, old_entries)
-    same = {path: entry for path, entry in entries.items() if had.get(path) == entry}
+    present = _unchanged(root, old_entries)
+    same = {path: entry for path, entry in entries.items() if present.get(path) == entry}
     try:
+        # An update that was cut off may have left its files.
         _remove(stage)
         destination.expect(sum(entry.size for path, entry in entries.items() if path not in same))
+        # One byte for each entry of the list: 1 if the launcher must send it.
         pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
         while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
             destination.land(message)
-        gone = had.keys() - same.keys()
-        if old_key and not (destination.entries or gone):
+        outdated = present.keys() - same.keys()
+        is_up_to_date = old_key and not (destination.entries or outdated)
+        if is_up_to_date:
             return
-        user = _user_of(root)
-        if user:
-            raise LaunchError(f"{root} is in use by {user}; wait until it is over, or give another place")
+        process = _process_using(root)
+        if process:
+            raise LaunchError(f"{root} is in use by {process}; wait until it is over, or give another place")
         # A new tree gets its list before its first file, because others check the place without the lock.
         if not old_key:
             _write_list(root, stage, list_of(key, []))
-        _merge(root, gone, stage, destination.entries)
+        _merge(root, outdated, stage, destination.entries)
         _write_list(root, stage, list_of(key, {**same, **destination.entries}.values()))
     except OSError as error:
+        # The paths of files that arrive are relative to a descriptor of their folder.
         if not os.path.isabs(error.filename or ""):
             error.filename, error.filename2 = root, None
         raise
@@ -493,20 +521,22 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
         _remove(stage)
 
 
-def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
+def _merge(root: str, outdated: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
     """Remove entries from a tree, and move those that have arrived into it. All other files stay.
 
     Args:
         root: The path of the tree.
-        gone: The paths in the tree of the entries to remove.
+        outdated: The paths in the tree of the entries to remove.
         stage: The folder in which the entries have arrived.
         arrived: The entries that have arrived, by their paths in the tree.
     """
-    for path in sorted(gone, reverse=True):
+    # In reverse order the content of a folder comes before the folder.
+    for path in sorted(outdated, reverse=True):
         # A folder is not removed if it contains files that no sync has copied.
         with contextlib.suppress(OSError):
             is_folder = stat.S_ISDIR(os.lstat(f"{root}/{path}").st_mode)
             (os.rmdir if is_folder else os.unlink)(f"{root}/{path}")
+    # In this order a folder comes before its content.
     for path, entry in sorted(arrived.items()):
         if entry.kind == FOLDER:
             os.makedirs(f"{root}/{path}", exist_ok=True)
@@ -520,7 +550,7 @@ def _write_list(root: str, stage: str, text: str) -> None:
 
     Args:
         root: The path of the tree, which is made if it does not exist.
-        stage: The folder in which the list is written first. It is made, too.
+        stage: A folder beside the tree, in which the list is written first. It is made, too.
         text: The list.
     """
     for folder in (root, stage):
@@ -534,30 +564,32 @@ def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
     """Return the key of a tree, and its entries as they were copied there.
 
     Returns:
-        An empty key and no entries if no sync has made the tree.
+        The key, and the entries by their paths in the tree. An empty key and no entries if no sync has made
+        the tree, or a task has spoiled its list.
     """
     try:
         with open(f"{root}/{SYNC_MARK}", encoding="ascii") as file:
             key, entries = parse_list(file.read())
+        # The key becomes part of a path, so it must not contain a slash or dots.
         return (key, entries) if key.isalnum() else ("", {})
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ProtocolError, RecursionError):
         return "", {}
 
 
 def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]:
-    """Return those of the entries that have not changed since they were copied into a tree.
+    """Return the entries whose files have not changed since they were copied into a tree.
 
     Args:
         root: The path of the tree.
         entries: The entries as they were copied, by their paths in the tree.
     """
-    found = {}
+    unchanged = {}
     for path, entry in entries.items():
         with contextlib.suppress(OSError):
             source = f"{root}/{path}"
             if entry_of(path, os.lstat(source), source) == entry:
-                found[path] = entry
-    return found
+                unchanged[path] = entry
+    return unchanged
 
 
 # ---------------------------------------------------------------------- --collect
@@ -570,24 +602,31 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     Links are sent as links. Only a link that the user has named is followed.
 
     Args:
-        pipe: The pipe to the launcher. For each item it gets `FilesFollow`, the entries and `FilesDone`.
+        pipe: The pipe to the launcher. For each item, the launcher is sent a `FileNotice` for each problem,
+            `FilesFollow` with the size of all files, the entries with the content of files, and `FilesDone`.
         arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``. The path may be a pattern, and is relative
             to the folder.
+
+    Returns:
+        An empty list, because `FilesDone` at the end of the command needs no paths.
     """
 
-    def problem(source: str, why: str) -> None:
+    def tell_problem(source: str, why: str) -> None:
         pipe.put(FileNotice(f"{source}: {why}"))
 
     for item in arguments["items"]:
         path = str(item["path"])
         base = "/" if os.path.isabs(path) else _resolved(str(item["base"]))
-        found = _find(base, path)
-        if not found:
+        matches = _find(base, path)
+        if not matches:
+            # The user knows where an absolute path, or one in the home folder, was looked for.
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
             pipe.put(FileNotice(f"{path!r} is not there{looked}", missing=True))
-        entries = [pair for source, name in found for pair in entries_below(source, name, problem)]
+        entries: List[Tuple[str, FileEntry]] = []
+        for source, name in matches:
+            entries += entries_below(source, name, tell_problem)
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
-        send_entries(pipe, entries, problem)
+        send_entries(pipe, entries, tell_problem)
         pipe.put(FilesDone())
     return []
 
@@ -609,6 +648,7 @@ def _find(base: str, path: str) -> List[Tuple[str, str]]:
     if os.path.lexists(whole):
         name = os.path.basename(path.rstrip("/"))
         return [(whole, "" if name in (".", "..") else name)]
+    # The folders before the first wildcard are no part of the path in the copy.
     parts = path.split("/")
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1])
     top = os.path.join(base, "/".join([*fixed, ""]))

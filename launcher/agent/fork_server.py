@@ -50,7 +50,8 @@ def run() -> None:
 
     This returns only in the forked tasks, after their program has run.
     """
-    given = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
+    initial_names = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
+    # Stdin is the socket to the agent. It moves, and the standard streams become ``/dev/null``.
     link = socket.socket(fileno=os.dup(0))
     _replace(os.open(os.devnull, os.O_RDONLY), 0)
     _replace(os.open(os.devnull, os.O_WRONLY), 1)
@@ -58,19 +59,26 @@ def run() -> None:
     _import(link, json.loads(link.recv(_MAX_PACKET_BYTES)))
     # Otherwise a task would not find modules whose files are made later.
     importlib.invalidate_caches()
+    # The garbage collector of a task need not visit, and so copy, what all tasks share.
     gc.collect()
     gc.freeze()
     _continue_in_fork(link)
-    added = {name: value for name, value in os.environb.items() if name not in given}
+    added = {name: value for name, value in os.environb.items() if name not in initial_names}
     link.send(str(os.getpid()).encode())
     request = _serve(link)
+    # From here on this is the process of a task.
     link.close()
     _prepare(request, added)
-    _become(request)
+    _run_program(request)
 
 
 def _import(link: socket.socket, modules: Sequence[str]) -> None:
-    """Import modules. If one of them fails, even by SystemExit, tell the agent and exit."""
+    """Import modules. If one of them fails, even by SystemExit, tell the agent why and exit.
+
+    Args:
+        link: The socket to the agent.
+        modules: The names of the modules.
+    """
     _show_as(["launch-template", *modules])
     try:
         for name in modules:
@@ -89,12 +97,14 @@ def _continue_in_fork(link: socket.socket) -> None:
     Before that, another fork lets libraries that handle forks (OpenBLAS) stop their threads. They start them
     again when they need them.
     """
+    # This fork only calls the fork handlers of the libraries.
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     _check_threads(link)
     pid = os.fork()
+    # The parent does nothing but wait here until it is killed.
     if pid:
         os.waitpid(pid, 0)
         os._exit(0)
@@ -115,16 +125,18 @@ def _serve(link: socket.socket) -> Request:
     """Fork a task for each request of the agent, and exit when the agent is gone.
 
     Returns:
-        The request, and only in the forked task.
+        The request, and only in the forked task. The fork server itself never returns.
     """
     while True:
         data, ancillary, _, _ = link.recvmsg(_MAX_PACKET_BYTES, socket.CMSG_SPACE(8))
         if not data:
             os._exit(0)
+        # The agent passes two descriptors along with each request.
         fds = array.array("i", ancillary[0][2])
         _check_threads(link)
         request: Request = json.loads(data)
         pid = _fork(request["tag"], fds)
+        # Only the task gets None.
         if pid is None:
             return request
         for fd in fds:
@@ -146,43 +158,47 @@ def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        task = False
+        is_task = False
         try:
             os.close(reading)
+            # The process tag is the soft limit RLIMIT_RTTIME, which the task inherits.
             _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
-            task = os.fork() == 0 and _may_go(writing, *fds)
+            is_task = os.fork() == 0 and _await_permission(writing, *fds)
         finally:
-            if not task:
+            # The child that has forked the task exits here, and so does a task that may not run.
+            if not is_task:
                 os._exit(0)
         return None
     os.close(writing)
+    # The task writes its pid. If there is no task, the pipe is closed without a byte.
     answer = os.read(reading, 32)
     os.close(reading)
-    # Without its parent the task now belongs to the agent.
+    # When its parent has exited, the task belongs to the agent.
     os.waitpid(child, 0)
     return int(answer or 0)
 
 
-def _may_go(answer: int, output: int, go: int) -> bool:
-    """Give this fork a session and the output of its task, report its pid, and wait for the agent.
+def _await_permission(pid_pipe: int, output: int, go: int) -> bool:
+    """Give this task a session and its output, report its pid, and wait until the agent lets it run.
 
     Args:
-        answer: The pipe to the fork server, for our pid.
+        pid_pipe: The pipe to the fork server, to which our pid is written.
         output: The descriptor that becomes stdout and stderr.
-        go: The agent writes a byte to it, or closes it.
+        go: A descriptor from which a byte can be read when the agent knows the task. If it reaches
+            end-of-file instead, the task must not run.
 
     Returns:
         Whether the agent lets the task run.
     """
     os.setsid()
-    os.write(answer, str(os.getpid()).encode())
-    os.close(answer)
+    os.write(pid_pipe, str(os.getpid()).encode())
+    os.close(pid_pipe)
     os.dup2(output, 1)
     _replace(output, 2)
-    accepted = os.read(go, 1)
+    permission = os.read(go, 1)
     os.close(go)
-    return bool(accepted)
+    return bool(permission)
 
 
 def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
@@ -211,6 +227,7 @@ def _show_as(argv: List[str]) -> None:
         argv: The command line. It is cut to the size of the fork server's arguments, see `PADDING`.
     """
     with suppress(OSError, ValueError):
+        # arg_start and arg_end of proc_pid_stat(5): where the kernel reads the command line in our memory.
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])
         shown = b"\0".join(map(os.fsencode, argv))[: end - start - 1]
@@ -219,33 +236,36 @@ def _show_as(argv: List[str]) -> None:
             memory.write(shown.ljust(end - start, b"\0"))
 
 
-def _become(request: Request) -> None:
+def _run_program(request: Request) -> None:
     """Run the program of the task as Python's own command line does.
 
     A traceback shows the frames of the program only, as if it had been started by itself.
+
+    Args:
+        request: The request of the agent. Its ``argv`` is the command line of a Python.
     """
-    prepare, program = _program(*request["argv"][1:])
+    import_folder, program = _program(*request["argv"][1:])
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, prepare)
+        sys.path.insert(0, import_folder)
     try:
         program()
     except SystemExit:
         raise
     except BaseException as error:
-        own, hook = _without_ours(error.__traceback__), sys.excepthook
-        sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(own), own)
+        shown, hook = _without_ours(error.__traceback__), sys.excepthook
+        sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
         raise
 
 
 def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
-    """Interpret the command line of a Python: ``-m MODULE``, ``-c CODE`` or a file.
+    """Interpret the command line of a Python, ``-m MODULE``, ``-c CODE`` or a file, and set ``sys.argv``.
 
     Args:
         first: The first argument after the interpreter.
         rest: All further arguments.
 
     Returns:
-        What belongs at the front of ``sys.path``, and a function that runs the program.
+        The folder that belongs at the front of ``sys.path``, and a function that runs the program.
     """
     if first == "-m":
         sys.argv = ["-m", *rest[1:]]
@@ -255,6 +275,7 @@ def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
         sys.argv = ["-c", *rest[1:]]
         return "", lambda: exec(compile(rest[0], "<string>", "exec", dont_inherit=True), main)
     sys.argv = [first, *rest]
+    # Since 3.9, Python makes the path of the program absolute.
     file = os.path.join(os.getcwd(), first) if sys.version_info >= (3, 9) else first
     main.update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
     return os.path.dirname(os.path.realpath(first)), lambda: exec(_compiled(file), main)
@@ -280,6 +301,7 @@ def _replace(fd: int, number: int) -> None:
 
 
 def _read(path: str) -> bytes:
+    """Return the content of a file."""
     with open(path, "rb") as file:
         return file.read()
 

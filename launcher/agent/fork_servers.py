@@ -118,13 +118,13 @@ class ForkServers:
     def start(self, command: Preload) -> None:
         """Start a fork server for tasks, unless one with the same modules and environment can be shared."""
         without_tasks = replace(command, tasks=())
-        same = [found for found in self._fork_servers if found.command == without_tasks]
-        if not same:
-            same = [self._started(without_tasks)]
-            self._fork_servers += same
-        self._by_task.update(dict.fromkeys(command.tasks, same[0]))
+        shared = [server for server in self._fork_servers if server.command == without_tasks]
+        if not shared:
+            shared = [self._start_server(without_tasks)]
+            self._fork_servers += shared
+        self._by_task.update(dict.fromkeys(command.tasks, shared[0]))
 
-    def _started(self, command: Preload) -> _ForkServer:
+    def _start_server(self, command: Preload) -> _ForkServer:
         """Start the process of a fork server, and send it its program and the names of the modules.
 
         Args:
@@ -146,7 +146,7 @@ class ForkServers:
             return _ForkServer(command, 0, None)
         finally:
             theirs.close()
-        self._task_processes.own.add(pid)
+        self._task_processes.own_children.add(pid)
         started = _ForkServer(command, pid, ours)
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
@@ -161,16 +161,20 @@ class ForkServers:
     def fork(self, start: StartTask) -> bool:
         """Let the fork server of a task fork it, as soon as possible.
 
+        The task waits until the fork server has imported its modules and has no other request.
+
         Returns:
             Whether the task has a fork server. Otherwise it is to be started cold.
         """
-        found = self._by_task.get(start.task)
-        if found is None or found.link is None:
+        server = self._by_task.get(start.task)
+        # A fork server without a link was given up.
+        if server is None or server.link is None:
             return False
-        found.waiting.append(start)
-        if found.due is None:
-            found.due = time.monotonic() + _IMPORT_TIMEOUT_SECONDS
-        self._ask(found)
+        server.waiting.append(start)
+        # The time for the imports runs only while a task waits for them.
+        if server.due is None:
+            server.due = time.monotonic() + _IMPORT_TIMEOUT_SECONDS
+        self._ask(server)
         return True
 
     def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
@@ -180,29 +184,33 @@ class ForkServers:
             tasks: The names of the tasks that are to be stopped.
 
         Returns:
-            Those of them that waited for a fork server.
+            The start commands of those tasks that waited for a fork server, which will not be forked.
         """
         cancelled: List[StartTask] = []
-        for found in self._fork_servers:
-            cancelled += [start for start in found.waiting if start.task in tasks]
-            found.waiting = [start for start in found.waiting if start.task not in tasks]
-            if found.fork is not None and found.fork.start.task in tasks:
-                cancelled += found.cancel_fork()
+        for server in self._fork_servers:
+            cancelled += [start for start in server.waiting if start.task in tasks]
+            server.waiting = [start for start in server.waiting if start.task not in tasks]
+            if server.fork is not None and server.fork.start.task in tasks:
+                cancelled += server.cancel_fork()
         return cancelled
 
-    def _ask(self, found: _ForkServer) -> None:
-        """Let an idle fork server fork the first of its waiting tasks that can be started."""
-        while found.is_idle and found.waiting and found.link:
-            self._ask_for(found, found.waiting[0], found.link)
+    def _ask(self, server: _ForkServer) -> None:
+        """Let an idle fork server fork the first of its waiting tasks that can be started.
 
-    def _ask_for(self, found: _ForkServer, start: StartTask, link: socket.socket) -> None:
+        Do nothing if it is busy, was given up, or no task waits for it.
+        """
+        # A request that is sent makes the fork server busy. A task that cannot be started leaves the queue.
+        while server.is_idle and server.waiting and server.link:
+            self._ask_for(server, server.waiting[0], server.link)
+
+    def _ask_for(self, server: _ForkServer, start: StartTask, link: socket.socket) -> None:
         """Send a fork server the request to fork its first waiting task.
 
         If the task cannot be started at all, it leaves the queue. If the request cannot be sent, the fork
         server is given up.
 
         Args:
-            found: The fork server, which is idle.
+            server: The fork server, which is idle.
             start: Its first waiting task.
             link: The socket to it.
         """
@@ -214,31 +222,36 @@ class ForkServers:
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
             fds += os.pipe()
             fds += os.pipe()
+            # The task writes its output to one pipe, and waits for a byte from the other one.
             output, writing, reading, go = fds
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except LaunchError:
             # A cold start fails in the same way, and reports the reason.
-            self._on_refused(found.waiting.pop(0))
+            self._on_refused(server.waiting.pop(0))
             return
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self._give_up(found, f"{start.task} cannot be passed on to its process: {error.strerror}")
+            self._give_up(server, f"{start.task} cannot be passed on to its process: {error.strerror}")
             return
         os.close(writing)
         os.close(reading)
         os.set_blocking(output, False)
-        found.is_idle, found.fork = False, _Fork(found.waiting.pop(0), output=output, go=go, tag=tag)
-        found.due = time.monotonic() + _FORK_TIMEOUT_SECONDS
+        server.is_idle, server.fork = False, _Fork(server.waiting.pop(0), output=output, go=go, tag=tag)
+        server.due = time.monotonic() + _FORK_TIMEOUT_SECONDS
 
     # ------------------------------------------------------------------ what fork servers send
 
-    def _read(self, found: _ForkServer, link: socket.socket) -> None:
+    def _read(self, server: _ForkServer, link: socket.socket) -> None:
         """Handle a message of a fork server: a pid, or the reason why it cannot serve.
 
         The pid is that of the fork server itself after the imports, and later that of a forked task.
+
+        Args:
+            server: The fork server.
+            link: The socket to it, which can be read.
         """
         try:
             answer = link.recv(_MAX_ANSWER_BYTES)
@@ -246,54 +259,57 @@ class ForkServers:
             answer = b""
         if not answer:
             # Its process has ended. `reaped` will learn how.
-            found.is_silent = True
+            server.is_silent = True
             self._selector.unregister(link)
             return
-        known = self._forked if found.is_ready else self._imported
+        handle_pid = self._on_task_forked if server.is_ready else self._on_imported
         # The process of a cancelled fork exits by itself, so its pid is not used.
-        cancelled = found.is_ready and found.fork is None
-        if cancelled or (answer.isdigit() and known(found, int(answer))):
-            found.is_ready, found.is_idle, found.due = True, True, None
-            self._ask(found)
+        was_cancelled = server.is_ready and server.fork is None
+        if was_cancelled or (answer.isdigit() and handle_pid(server, int(answer))):
+            server.is_ready, server.is_idle, server.due = True, True, None
+            self._ask(server)
         else:
             why = "its process has gone" if answer.isdigit() else answer.decode("utf-8", "replace")
-            self._give_up(found, why)
+            self._give_up(server, why)
 
-    def _imported(self, found: _ForkServer, pid: int) -> bool:
+    def _on_imported(self, server: _ForkServer, pid: int) -> bool:
         """Handle the end of the imports. From now on a fork of the first process is the fork server.
 
+        The first process is killed. Its fork does not map the memory that only the imports needed.
+
         Args:
-            found: The fork server.
+            server: The fork server.
             pid: The pid of that fork.
 
         Returns:
-            Whether this process exists and is a child of the first one.
+            False if this process does not exist or is not a child of the first one. Then nothing has changed.
         """
         process = processes.read_process(pid)
-        if process is None or process.parent != found.pid:
+        if process is None or process.parent != server.pid:
             return False
-        self._task_processes.own.add(pid)
+        self._task_processes.own_children.add(pid)
         # A process that has a child cannot have been reaped, so the pid is still that of the first one.
-        os.kill(found.pid, signal.SIGKILL)
-        found.pid = pid
+        os.kill(server.pid, signal.SIGKILL)
+        server.pid = pid
         return True
 
-    def _forked(self, found: _ForkServer, pid: int) -> bool:
+    def _on_task_forked(self, server: _ForkServer, pid: int) -> bool:
         """Handle the pid of a forked task, and let the task run.
 
         Args:
-            found: The fork server.
+            server: The fork server.
             pid: The pid of the task.
 
         Returns:
-            Whether this process exists, is our child by now, and carries the tag of the task.
+            False if this process does not exist, is not our child by now, or does not carry the process tag
+            of the task. Then nothing has changed.
         """
-        fork, process = found.fork, processes.read_process(pid)
+        fork, process = server.fork, processes.read_process(pid)
         if fork is None or process is None or process.parent != os.getpid():
             return False
         if processes.tag_of(pid) != fork.tag:
             return False
-        found.fork = None
+        server.fork = None
         self._on_forked(fork.start, Started(pid, fork.output, fork.tag))
         # The task may have been killed meanwhile.
         with suppress(OSError):
@@ -310,57 +326,60 @@ class ForkServers:
             pid: A child of the agent that was reaped. It need not be a fork server.
             status: Its wait status.
         """
-        for found in self._fork_servers:
-            while found.pid == pid and found.link is not None:
-                if found.is_silent:
-                    code = os.WEXITSTATUS(status)
-                    killed = os.WIFSIGNALED(status) and f"was killed by {signal_name(os.WTERMSIG(status))}"
-                    self._give_up(found, f"its process {killed or f'exited with code {code}'}")
+        for server in self._fork_servers:
+            # Its last messages are read first: one may contain the reason, or a new pid of the fork server.
+            while server.pid == pid and server.link is not None:
+                if not server.is_silent:
+                    self._read(server, server.link)
+                elif os.WIFSIGNALED(status):
+                    self._give_up(server, f"its process was killed by {signal_name(os.WTERMSIG(status))}")
                 else:
-                    self._read(found, found.link)
+                    self._give_up(server, f"its process exited with code {os.WEXITSTATUS(status)}")
 
     def next_due(self) -> Optional[float]:
         """Return when `on_time` is due (monotonic), or None if it never is."""
-        return min((found.due for found in self._fork_servers if found.due is not None), default=None)
+        due_times = [server.due for server in self._fork_servers if server.due is not None]
+        return min(due_times, default=None)
 
     def on_time(self, now: float) -> None:
         """Give up the fork servers whose answer is overdue."""
-        for found in self._fork_servers:
-            if found.due is not None and found.due <= now:
-                self._give_up(found, "its process takes too long")
+        for server in self._fork_servers:
+            if server.due is not None and server.due <= now:
+                self._give_up(server, "its process takes too long")
 
     def close(self) -> None:
         """Stop all fork servers. Tasks that wait for one are not started."""
-        for found in self._fork_servers:
-            self._end(found)
+        for server in self._fork_servers:
+            self._end(server)
 
-    def _give_up(self, found: _ForkServer, why: str) -> None:
+    def _give_up(self, server: _ForkServer, why: str) -> None:
         """Stop a fork server that cannot serve, tell the user why, and let its waiting tasks start cold."""
-        waiting = self._end(found)
-        self._on_notice(f"--preload {','.join(found.command.modules)} has no effect: {why}")
+        waiting = self._end(server)
+        self._on_notice(f"--preload {','.join(server.command.modules)} has no effect: {why}")
         for start in waiting:
             self._on_refused(start)
 
-    def _end(self, found: _ForkServer) -> List[StartTask]:
-        """Stop a fork server for good.
+    def _end(self, server: _ForkServer) -> List[StartTask]:
+        """Stop a fork server for good: close its socket, and kill its process.
 
         Returns:
-            The tasks that waited for it.
+            The tasks that waited for it, and the one whose fork was under way.
         """
-        if found.link is not None:
-            if not found.is_silent:
-                self._selector.unregister(found.link)
-            found.link.close()
+        if server.link is not None:
+            if not server.is_silent:
+                self._selector.unregister(server.link)
+            server.link.close()
         # Until it is reaped, the pid belongs to the fork server.
-        if found.pid in self._task_processes.own:
-            os.kill(found.pid, signal.SIGKILL)
-        waiting = [*found.cancel_fork(), *found.waiting]
-        found.link, found.due, found.waiting = None, None, []
+        if server.pid in self._task_processes.own_children:
+            os.kill(server.pid, signal.SIGKILL)
+        waiting = [*server.cancel_fork(), *server.waiting]
+        server.link, server.due, server.waiting = None, None, []
         return waiting
 
 
 def _source_of(module: Any) -> str:
     """Return the source text of a module of ours, from its file or from what the launcher has sent."""
+    # On another machine, the loader of `launcher.agent` modules holds their text in memory.
     if "__file__" not in vars(module):
         return str(module.__loader__.get_source(module.__name__))
     with open(module.__file__, encoding="utf-8") as file:

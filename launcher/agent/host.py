@@ -57,16 +57,19 @@ def _ipv4_addresses() -> List[str]:
     Returns:
         An empty list if the kernel refuses to answer.
     """
-    found: List[str] = []
+    addresses: List[str] = []
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         answer = array("B", bytes(_MAX_ADDRESSES * _IFREQ.size))
-        where, size = answer.buffer_info()
-        size, _ = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where)))
-        for name, address in _IFREQ.iter_unpack(answer.tobytes()[:size]):
-            flags = _IFFLAGS.unpack(fcntl.ioctl(sock, _SIOCGIFFLAGS, _IFFLAGS.pack(name, 0)))[1]
+        # A struct ifconf: the size of the buffer and its address. The kernel fills the buffer with one struct
+        # ifreq for each address, and returns the size that it has used.
+        pointer, size = answer.buffer_info()
+        size, _ = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer)))
+        for interface, address in _IFREQ.iter_unpack(answer.tobytes()[:size]):
+            request = _IFFLAGS.pack(interface, 0)
+            _, flags = _IFFLAGS.unpack(fcntl.ioctl(sock, _SIOCGIFFLAGS, request))
             if flags & _IFF_UP:
-                found.append(socket.inet_ntoa(address))
-    return found
+                addresses.append(socket.inet_ntoa(address))
+    return addresses
 
 
 def own_addresses() -> List[str]:
@@ -74,8 +77,9 @@ def own_addresses() -> List[str]:
 
     Loopback and link-local addresses are left out.
     """
-    found = dict.fromkeys(_ipv4_addresses())
-    addresses = [address for address in found if not address.startswith("127.")]
+    # An address may belong to several interfaces.
+    unique = dict.fromkeys(_ipv4_addresses())
+    addresses = [address for address in unique if not address.startswith("127.")]
     # A line consists of the address (32 hex digits), index, prefix length, scope (00 is global), flags, name.
     for line in lines_of("/proc/net/if_inet6"):
         digits, _, _, scope = line.split()[:4]
@@ -119,14 +123,15 @@ def _kill_count(path: str) -> Optional[int]:
     Returns:
         None if the file cannot be read or contains no such line.
     """
-    counts = (line.split()[1] for line in lines_of(path) if line.startswith("oom_kill "))
-    return next(map(int, counts), None)
+    counts = [int(line.split()[1]) for line in lines_of(path) if line.startswith("oom_kill ")]
+    return counts[0] if counts else None
 
 
 def _group_count_files() -> List[str]:
     """Return the paths of the files that count OOM kills in the control group of the agent and its tasks."""
     files = []
-    for _, controllers, path in (line.split(":", 2) for line in lines_of("/proc/self/cgroup")):
+    for line in lines_of("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
         # Only control groups of version 2 have no list of controllers.
         if not controllers:
             files.append(_group_file("/sys/fs/cgroup", path, "memory.events"))
@@ -188,8 +193,10 @@ class OomWatch:
             A text for the user, or an empty text if there is no evidence.
         """
         machine = _kill_count(_MACHINE_COUNTERS)
+        # Nothing was killed on this machine since the count was last used.
         if machine is not None and machine == self._machine:
             return ""
+        # The strongest evidence comes first.
         return self._log.record_of(pid) or self._group_evidence() or self._machine_evidence(machine)
 
     def _group_evidence(self) -> str:
@@ -201,6 +208,7 @@ class OomWatch:
         for path, before in self._groups.items():
             now = _kill_count(path)
             if before is not None and now is not None and now > before:
+                # One kill is evidence for one process.
                 self._groups[path] = before + 1
                 kills = f"the control group's out-of-memory kills went from {before} to {now}"
                 return f"{kills}{_limit_text(path)} ({path})"
@@ -219,8 +227,8 @@ class OomWatch:
             An empty text if there is no new kill, or if there is a better source.
         """
         before = self._machine
-        known = self._log.readable or any(count is not None for count in self._groups.values())
-        if known or before is None or now is None or now <= before:
+        has_better_source = self._log.readable or any(count is not None for count in self._groups.values())
+        if has_better_source or before is None or now is None or now <= before:
             return ""
         self._machine = before + 1
         return f"the machine's out-of-memory kills went from {before} to {now} during the job"
@@ -246,7 +254,10 @@ class KernelLog:
         """Return the log's record of the kill of a process, and forget it.
 
         The kernel may write the record after the process has ended, so this waits up to
-        `_LOG_DELAY_SECONDS` for it.
+        `_LOG_DELAY_SECONDS` for it. If the log cannot be read, this does not wait.
+
+        Args:
+            pid: A process that SIGKILL has ended.
 
         Returns:
             A text for the user, or an empty text if there is no record.

@@ -93,10 +93,12 @@ def fate_of(owner: ProcessIdentity) -> Fate:
     if is_alive(owner):
         return Fate.ALIVE
     if owner.boot_id != _boot_id():
+        # This machine has seen that boot, and runs another one now.
         is_dead = _is_of_this_machine(owner) and _is_remembered(owner) and _boots_are_local()
     elif owner.pid_namespace != _pid_namespace():
         is_dead = _is_without_processes(owner.pid_namespace)
     else:
+        # It would have to be found here.
         is_dead = _is_of_this_machine(owner)
     return Fate.DEAD if is_dead else Fate.UNKNOWN
 
@@ -125,8 +127,8 @@ def machine_id() -> str:
         ``-`` if the machine has no id, as many containers.
     """
     with suppress(OSError), open("/etc/machine-id", "rb") as file:
-        if found := file.read(64).strip():
-            return f"{int.from_bytes(found, 'big') % _CHECKSUM_MODULUS:08x}"
+        if content := file.read(64).strip():
+            return f"{int.from_bytes(content, 'big') % _CHECKSUM_MODULUS:08x}"
     return _NO_ID
 
 
@@ -148,17 +150,18 @@ def read_owner(text: str) -> Optional[Tuple[ProcessIdentity, int]]:
     Returns:
         The process and the id of its user, or None if the text has another form.
     """
-    found = re.fullmatch(_IDENTITY_PATTERN, text)
-    if found is None:
+    match = re.fullmatch(_IDENTITY_PATTERN, text)
+    if match is None:
         return None
-    pid, start, boot, user, machine, namespace, its_id = found.groups("")
+    # An earlier version wrote no machine id, which is then empty.
+    pid, start, boot, user, machine, namespace, its_machine_id = match.groups("")
     return ProcessIdentity(
         int(pid),
         start_ticks=int(start),
         boot_id=boot,
         machine=machine,
         pid_namespace=namespace,
-        machine_id=its_id,
+        machine_id=its_machine_id,
     ), int(user)
 
 
@@ -203,13 +206,14 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
+    """Return the pid namespace of this process, such as ``pid:[4026531836]``."""
     return os.readlink("/proc/self/ns/pid")
 
 
 # ---------------------------------------------------------------------- the boots that this machine has seen
 
 
-def _line(owner: ProcessIdentity) -> bytes:
+def _boot_line(owner: ProcessIdentity) -> bytes:
     """Return the line for the boot of a process in the file of boots.
 
     It contains the pid namespace, too, because a container shares the boot id of its host.
@@ -224,19 +228,21 @@ def _boots() -> bytes:
         No bytes if there is no such file, or if another user may have written it.
     """
     try:
-        with open_regular(f"{_folder()}/boots", links=False) as file:
+        with open_regular(f"{_boots_folder()}/boots", links=False) as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             return read_most(file, _MAX_BYTES) if is_own else b""
     except OSError:
         return b""
 
 
-def _folder() -> str:
+def _boots_folder() -> str:
+    """Return the folder of this user's file of boots, which may not exist."""
     return _BOOTS_FOLDER_FORMAT % os.geteuid()
 
 
 def _is_remembered(owner: ProcessIdentity) -> bool:
-    return _line(owner) in _boots().splitlines(keepends=True)
+    """Return whether this user's file of boots contains the boot during which a process was started."""
+    return _boot_line(owner) in _boots().splitlines(keepends=True)
 
 
 def _remember_boot(owner: ProcessIdentity) -> None:
@@ -245,29 +251,34 @@ def _remember_boot(owner: ProcessIdentity) -> None:
     If that is not possible, no reboot of this machine can be proven later, and no error is raised.
     """
     lines = _boots().splitlines(keepends=True)
-    if _line(owner) in lines:
+    if _boot_line(owner) in lines:
         return
     with suppress(OSError):
-        folder = _folder()
+        folder = _boots_folder()
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        # Any user may make a folder of this name in /var/tmp.
+        # Any user may make a folder of this name in /var/tmp. Ours must not be writable by anyone else.
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             return
-        new = f"{folder}/boots.{os.getpid()}"
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(b"".join([*lines[1 - _MAX_BOOTS :], _line(owner)]))
-        os.replace(new, f"{folder}/boots")
+        temporary, flags = f"{folder}/boots.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with open(os.open(temporary, flags | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(b"".join([*lines[1 - _MAX_BOOTS :], _boot_line(owner)]))
+        os.replace(temporary, f"{folder}/boots")
 
 
 def _boots_are_local() -> bool:
-    """Return whether the file of boots is on a disk to which only this machine writes."""
-    folder, kind = os.path.realpath(_folder()) + "/", ""
-    longest = 0
-    for fields in map(str.split, lines_of("/proc/self/mountinfo")):
-        place = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/") + "/"
+    """Return whether the file of boots is on a disk to which only this machine writes.
+
+    The type of the file system tells. The file is on the mount with the longest path that leads to it.
+    """
+    folder, mount, file_system = os.path.realpath(_boots_folder()) + "/", "", ""
+    for line in lines_of("/proc/self/mountinfo"):
+        # See proc_pid_mountinfo(5). The fifth field is the mount point, in which a blank is written as \040.
+        # The type of the file system follows after a dash.
+        fields = line.split()
+        mount_point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4]).rstrip("/") + "/"
         # Of two mounts on the same folder, the later one hides the earlier one.
-        if folder.startswith(place) and len(place) >= longest:
-            longest, kind = len(place), fields[fields.index("-") + 1]
-    return kind in _LOCAL_FILE_SYSTEMS
+        if folder.startswith(mount_point) and len(mount_point) >= len(mount):
+            mount, file_system = mount_point, fields[fields.index("-") + 1]
+    return file_system in _LOCAL_FILE_SYSTEMS

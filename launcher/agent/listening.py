@@ -30,16 +30,21 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
     Args:
         tasks: The name of each task, the port that it should listen on, and the pid of its main process.
     """
-    listening = dict(_listening_sockets())
-    chosen = set(listening.values()) - set(_ephemeral_ports())
-    found: Dict[str, int] = {}
-    for task, own, pid in tasks:
-        if own not in listening.values():
-            below = [process.pid for process in processes.descendants_of(pid)]
-            inodes = [inode for each in (pid, *below) for inode in _socket_inodes(each)]
-            ports = {listening.get(inode, 0) for inode in inodes} & chosen
-            found.update({task: min(ports)} if ports else {})
-    os.write(1, json.dumps(found).encode("ascii"))
+    port_of_inode = dict(_listening_sockets())
+    listening_ports = set(port_of_inode.values())
+    # Somebody has chosen these. Ports that the kernel chose do not count.
+    chosen_ports = listening_ports - set(_ephemeral_ports())
+    elsewhere: Dict[str, int] = {}
+    for task, expected_port, main_pid in tasks:
+        if expected_port in listening_ports:
+            continue
+        inodes = set(_socket_inodes(main_pid))
+        for process in processes.descendants_of(main_pid):
+            inodes.update(_socket_inodes(process.pid))
+        ports = chosen_ports & {port_of_inode.get(inode, 0) for inode in inodes}
+        if ports:
+            elsewhere[task] = min(ports)
+    os.write(1, json.dumps(elsewhere).encode("ascii"))
 
 
 def explain(answer: bytes) -> str:
@@ -51,13 +56,15 @@ def explain(answer: bytes) -> str:
     Returns:
         An empty text if there are no such tasks.
     """
-    found: Dict[str, int] = {}
+    elsewhere: Dict[str, int] = {}
     # A child that was killed after its timeout has printed nothing.
     with suppress(ValueError):
-        found = json.loads(answer)
-    named = join_names([f"{task} on {port}" for task, port in found.items()])
-    return named and (
-        f"listening on a port that is not the one in TF_CONFIG: {named}; does the"
+        elsewhere = json.loads(answer)
+    if not elsewhere:
+        return ""
+    tasks = join_names([f"{task} on {port}" for task, port in elsewhere.items()])
+    return (
+        f"listening on a port that is not the one in TF_CONFIG: {tasks}; does the"
         " program have a list of addresses of its own? (docs/tasks.md)"
     )
 
@@ -67,7 +74,10 @@ def _listening_sockets() -> Iterator[Tuple[bytes, int]]:
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         # A kernel without IPv6 has no second file.
         with suppress(OSError), open(name, "rb") as lines:
-            for fields in map(bytes.split, lines):
+            for line in lines:
+                # The fields are number, local address (``0100007F:1F90``), remote address, state, and others.
+                # The tenth one is the inode.
+                fields = line.split()
                 if fields[3] == _LISTEN_STATE:
                     yield fields[9], int(fields[1].rpartition(b":")[2], 16)
 

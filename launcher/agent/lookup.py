@@ -22,7 +22,7 @@ _QUOTES_ADVICE = " (remove the quotes around the program and its arguments)"
 
 
 def find_executable(name: str, folder: str, path: str) -> str:
-    """Return the file that execvp(3) would run.
+    """Return the file that execvp(3) would run for the program of a task.
 
     Args:
         name: A path relative to ``folder``, or a name that is looked up along ``path``.
@@ -50,9 +50,11 @@ def find_executable(name: str, folder: str, path: str) -> str:
     if found:
         raise NotRunnableError(f"{found[0]!r} is not executable")
     hint = ""
+    first_words = [file.split(" ")[0] for file in (name, *files)]
     if os.path.isfile(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
-    elif any(os.path.exists(os.path.join(folder, file.split(" ")[0])) for file in (name, *files)):
+    elif any(os.path.exists(os.path.join(folder, word)) for word in first_words):
+        # The user has quoted a whole command line, so that it is a single word.
         hint = _QUOTES_ADVICE
     elif name == "=":
         hint = "; -x NAME=VALUE has no blanks around the ="
@@ -82,6 +84,7 @@ def find_script(name: str, folder: str) -> None:
     script = os.path.join(folder, name)
     if not os.path.exists(script):
         raise _not_there(name, folder)
+    # Python runs a folder that contains a __main__.py.
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         raise NotRunnableError(f"{name!r} is a folder, not a program")
     if not os.access(script, os.R_OK):
@@ -97,8 +100,10 @@ def _not_there(name: str, folder: str) -> ProgramError:
     """
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
-    first = path.split(" ")[0]
-    if first != path and (os.path.exists(os.path.join(folder, first)) or is_command(first)):
+    # If the first word alone is a program, the user has quoted a whole command line.
+    first_word = path.split(" ")[0]
+    is_program = os.path.exists(os.path.join(folder, first_word)) or is_command(first_word)
+    if first_word != path and is_program:
         return ProgramError(f"program not found: {name!r}{_QUOTES_ADVICE}")
     guess = os.path.basename(similar_file(os.path.join(folder, path)))
     meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
@@ -118,6 +123,7 @@ _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "
 def prepared_environments() -> str:
     """Return the folder of the environments that this user made by ``launch prepare``. It may not exist."""
     data = os.environ.get("XDG_DATA_HOME", "")
+    # The XDG specification says that a relative path must be ignored.
     data = data if os.path.isabs(data) else os.path.expanduser("~/.local/share")
     return os.path.join(data, "tf-launcher", "environments")
 
@@ -132,10 +138,10 @@ def find_environment(venv: str) -> str:
     Raises:
         ProgramError: There is no such environment.
     """
-    folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
-    if folder is None:
-        raise ProgramError(f"there is no environment {venv!r}")
-    return folder
+    for folder in _folders(venv):
+        if os.path.exists(f"{folder}/bin/python"):
+            return folder
+    raise ProgramError(f"there is no environment {venv!r}")
 
 
 def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
@@ -149,12 +155,14 @@ def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str
         ProgramError: There is no such environment.
     """
     folder = find_environment(venv)
-    own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
+    path = environment.get("PATH", os.defpath)
+    variables = {"PATH": os.path.join(folder, "bin") + os.pathsep + path}
+    # Only an environment of conda has this folder.
     if os.path.isdir(os.path.join(folder, "conda-meta")):
-        own.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))
+        variables.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))
     else:
-        own["VIRTUAL_ENV"] = folder
-    return own
+        variables["VIRTUAL_ENV"] = folder
+    return variables
 
 
 def try_python(folder: str) -> NoReturn:
@@ -196,7 +204,7 @@ def _folders(venv: str) -> List[str]:
     except OSError:
         listed = []
     homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
-    named = [folder for folder in listed if os.path.basename(folder) == venv]
-    named += [os.path.join(home, "envs", venv) for home in homes if home]
+    of_conda = [folder for folder in listed if os.path.basename(folder) == venv]
+    of_conda += [os.path.join(home, "envs", venv) for home in homes if home]
     # The link is resolved, because it may get another target while a run uses the environment.
-    return [os.path.realpath(os.path.join(prepared_environments(), venv)), *named]
+    return [os.path.realpath(os.path.join(prepared_environments(), venv)), *of_conda]

@@ -105,12 +105,14 @@ def _run_agent(
     """
     from launcher.agent.agent import Agent  # noqa: PLC0415 - the watchdog does not need it
 
+    # The garbage collector need not visit the modules, whose memory is shared with the watchdog.
     gc.freeze()
     selector = selectors.DefaultSelector()
     token, patience = str(arguments.get("token", "")), _patience(arguments)
     connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
     if peer is not None:
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
+    # The connection has descriptors of its own by now.
     processes.nothing_on(0, 1)
     agent_id, grace = int(arguments["agent"]), arguments.get("grace")
     try:
@@ -118,6 +120,7 @@ def _run_agent(
     except Exception as error:
         connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
         raise
+    # An agent with a pipe runs on the launcher's own machine, where no files were copied.
     if listener is not None:
         if connection.has_given_up:
             _remove_files(arguments)
@@ -146,6 +149,7 @@ def start(arguments: Mapping[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watchdog = processes.fork()
     if watchdog:
+        # In the parent.
         listener.close()
         return connect(arguments, watchdog)
     try:
@@ -169,8 +173,9 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     processes.close_inherited()
     waiting = select.poll()
     waiting.register(0, select.POLLIN)
+    _, event = waiting.poll()[0]
     # Without POLLIN, only the end of stdin was reported.
-    if not waiting.poll()[0][1] & select.POLLIN:
+    if not event & select.POLLIN:
         sys.exit(1)
     listener = listen(str(arguments["token"]))
     # A child passes the streams to the agent like any program that connects later.
@@ -230,6 +235,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sys.stderr.write(f"its agent cannot be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
+        # Nobody listens, so the agent is about to exit, or was killed.
         if _await_end(agent_id, watchdog) is None:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
@@ -240,7 +246,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     with suppress(OSError):
         pass_streams(agent, is_swapped=is_swapped)
         _await_close(agent)
-    if _await_end(agent_id, watchdog):
+    # 1 means that the agent and its watchdog were killed. An agent that still runs has closed the connection.
+    if _await_end(agent_id, watchdog) == 1:
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         # The launcher may be gone, too.
         with suppress(OSError):
@@ -288,6 +295,7 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
             if pid:
                 # The watchdog was killed. The agent may still be stopping its tasks.
                 watchdog = 0
+        # A process with the tag of the agent or its watchdog is one of the two.
         if not watchdog and not sweep.is_looked_after(sweep.tagged().get(agent_id, [])):
             return 1
         time.sleep(pause)

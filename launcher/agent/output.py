@@ -50,6 +50,7 @@ class Outputs:
         self._close_at: Dict[int, float] = {}
 
     def __contains__(self, fd: object) -> bool:
+        """Return whether a descriptor is the open output of a task."""
         return fd in self._open
 
     def add(self, task: RunningTask) -> None:
@@ -64,7 +65,9 @@ class Outputs:
 
         The time until an output is closed starts again, because nothing was read during a pause.
         """
-        is_paused = self._connection.pending > (_LOW_WATER_BYTES if self._is_paused else WINDOW_BYTES)
+        # The limits differ, so that reading does not pause and continue all the time.
+        limit = _LOW_WATER_BYTES if self._is_paused else WINDOW_BYTES
+        is_paused = self._connection.pending > limit
         if is_paused == self._is_paused:
             return
         self._is_paused = is_paused
@@ -87,7 +90,10 @@ class Outputs:
             self._close_at[task.output] = time.monotonic() + DRAIN_SECONDS
 
     def let_go(self, task: RunningTask) -> None:
-        """Close the output of a task that has ended, even if other processes keep it open."""
+        """Close the output of a task that has ended, even if other processes keep it open.
+
+        During a pause nothing is closed, because the pipe may contain output that was not read.
+        """
         if task.output is not None and not self._is_paused:
             self._close(task, task.output)
 
@@ -101,7 +107,8 @@ class Outputs:
         Args:
             now: The time (monotonic).
         """
-        for output in [output for output, until in self._close_at.items() if until <= now]:
+        for output in [output for output, close_at in self._close_at.items() if close_at <= now]:
+            # During a pause, the pipe may contain output that was not read.
             if self._is_paused:
                 self._close_at[output] = now + DRAIN_SECONDS
             else:
@@ -124,6 +131,7 @@ class Outputs:
         except OSError:
             data = b""
         if data:
+            # The launcher fills in the host.
             self._connection.send(
                 TaskOutput(host="", task=task.id, attempt=task.attempt, data=data), bulk=True
             )

@@ -102,7 +102,11 @@ class PeerListener:
             self._selector.register(peer, selectors.EVENT_READ, partial(self._receive_streams, peer))
 
     def _receive_streams(self, peer: socket.socket) -> None:
-        """Receive the stdin and stdout of a program, then wait for the greeting of its launcher."""
+        """Receive the stdin and stdout of a program, then wait for the greeting of its launcher.
+
+        Args:
+            peer: The socket to the program, which can be read.
+        """
         self._selector.unregister(peer)
         self._peer = None
         mark, fds = _receive_descriptors(peer)
@@ -115,13 +119,18 @@ class PeerListener:
             os.close(fd)
 
     def _read_greeting(self) -> None:
-        """Read what the launcher has sent, and pass on the streams when its greeting is complete."""
+        """Read what the launcher has sent, and pass on the streams when its greeting is complete.
+
+        If the launcher has closed the stream or sent something else, the streams are passed on without a
+        greeting.
+        """
         assert self._streams is not None
         try:
             data = os.read(self._streams.stdin, _READ_BYTES)
             greetings: List[Hello] = self._greeting.feed(data)
         except (OSError, ProtocolError):
             data, greetings = b"", []
+        # A part of the greeting has arrived.
         if data and not greetings:
             return
         streams = self._release()
@@ -185,7 +194,8 @@ def connect_to(token: str, timeout_seconds: float) -> socket.socket:
     agent = socket.socket(socket.AF_UNIX)
     try:
         connect_unix(agent, _address(token), timeout_seconds)
-        if process_and_user(agent)[1] != os.getuid():
+        _, user = process_and_user(agent)
+        if user != os.getuid():
             raise ConnectionRefusedError
         agent.settimeout(None)
         return agent
@@ -216,8 +226,12 @@ def public_part(token: str) -> str:
 def _receive_descriptors(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
     """Receive the byte and the descriptors that a program sends.
 
+    Args:
+        peer: The socket to the program.
+
     Returns:
-        No byte and no descriptors if the program has exited.
+        The byte, which is `_SWAPPED_MARK` or `_PLAIN_MARK`, and the descriptors of the program's stdin and
+        stdout. No byte and no descriptors if the program has exited.
     """
     try:
         ancillary_bytes = socket.CMSG_SPACE(_TWO_DESCRIPTORS_BYTES)
@@ -228,4 +242,5 @@ def _receive_descriptors(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
 
 
 def _address(token: str) -> str:
+    """Return the address of the Unix socket on which the agent with this token listens."""
     return ADDRESS_FORMAT % (os.getuid(), public_part(token))

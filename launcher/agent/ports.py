@@ -75,7 +75,11 @@ class PortReservations:
 
 
 def explain_refusal(error: OSError) -> str:
-    """Return why no port can be held, for the user, and what the user can do about it."""
+    """Return why no port can be held, for the user, and what the user can do about it.
+
+    Args:
+        error: The error of `PortReservations.hold`.
+    """
     why = error.strerror or str(error)
     advice = _PORT_ADVICE.get(error.errno or 0)
     return f"{why} ({advice})" if advice else why
@@ -170,15 +174,16 @@ def print_unreachable(addresses: Sequence[str]) -> None:
     Args:
         addresses: The addresses, each in the form ``host:port``.
     """
-    late = [_NO_ANSWER_IN_TIME] * len(addresses)
+    if_late = [_NO_ANSWER_IN_TIME] * len(addresses)
     calls = [partial(_why_unreachable, address) for address in addresses]
-    reasons = call_side_by_side(calls, late, len(addresses), CHECK_TIMEOUT_SECONDS)
-    found = {address: why for address, why in zip(addresses, reasons) if why}
-    os.write(1, json.dumps(found).encode("ascii"))
+    reasons = call_side_by_side(calls, if_late, len(addresses), CHECK_TIMEOUT_SECONDS)
+    # The reason of an address that can be reached is empty.
+    unreachable = {address: why for address, why in zip(addresses, reasons) if why}
+    os.write(1, json.dumps(unreachable).encode("ascii"))
 
 
 def call_side_by_side(
-    calls: Sequence[Callable[[], T]], late: Sequence[T], most: int, seconds: float
+    calls: Sequence[Callable[[], T]], if_late: Sequence[T], max_threads: int, seconds: float
 ) -> List[T]:
     """Call functions in several threads at once, and return when all are done or the time is up.
 
@@ -187,25 +192,27 @@ def call_side_by_side(
 
     Args:
         calls: The functions. They must not raise.
-        late: For each function, the result that is returned if it is not done in time.
-        most: How many threads to start at most.
+        if_late: For each function, the result that is returned if it is not done in time.
+        max_threads: How many threads to start at most.
         seconds: How long to wait at most.
 
     Returns:
         The result of each function.
     """
-    results, ahead = list(late), iter(enumerate(calls))
+    results = list(if_late)
+    # All threads share this iterator, so that each function is called once.
+    waiting = iter(enumerate(calls))
 
     def work() -> None:
-        """Call one function after the other, as long as no other thread has called it."""
-        for place, call in ahead:
-            results[place] = call()
+        """Call the next function that waits, until none is left."""
+        for number, call in waiting:
+            results[number] = call()
 
     until = time.monotonic() + seconds
     threads: List[threading.Thread] = []
     # Python raises RuntimeError when the system allows no further thread.
     with suppress(RuntimeError):
-        for _ in calls[:most]:
+        for _ in calls[:max_threads]:
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             threads.append(thread)
@@ -213,6 +220,7 @@ def call_side_by_side(
         work()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
+    # A thread that is late may still change its own list.
     return list(results)
 
 
@@ -229,17 +237,18 @@ def _why_unreachable(address: str) -> str:
     """
     host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError):
         return "its name is unknown here"
     why = ""
-    for family, kind, _, _, where in found * MAX_CONNECT_ATTEMPTS:
+    for family, kind, _, _, where in resolved * MAX_CONNECT_ATTEMPTS:
         try:
-            with socket.socket(family, kind) as made:
-                made.settimeout(CONNECT_TIMEOUT_SECONDS / len(found))
-                made.connect(where)
+            with socket.socket(family, kind) as sock:
+                sock.settimeout(CONNECT_TIMEOUT_SECONDS / len(resolved))
+                sock.connect(where)
             return ""
         except ConnectionRefusedError:
+            # The host has answered. The task that will listen on the port has not started yet.
             return ""
         except socket.timeout:
             why = _NO_ANSWER
@@ -256,7 +265,7 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
         addresses: The addresses that `print_unreachable` was called with.
     """
     try:
-        found = json.loads(answer)
+        unreachable = json.loads(answer)
     except ValueError:
         return dict.fromkeys(addresses, _NO_ANSWER_IN_TIME)
-    return {str(address): str(why) for address, why in found.items()}
+    return {str(address): str(why) for address, why in unreachable.items()}

@@ -63,6 +63,7 @@ def show_as(command: str) -> None:
         command: What to show. It is cut to the length of the original command line.
     """
     with suppress(OSError, ValueError):
+        # arg_start and arg_end of proc_pid_stat(5): where the kernel reads the command line in our memory.
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
@@ -92,6 +93,7 @@ def wake_on(*numbers: int) -> int:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in numbers:
+        # Python writes to the descriptor only for signals that have a handler.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return reading
@@ -143,7 +145,7 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a small file, with fewer system calls than `open` makes."""
+    """Return the content of a small file. This makes fewer system calls than Python's file objects do."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = b""
@@ -227,24 +229,27 @@ def all_pids() -> List[int]:
 def descendants_of(pid: int) -> List[Process]:
     """Return the children of a process, their children and so on, each after its parent."""
     found: Dict[int, Process] = {}
-    ahead = children_of(pid)
-    while ahead:
-        child = ahead.pop(0)
+    waiting = children_of(pid)
+    while waiting:
+        child = waiting.pop(0)
+        # A process may change its parent while this runs, and be listed twice.
         process = None if child in found else read_process(child)
         if process is not None:
             found[child] = process
-            ahead.extend(children_of(child))
+            waiting.extend(children_of(child))
     return list(found.values())
 
 
 def resident(pid: int) -> int:
     """Return how many bytes of a process are in physical memory, or 0 if the process is gone."""
+    # The second field is the number of resident pages, see proc_pid_statm(5).
     fields = (_of_process(_read, f"/proc/{pid}/statm") or b"").split()
     return int(fields[1]) * resource.getpagesize() if fields else 0
 
 
 def peak_resident(pid: int) -> int:
     """Return how many bytes of a process were in physical memory at most, or 0 if the process is gone."""
+    # The kernel states it in KiB.
     words = _status_of(pid, b"VmHWM")
     return int(words[0]) * 1024 if words else 0
 
@@ -261,24 +266,29 @@ def send(process: Process, number: int) -> bool:
     """
     with suppress(OSError):
         # Python 3.8 has no pidfds. There the pid could be reused between the check and the signal.
-        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
+        pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         try:
             if _is_still(process):
-                if handle < 0:
+                if pidfd < 0:
                     os.kill(process.pid, number)
                 else:
-                    signal.pidfd_send_signal(handle, number)
+                    signal.pidfd_send_signal(pidfd, number)
                 return True
         finally:
-            if handle >= 0:
-                os.close(handle)
+            if pidfd >= 0:
+                os.close(pidfd)
     return False
 
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:
-    """Return whether a process still exists, and belongs to this process group if one is given."""
-    now = read_process(process.pid)
-    return now is not None and now.start == process.start and group in (None, now.group)
+    """Return whether a process that was read some time ago still exists.
+
+    Args:
+        process: The process, as it was read. Another process may have its pid by now.
+        group: The process group to which it must belong, or None if that does not matter.
+    """
+    current = read_process(process.pid)
+    return current is not None and current.start == process.start and group in (None, current.group)
 
 
 def kill_groups(processes: Iterable[Process]) -> None:
@@ -316,16 +326,17 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     Returns:
         Whether any child is left.
     """
-    until, quiet, late = time.monotonic() + seconds, 0, False
+    until, quiet_polls, is_late = time.monotonic() + seconds, 0, False
     reap()
-    while ended_child() is not None and quiet < _MIN_QUIET_POLLS and not late:
+    # `ended_child` returns None only if this process has no child at all.
+    while ended_child() is not None and quiet_polls < _MIN_QUIET_POLLS and not is_late:
         # Even when the time is up this kills once more, because this process may have been suspended.
-        late = time.monotonic() >= until
+        is_late = time.monotonic() >= until
         alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
         kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)
-        quiet = 0 if alive else quiet + 1
+        quiet_polls = 0 if alive else quiet_polls + 1
         time.sleep(_POLL_SECONDS)
         reap()
     return ended_child() is not None
@@ -343,8 +354,10 @@ def is_nested(pid: int) -> bool:
     Returns:
         True also if the process is hidden from us, and False if it has ended.
     """
+    # The kernel lists the pid of a process in each namespace from ours down to its own.
     pids = _status_of(pid, b"NSpid")
     if pids is None:
+        # It cannot be read, but it still has a folder.
         return os.path.exists(f"/proc/{pid}")
     return len(pids) != 1
 
@@ -362,7 +375,8 @@ def _status_of(pid: int, name: bytes) -> Optional[List[bytes]]:
     status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
     if status is None:
         return None
-    return status.partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
+    from_name = status.partition(b"\n" + name + b":")[2]
+    return from_name.partition(b"\n")[0].split()
 
 
 class Exits:
@@ -419,12 +433,12 @@ _AGENT_BITS = 36
 
 
 def new_agent_id() -> int:
-    """Return a random number for a new agent, which the tags of all its processes contain."""
+    """Return a random number for a new agent. The process tags of all its processes contain it."""
     return int.from_bytes(os.urandom(8), "little") % (1 << _AGENT_BITS)
 
 
 def tag(agent: int, ordinal: int) -> int:
-    """Return the tag for a process that an agent starts.
+    """Return the process tag for a process that an agent starts, a number that identifies both.
 
     Args:
         agent: The number of the agent.
@@ -435,13 +449,23 @@ def tag(agent: int, ordinal: int) -> int:
 
 
 def agent_of(number: int) -> Optional[int]:
-    """Return the number of the agent that set a tag, or None if the number is no tag but a usual limit."""
+    """Return the number of the agent in a process tag.
+
+    Args:
+        number: The soft limit RLIMIT_RTTIME of a process, which is its tag if an agent has started it.
+
+    Returns:
+        None if the number is not a tag but a usual limit.
+    """
     agent = (number >> _TASK_BITS) - (_TAG_BASE >> _TASK_BITS)
     return agent if 0 <= agent < 1 << _AGENT_BITS else None
 
 
 def ordinal_of(number: int) -> int:
-    """Return the ordinal in a tag: 0 for an agent and its watchdog, from 1 for what the agent has started."""
+    """Return the ordinal in a process tag.
+
+    It is 0 for an agent and its watchdog, 1 for the first process that the agent has started, and so on.
+    """
     return number % (1 << _TASK_BITS)
 
 
@@ -460,7 +484,7 @@ def tag_of(pid: int) -> int:
 
 
 def carry_tag(agent: int) -> None:
-    """Set the tag of this process and of its future forks to that of an agent and its watchdog.
+    """Set the process tag of this process and of its future forks to that of an agent and its watchdog.
 
     Args:
         agent: The number of the agent.
@@ -480,10 +504,10 @@ def write_all(fd: int, data: bytes) -> None:
 
 def nothing_on(*fds: int) -> None:
     """Replace these descriptors by ``/dev/null``."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for fd in fds:
-        os.dup2(nothing, fd)
-    os.close(nothing)
+        os.dup2(null, fd)
+    os.close(null)
 
 
 def close_inherited(*kept: int) -> None:
@@ -514,9 +538,9 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
         # The parent's signal handlers write to descriptors that are other files here.
         signal.set_wakeup_fd(-1)
-        for handled in signal.valid_signals():
-            if callable(signal.getsignal(handled)):
-                signal.signal(handled, signal.SIG_DFL)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         close_inherited()
         status = function()
@@ -529,4 +553,5 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
+        # As at the end of a program: None means success, and a text that something failed.
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)

@@ -90,7 +90,10 @@ class Questions:
         self._servers_due = self._servers_due or time.monotonic() + listening.CHECK_AFTER_SECONDS
 
     def next_due(self) -> Optional[float]:
-        """Return when `on_time` is due (monotonic), or None as long as no task has started."""
+        """Return when `on_time` is due (monotonic).
+
+        It is None as long as no task has started, and infinite after the check.
+        """
         return self._servers_due
 
     def on_time(self, now: float) -> None:

@@ -86,9 +86,9 @@ class _Child:
         #: The bytes for its stdin that were not written yet.
         self.input = bytearray()
         #: Whether no more bytes for its stdin will arrive.
-        self.input_ended = False
+        self.has_input_ended = False
         #: The last bytes of its stderr.
-        self.errors = b""
+        self.stderr_end = b""
         #: How many bytes of its stdout may be read before the launcher accepts more.
         self.credit = CREDIT_BYTES
         #: The exit status, or the negative number of the signal that killed it. It is None until it is
@@ -161,9 +161,9 @@ class Children:
     def handle_input(self, message: CommandData) -> None:
         """Pass on bytes of the launcher for the stdin of a remote command. No bytes mean its end."""
         child = self._commands.get(message.command)
-        if child is not None and not child.input_ended:
+        if child is not None and not child.has_input_ended:
             child.input += message.data
-            child.input_ended = not message.data
+            child.has_input_ended = not message.data
             self._write(child)
 
     def handle_credit(self, message: CommandCredit) -> None:
@@ -190,37 +190,43 @@ class Children:
         """Tell the launcher how a remote command has ended, unless the launcher has closed it."""
         child = self._commands.pop(number, None)
         if child is not None:
-            errors = child.errors.decode("utf-8", "replace")
+            errors = child.stderr_end.decode("utf-8", "replace")
             self._connection.send(CommandEnded(number, child.status or 0, errors))
 
     # ------------------------------------------------------------------ their streams
 
     def _watch(self, child: _Child) -> None:
         """Let the selector watch the streams of a child that may be read or written now, and no others."""
-        due = {child.stderr, child.stdout if child.credit > 0 else -1, child.stdin if child.input else -1}
+        wanted = {child.stderr}
+        if child.credit > 0:
+            wanted.add(child.stdout)
+        if child.input:
+            wanted.add(child.stdin)
         watched = self._selector.get_map()
         for fd in child.open:
-            if fd in due and fd not in watched:
+            if fd in wanted and fd not in watched:
                 if fd == child.stdin:
                     self._selector.register(fd, selectors.EVENT_WRITE, partial(self._write, child))
                 else:
                     self._selector.register(fd, selectors.EVENT_READ, partial(self._read, child, fd))
-            elif fd not in due and fd in watched:
+            elif fd not in wanted and fd in watched:
                 self._selector.unregister(fd)
 
     def _read(self, child: _Child, fd: int) -> None:
-        """Pass on what can be read from a stream of a child.
+        """Read from a stream of a child: pass on its stdout, and keep the end of its stderr.
 
         Args:
             child: The child.
             fd: The descriptor of its stdout or stderr.
         """
+        # Of its stdout, only as many bytes may be read as the launcher accepts.
+        size = min(_READ_BYTES, child.credit) if fd == child.stdout else _READ_BYTES
         try:
-            data = os.read(fd, min(_READ_BYTES, child.credit) if fd == child.stdout else _READ_BYTES)
+            data = os.read(fd, size)
         except BlockingIOError:
             return
         if fd == child.stderr:
-            child.errors = (child.errors + data)[-_STDERR_LIMIT_BYTES:]
+            child.stderr_end = (child.stderr_end + data)[-_STDERR_LIMIT_BYTES:]
         else:
             child.credit -= len(data)
             child.on_output(data)
@@ -230,27 +236,30 @@ class Children:
         self._end_if_over(child)
 
     def _write(self, child: _Child) -> None:
-        """Write as much to the stdin of a child as it accepts, and let the launcher send as much again."""
-        taken = 0
+        """Write as much to the stdin of a child as it accepts, and let the launcher send as much again.
+
+        After the last byte, the stdin of the child is closed.
+        """
+        written = 0
         try:
             while child.input and child.stdin in child.open:
                 count = os.write(child.stdin, child.input)
                 del child.input[:count]
-                taken += count
+                written += count
         except BlockingIOError:
             pass
         except OSError:
-            # The child has closed its stdin.
-            taken += len(child.input)
+            # The child has closed its stdin. What it does not read counts as written.
+            written += len(child.input)
             child.input.clear()
-        if taken:
-            self._connection.send(CommandCredit(child.number, taken))
-        if child.input_ended and not child.input and child.stdin in child.open:
+        if written:
+            self._connection.send(CommandCredit(child.number, written))
+        if child.has_input_ended and not child.input and child.stdin in child.open:
             self._close(child, child.stdin)
         self._watch(child)
 
     def _close(self, child: _Child, fd: int) -> None:
-        """Close a stream of a child."""
+        """Close our end of a stream of a child, and no longer watch it."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
         child.open.discard(fd)
@@ -278,8 +287,9 @@ class Children:
 
         A child whose time is up is not waited for: other processes may keep its output open.
         """
-        late = child.kill_at is not None and child.kill_at <= time.monotonic()
-        if child.status is not None and (late or not {child.stdout, child.stderr} & child.open):
+        is_late = child.kill_at is not None and child.kill_at <= time.monotonic()
+        has_closed_output = not {child.stdout, child.stderr} & child.open
+        if child.status is not None and (is_late or has_closed_output):
             for fd in list(child.open):
                 self._close(child, fd)
             self._children.remove(child)
@@ -287,7 +297,7 @@ class Children:
 
     def next_due(self) -> Optional[float]:
         """Return when `on_time` is due (monotonic), or None if it never is."""
-        return min((c.kill_at for c in self._children if c.kill_at is not None), default=None)
+        return min((child.kill_at for child in self._children if child.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
         """Kill the children whose time is up.
@@ -297,7 +307,10 @@ class Children:
         Args:
             now: The time (monotonic).
         """
-        for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
+        # `_end_if_over` removes children from the list.
+        for child in list(self._children):
+            if child.kill_at is None or child.kill_at > now:
+                continue
             if child.status is None:
                 # The child was not reaped, so no other process can have its pid.
                 os.kill(child.pid, signal.SIGKILL)
@@ -306,7 +319,14 @@ class Children:
 
 
 def _call_entry(message: RunCommand) -> Any:
-    """Import the module of a remote command, and call its function. This runs in the child."""
+    """Import the module of a remote command, and call its function with its arguments, in the child.
+
+    Args:
+        message: The command of the launcher. Its ``entry`` has the form ``MODULE:FUNCTION``.
+
+    Returns:
+        The result of the function, which is the exit status.
+    """
     module, _, function = message.entry.partition(":")
     return getattr(importlib.import_module(module), function)(message.arguments)
 
@@ -338,8 +358,9 @@ def execute(arguments: Mapping[str, Any]) -> int:
         return _not_found(error, arguments["argv"], env)
     until = time.monotonic() + float(arguments["seconds"])
     while process.poll() is None:
-        ended = bool(select.select([0], [], [], _POLL_SECONDS)[0]) and not os.read(0, 4096)
-        if ended or time.monotonic() > until:
+        can_read, _, _ = select.select([0], [], [], _POLL_SECONDS)
+        is_stdin_closed = bool(can_read) and not os.read(0, 4096)
+        if is_stdin_closed or time.monotonic() > until:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return TIMED_OUT_STATUS

@@ -37,7 +37,7 @@ _COMPARED_BYTES = 1 << 20
 
 
 def job_variables(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return those variables of an environment that describe the Slurm job."""
+    """Return the variables that describe the Slurm job, out of an environment that may have others."""
     return {name: environ[name] for name in _JOB_VARIABLES if name in environ}
 
 
@@ -45,13 +45,13 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
     """Return the environment for tasks: that of the step, but with the job's Slurm variables.
 
     Args:
-        environ: The environment of the step.
+        environ: The environment of the step. Of its variables that Slurm has set, few are kept.
         job: The variables that describe the job. They replace those of the step that have the same names.
     """
-    kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM_PREFIXES)}
-    kept.update((name, environ[name]) for name in _NODE_VARIABLES if name in environ)
-    kept.update(job)
-    return kept
+    variables = {name: value for name, value in environ.items() if not name.startswith(_SLURM_PREFIXES)}
+    variables.update((name, environ[name]) for name in _NODE_VARIABLES if name in environ)
+    variables.update(job)
+    return variables
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
@@ -69,22 +69,25 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """
     files: Mapping[str, Optional[List[Any]]] = arguments["files"]
     cpus = os.environ.get("SLURM_CPUS_ON_NODE", "")
-    found = {
+    # A path that the launcher could not read proves nothing.
+    shares_files = all(there is not None and fingerprint(path) == there for path, there in files.items())
+    report = {
         "cpus": int(cpus) if cpus.isdecimal() else 1,
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
+        "same": shares_files,
     }
     # If srun is killed, stdin is not closed. Then the alarm kills this process.
     signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)
-    write_all(1, json.dumps(found).encode("ascii") + b"\n")
+    write_all(1, json.dumps(report).encode("ascii") + b"\n")
     _import_the_agent()
     line = b""
     while not line.endswith(b"\n"):
         # Bytes after the line are messages for the agent, so they are not read here.
-        piece = os.read(0, 1)
-        if not piece:
+        byte = os.read(0, 1)
+        if not byte:
             sys.exit(0)
-        line = (line + piece).lstrip()
+        # This drops the empty lines before the arguments.
+        line = (line + byte).lstrip()
     signal.alarm(0)
     arguments = json.loads(line)
     environ = without_step(os.environ, arguments["variables"])

@@ -92,33 +92,34 @@ class Limits:
         Returns:
             Whether the hard limit allows as many descriptors as are needed.
         """
-        _, hard = self._files
+        soft, hard = self._raised
         needed = tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
-        if hard != resource.RLIM_INFINITY:
-            needed = min(needed, hard)
-        if needed > self._raised[0] != resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-            self._raised = (needed, hard)
-        return needed == tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        # RLIM_INFINITY is -1, and needs no raise.
+        if soft != resource.RLIM_INFINITY and soft < allowed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            self._raised = (allowed, hard)
+        return allowed == needed
 
     @contextmanager
     def of_task(self, tag: int) -> Iterator[bool]:
-        """Return a context in which a process starts with the limits of a task.
+        """Return a context in which the agent has the limits of a task, so that a child inherits them.
 
         Args:
-            tag: The process tag for it, which is one of these limits.
+            tag: The process tag for the child, which is one of these limits (RLIMIT_RTTIME).
 
         Yields:
-            Whether the process gets the tag. Its hard limit may forbid that.
+            Whether the child gets the tag. The hard limit of this user may forbid that.
         """
         resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
-            resource.setrlimit(resource.RLIMIT_RTTIME, (tag, self._realtime[1]))
-            tagged = True
+            _, hard = self._realtime
+            resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
+            is_tagged = True
         except (OSError, ValueError):
-            tagged = False
+            is_tagged = False
         try:
-            yield tagged
+            yield is_tagged
         finally:
             resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
             resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
@@ -138,10 +139,10 @@ class Spawner:
         #: The folder in which the agent was started. Relative working folders are below it.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
         #: The standard input of tasks, which is ``/dev/null``.
-        self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._null = os.open(os.devnull, os.O_RDONLY)
         #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
         #: descriptors above the tasks' limit of open files, and the agent may have such ones.
-        self._inherited = os.dup(self._nothing)
+        self._inherited = os.dup(self._null)
         self._environment = {**DEFAULT_VARIABLES, **os.environ}
 
     def prepare(
@@ -168,11 +169,13 @@ class Spawner:
         # A Python of a virtual environment finds its packages by argv[0], so this needs the whole path, too.
         argv = [os.path.expanduser(argv[0]), *argv[1:]]
         environment: Dict[str, str] = {**self._environment, **extra}
+        # gRPC would use the proxy for the connections between tasks, too.
         if any(environment.get(name) for name in _PROXY_VARIABLES):
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
             environment.update(environment_variables(environment, venv))
         _enter(self._home, workdir)
+        # The user may have set it for the task.
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
         if script is not None:
@@ -194,7 +197,7 @@ class Spawner:
         except OSError as error:
             raise LaunchError(f"no pipe for its output: {error.strerror}") from error
         try:
-            pid, tag = self._spawn(prepared, writing, (self._nothing, self._inherited, self._inherited))
+            pid, tag = self._spawn(prepared, writing, (self._null, self._inherited, self._inherited))
         except LaunchError:
             os.close(reading)
             raise
@@ -216,7 +219,8 @@ class Spawner:
         Raises:
             LaunchError: No process was started.
         """
-        return self._spawn(prepared, stdin, (self._inherited, self._nothing, self._nothing))[0]
+        pid, _ = self._spawn(prepared, stdin, (self._inherited, self._null, self._null))
+        return pid
 
     def new_tag(self) -> int:
         """Return a process tag that no other process of this agent has."""
@@ -231,7 +235,7 @@ class Spawner:
         Args:
             prepared: The command.
             inherited: A descriptor that the process gets wherever ``streams`` contains `_inherited`.
-            streams: The stdin, stdout and stderr of the process: each is `_nothing` or `_inherited`.
+            streams: The stdin, stdout and stderr of the process: each is `_null` or `_inherited`.
 
         Returns:
             The pid, and the process tag or 0 if this user may not set one.
@@ -242,7 +246,7 @@ class Spawner:
         os.dup2(inherited, self._inherited, inheritable=False)
         tag = self.new_tag()
         try:
-            with self.limits.of_task(tag) as tagged:
+            with self.limits.of_task(tag) as is_tagged:
                 pid = os.posix_spawn(
                     prepared.path,
                     prepared.argv,
@@ -256,8 +260,8 @@ class Spawner:
             raise _start_error(error, prepared.argv[0], prepared.path) from error
         finally:
             # While the agent itself holds the writing end of a pipe, it never reads the end of the output.
-            os.dup2(self._nothing, self._inherited, inheritable=False)
-        return pid, tag if tagged else 0
+            os.dup2(self._null, self._inherited, inheritable=False)
+        return pid, tag if is_tagged else 0
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
@@ -288,8 +292,8 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
         inherited: The PWD of the agent, which may name another folder.
         workdir: The folder that the agent has entered for the task, see `Spawner.prepare`.
     """
-    below = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
-    for name in (inherited, below):
+    below_inherited = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
+    for name in (inherited, below_inherited):
         with suppress(OSError, ValueError):
             if os.path.isabs(name) and os.path.samefile(name, "."):
                 return name
@@ -330,9 +334,10 @@ def _fault_of_first_line(code: Optional[int], path: str) -> str:
             "cannot be run: a byte order mark stands before its #! line:"
             r" sed -i '1s/^\xEF\xBB\xBF//' FILE removes it"
         )
+    # The kernel reports a missing or forbidden interpreter by the same numbers as a missing program.
+    may_be_interpreter = code in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
     words = line[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")
-    may_be = code in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
-    if not may_be or not line.startswith(b"#!") or not words[0]:
+    if not may_be_interpreter or not line.startswith(b"#!") or not words[0]:
         return ""
     interpreter = os.fsdecode(words[0])
     if interpreter.endswith("\r"):
@@ -345,4 +350,5 @@ def _fault_of_first_line(code: Optional[int], path: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    """Return why a program cannot be started, from the error of the attempt, for the user."""
     return why_not_started(error) if isinstance(error, OSError) else str(error)

@@ -37,12 +37,12 @@ class TaskProcesses:
 
     def __init__(self) -> None:
         #: The pids of the children that the agent has started and not reaped.
-        self.own: Set[int] = set()
+        self.own_children: Set[int] = set()
         #: The tasks by the pids of their main processes, which are also the ids of their sessions, and by
         #: their process tags. A tag is larger than any pid.
         self._tasks: Dict[int, TaskId] = {}
         #: The tasks that were found for orphans, by the pids and start times of these.
-        self._known: Dict[Tuple[int, int], Optional[TaskId]] = {}
+        self._owners: Dict[Tuple[int, int], Optional[TaskId]] = {}
 
     def add(self, task: TaskId, pid: int, tag: int) -> None:
         """Note the main process of a task.
@@ -52,7 +52,7 @@ class TaskProcesses:
             pid: The pid of its main process.
             tag: The process tag that its processes carry, or 0 if they carry none.
         """
-        self.own.add(pid)
+        self.own_children.add(pid)
         self._tasks[pid] = task
         if tag:
             self._tasks[tag] = task
@@ -65,16 +65,20 @@ class TaskProcesses:
         self._tasks[tag] = task
 
     def forget(self, task: TaskId) -> None:
-        """Forget a task that is gone."""
+        """Forget a task that is gone, and all orphans when no task is left."""
         self._tasks = {key: other for key, other in self._tasks.items() if other != task}
         if not self._tasks:
-            self._known.clear()
+            self._owners.clear()
 
     def orphans(self) -> Orphans:
-        """Return the living processes that the agent has inherited, by the task to which they belong."""
+        """Return the living processes that the agent has inherited, by the task to which they belong.
+
+        An orphan is a child of the agent that the agent has not started itself: its parent has ended, and
+        the agent is a child subreaper.
+        """
         found: Orphans = {}
         for pid in processes.children_of(os.getpid()):
-            process = None if pid in self.own else processes.read_process(pid)
+            process = None if pid in self.own_children else processes.read_process(pid)
             if process is not None and not process.has_ended:
                 found.setdefault(self._owner(process), []).append(process)
         return found
@@ -103,15 +107,17 @@ class TaskProcesses:
 
     def _owner(self, process: Process) -> Optional[TaskId]:
         """Return the task to which an orphan belongs, which never changes."""
+        # The pid alone could belong to another process later.
         key = (process.pid, process.start)
-        if key not in self._known:
-            self._known[key] = self._find_owner(process)
-        return self._known[key]
+        if key not in self._owners:
+            self._owners[key] = self._find_owner(process)
+        return self._owners[key]
 
     def _find_owner(self, process: Process) -> Optional[TaskId]:
         """Return the task to which an orphan belongs, or None if that cannot be known."""
         owner = self._tasks.get(processes.tag_of(process.pid)) or self._tasks.get(process.session)
         tasks = set(self._tasks.values())
+        # With a single task, an orphan that has lost both its tag and its session can be nobody else's.
         return tasks.pop() if owner is None and len(tasks) == 1 else owner
 
 
@@ -129,7 +135,7 @@ class StopProgress:
     def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
         """Start the first of these steps. The others follow when `advance` is called in time."""
         #: The signal of the present step.
-        (self.signal, seconds), *self._ahead = steps
+        (self.signal, seconds), *self._next_steps = steps
         self._until = now + seconds
         #: Whether the signal was sent and reported.
         self.was_sent = False
@@ -146,14 +152,15 @@ class StopProgress:
             False if the time of the last step is over, otherwise True.
         """
         if now >= self._until:
-            if not self._ahead:
+            if not self._next_steps:
                 return False
-            self._begin(self._ahead, now)
+            self._begin(self._next_steps, now)
         return True
 
     def next_poll(self, now: float) -> float:
         """Return when to poll the task again (monotonic), which is not later than the end of the step."""
         due = min(self._until, now + (POLL_SECONDS if self.signal == SIGKILL else SLOW_POLL_SECONDS))
+        # If the step is over already, the next poll advances to the next one.
         return due if due > now else now + POLL_SECONDS
 
 
@@ -214,12 +221,14 @@ class Stopping:
         self._task_processes = task_processes
         self._on_signalled = on_signalled
         self._stops: Dict[RunningTask, StopProgress] = {}
-        self._next = 0.0
+        self._next_poll = 0.0
 
     def __bool__(self) -> bool:
+        """Return whether any task is being stopped."""
         return bool(self._stops)
 
     def __contains__(self, task: object) -> bool:
+        """Return whether a task is being stopped."""
         return task in self._stops
 
     def begin(self, task: RunningTask, steps: StopSequence, now: float) -> None:
@@ -231,11 +240,11 @@ class Stopping:
             now: The time (monotonic).
         """
         self._stops[task] = StopProgress(steps, now)
-        self._next = now
+        self._next_poll = now
 
     def next_due(self) -> Optional[float]:
         """Return when `poll` is due (monotonic), or None if no task is being stopped."""
-        return self._next if self._stops else None
+        return self._next_poll if self._stops else None
 
     def poll(self, now: float) -> List[RunningTask]:
         """Advance the stop sequences, send the signals that are due, and find tasks that have ended.
@@ -250,12 +259,13 @@ class Stopping:
         if not self._stops:
             return []
         done: List[RunningTask] = []
+        # The time of their last step is over.
         exhausted = {task for task, stop in self._stops.items() if not stop.advance(now)}
         orphans = self._task_processes.orphans()
         found = [
             (task, stop, self._task_processes.members(task, orphans)) for task, stop in self._stops.items()
         ]
-        unsure = self._task_processes.may_be_more()
+        may_be_incomplete = self._task_processes.may_be_more()
         _measure(found)
         self._signal_groups(found)
         for task, stop, members in found:
@@ -266,19 +276,22 @@ class Stopping:
                 task.unkillable = tuple(unkillable or [task.pid])
                 task.has_exited = True
                 done.append(task)
-            elif members or not task.has_exited or unsure:
+            elif members or not task.has_exited or may_be_incomplete:
                 self._send(task, stop, members)
             else:
                 done.append(task)
         for task in done:
             del self._stops[task]
-        self._next = min((stop.next_poll(now) for stop in self._stops.values()), default=now)
+        self._next_poll = min((stop.next_poll(now) for stop in self._stops.values()), default=now)
         return done
 
     def _signal_groups(self, found: List[_Found]) -> None:
         """Send the signals of new steps to the process groups of the main processes.
 
         This takes one system call for each task. The other processes are signalled one by one afterwards.
+
+        Args:
+            found: The tasks that are being stopped. Their `StopProgress` notes which group was signalled.
         """
         for task, stop, _ in found:
             # SIGABRT is sent to one process after another, because each must be kept from dumping core
@@ -297,10 +310,12 @@ class Stopping:
             stop: How far it is in its stop sequence.
             members: Its living processes.
         """
+        # SIGKILL is sent again and again, because the processes may start new ones.
         due = [] if stop.was_sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
         for process in due:
+            # In the first poll of a step, this group was just signalled as a whole.
             if stop.was_sent or process.group != stop.group:
                 self._send_one(task, process, stop.signal)
         for process in members:
@@ -309,12 +324,13 @@ class Stopping:
                 processes.send(process, signal.SIGCONT)
         if task.has_exited:
             task.leftovers.update(process.pid for process in due)
+        # A step without any process to signal is not reported, unless the main process has got its signal.
         if not stop.was_sent and (members or task.was_signalled):
             stop.was_sent = True
             self._on_signalled(task, stop.signal, len(members))
 
     def _send_one(self, task: RunningTask, process: Process, number: int) -> None:
-        """Send a signal to one process of a task."""
+        """Send a signal to one process of a task, and note whether it is the main process."""
         if number == signal.SIGABRT:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:
@@ -340,5 +356,6 @@ def _leave_no_core(pid: int) -> None:
     """
     with suppress(OSError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-        # A core that is piped to a program is left out only if the limit is 1, not 0 (core(5)).
+        # A core that is piped to a program is left out only if the limit is 1, not 0 (core(5)). A negative
+        # hard limit means that there is none.
         resource.prlimit(pid, resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))

@@ -30,10 +30,10 @@ def kill(arguments: Mapping[str, Any]) -> int:
     Returns:
         The exit status, which is 0 if no process of the agent is left.
     """
-    left = kill_leftovers(int(arguments["agent"]), _KILL_TIMEOUT_SECONDS)
-    if left:
-        sys.stderr.write(f"processes that cannot be killed: {left}\n")
-    return 1 if left else 0
+    alive = kill_leftovers(int(arguments["agent"]), _KILL_TIMEOUT_SECONDS)
+    if alive:
+        sys.stderr.write(f"processes that cannot be killed: {alive}\n")
+    return 1 if alive else 0
 
 
 def kill_leftovers(agent: int, seconds: float) -> List[int]:
@@ -50,7 +50,7 @@ def kill_leftovers(agent: int, seconds: float) -> List[int]:
 
 
 def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
-    """Kill processes until no more are found.
+    """Kill processes again and again until none is found, or the time is up.
 
     Args:
         find: Returns the processes to kill. It is called again and again.
@@ -61,14 +61,14 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
     """
     until = time.monotonic() + seconds
     while True:
-        late = time.monotonic() > until
+        is_late = time.monotonic() > until
         found = find()
         for process in found:
             # The kernel does not kill the first process of a container. Such a watchdog exits when its agent
             # has ended, unless it is stopped.
             processes.send(process, signal.SIGCONT if process.pid == 1 else signal.SIGKILL)
         # Even when the time is up this kills once more, because this process may have been suspended.
-        if not found or late:
+        if not found or is_late:
             return [process.pid for process in found]
         time.sleep(_POLL_SECONDS)
 
@@ -76,8 +76,10 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
 def is_looked_after(group: List[Process]) -> bool:
     """Return whether an agent or its watchdog still lives, so that it will stop the other processes.
 
+    The tags of these two have the ordinal 0, and those of all other processes of the agent a higher one.
+
     Args:
-        group: All processes with the tag of the agent.
+        group: All processes whose process tags contain the number of the agent.
     """
     return any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
 
@@ -90,21 +92,23 @@ def tagged() -> Dict[int, List[Process]]:
         if agent is not None:
             process = processes.read_process(pid)
             # The tag is read again, because another process may have got the pid meanwhile.
-            same = agent_of(tag_of(pid)) == agent
-            if same and process is not None and not process.has_ended:
+            is_same = agent_of(tag_of(pid)) == agent
+            if is_same and process is not None and not process.has_ended:
                 found.setdefault(agent, []).append(process)
     return found
 
 
 def lost() -> List[Process]:
-    """Return the processes of this user whose agent and watchdog are both gone."""
-    return [
-        process
-        for group in tagged().values()
-        if not is_looked_after(group)
-        for process in group
-        if processes.user_of(process.pid) == os.getuid() and not _has_hidden_ancestor(process)
-    ]
+    """Return the processes of this user whose agent and watchdog are both gone.
+
+    A process is left out if one of its ancestors cannot be seen here, because that may be the agent.
+    """
+    found: List[Process] = []
+    for group in tagged().values():
+        if not is_looked_after(group):
+            own = [process for process in group if processes.user_of(process.pid) == os.getuid()]
+            found += [process for process in own if not _has_hidden_ancestor(process)]
+    return found
 
 
 def _has_hidden_ancestor(process: Process) -> bool:
@@ -114,4 +118,5 @@ def _has_hidden_ancestor(process: Process) -> bool:
         if parent is None:
             return True
         process = parent
+    # A parent outside of our pid namespace shows as 0. Only process 1 may have such a parent.
     return process.parent == 0 and process.pid != 1

@@ -69,28 +69,29 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
 def entries_below(
     top: str,
     name: str,
-    problem: Callable[[str, str], None],
-    left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
+    on_problem: Callable[[str, str], None],
+    is_left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
 ) -> Iterator[Tuple[str, FileEntry]]:
     """Yield a file, or a folder and everything in it. Each folder comes before its content.
 
     Args:
         top: The path of a file or folder, or of a link to one, which is followed. Links below it are not.
         name: The path of ``top`` in the tree. If it is empty, ``top`` itself is not yielded.
-        problem: Called with the path of what cannot be copied, and the reason.
-        left_out: Called with a path in the tree, and whether that is a folder. Returns whether to leave it
+        on_problem: Called with the path of what cannot be copied, and the reason.
+        is_left_out: Called with a path in the tree, and whether that is a folder. Returns whether to leave it
             out.
 
     Yields:
         A path on this machine, and the entry for it.
     """
-    ahead, count = deque([(top, name)]), 0
-    while ahead:
-        source, path = ahead.popleft()
+    waiting, count = deque([(top, name)]), 0
+    while waiting:
+        source, path = waiting.popleft()
         try:
-            follow = source == top and os.path.exists(top)
-            status = os.stat(source) if follow else os.lstat(source)
-            if path and left_out(path, stat.S_ISDIR(status.st_mode)):
+            # A link that leads nowhere cannot be followed, and is sent as a link.
+            is_followed = source == top and os.path.exists(top)
+            status = os.stat(source) if is_followed else os.lstat(source)
+            if path and is_left_out(path, stat.S_ISDIR(status.st_mode)):
                 continue
             entry = entry_of(path, status, source)
             names = sorted(os.listdir(source)) if entry.kind == FOLDER else []
@@ -98,16 +99,16 @@ def entries_below(
             # It was removed at this moment.
             continue
         except OSError as error:
-            problem(source, error.strerror or str(error))
+            on_problem(source, error.strerror or str(error))
             continue
         count += 1
         if count > MAX_ENTRIES:
-            problem(top, f"holds more than {MAX_ENTRIES} files: the others are left out")
+            on_problem(top, f"holds more than {MAX_ENTRIES} files: the others are left out")
             return
         if path:
             yield source, entry
         prefix = f"{path}/" if path else ""
-        ahead.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
+        waiting.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
 
 
 def digest(text: str) -> str:
@@ -126,7 +127,7 @@ def list_of(key: str, entries: Iterable[FileEntry]) -> str:
 
 
 def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
-    """Return the key and the entries, by path, in the text of a `SYNC_MARK`.
+    """Return the key of a tree and its entries by path, from the text of its `SYNC_MARK`.
 
     Raises:
         ValueError, TypeError, LookupError, ProtocolError: The text is something else.
@@ -160,7 +161,7 @@ class TransferStream:
         raise NotImplementedError
 
     def moved(self, size: int) -> None:
-        """Note that bytes of files were sent or have arrived. A subclass may count them."""
+        """Be told that bytes of files were sent or have arrived. A subclass may count them."""
 
     def put(self, message: Any) -> None:
         """Send a message, perhaps later together with others. `flush` and `get` send it at once."""
@@ -199,30 +200,31 @@ class TransferStream:
 def send_entries(
     stream: TransferStream,
     entries: Iterable[Tuple[str, FileEntry]],
-    problem: Callable[[str, str], None],
+    on_problem: Callable[[str, str], None],
 ) -> None:
     """Send entries and the content of files. Files that changed while they were read are sent once more.
 
     Args:
         stream: The stream to the other end.
         entries: The entries to send, each with its path on this machine.
-        problem: Called with the path of a file that could not be sent as it is, and the reason.
+        on_problem: Called with the path of a file that could not be sent as it is, and the reason.
     """
     changed: List[Tuple[str, FileEntry]] = []
-    for again, pairs in ((False, entries), (True, changed)):
+    # The first round fills `changed`, so that the second round sends those files again.
+    for is_second_round, pairs in ((False, entries), (True, changed)):
         for source, entry in pairs:
             if entry.kind != FILE:
                 stream.put(entry)
                 continue
             try:
-                torn = _send_file(stream, source, entry.path)
+                has_changed = _send_file(stream, source, entry.path)
             except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
-                problem(source, "vanished: left out" if missing else error.strerror or str(error))
+                is_missing = isinstance(error, FileNotFoundError)
+                on_problem(source, "vanished: left out" if is_missing else error.strerror or str(error))
                 continue
-            if torn and again:
-                problem(source, "changed while it was read: the copy may mix old and new content")
-            elif torn:
+            if has_changed and is_second_round:
+                on_problem(source, "changed while it was read: the copy may mix old and new content")
+            elif has_changed:
                 changed.append((source, entry))
 
 
@@ -249,18 +251,18 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
         if entry.kind != FILE:
             raise OSError(0, SPECIAL_FILE_REASON)
         stream.put(entry)
-        left, torn = entry.size, False
-        while left:
+        remaining, is_cut_short = entry.size, False
+        while remaining:
             data = b""
             with suppress(OSError):
-                data = b"" if torn else file.read(min(left, _READ_BYTES))
-            torn = not data
-            data = data or bytes(min(left, _READ_BYTES))
+                data = b"" if is_cut_short else file.read(min(remaining, _READ_BYTES))
+            is_cut_short = not data
+            data = data or bytes(min(remaining, _READ_BYTES))
             stream.put(FileData(data))
             stream.moved(len(data))
-            left -= len(data)
+            remaining -= len(data)
         after = os.fstat(file.fileno())
-        return torn or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
+        return is_cut_short or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def check_entry(entry: FileEntry) -> None:
@@ -290,12 +292,12 @@ class DestinationTree:
         self._stream, self.top = stream, top
         #: The entries that have arrived, by their paths in the tree.
         self.entries: Dict[str, FileEntry] = {}
-        #: How many bytes may still arrive.
-        self._size = 0
+        #: How many bytes of files may still arrive. It is 0 until the other end has announced files.
+        self._bytes_left = 0
 
     @property
     def files(self) -> List[FileEntry]:
-        """Those of the entries that are files."""
+        """The files among the entries that have arrived."""
         return [entry for entry in self.entries.values() if entry.kind == FILE]
 
     def expect(self, size: int) -> None:
@@ -308,7 +310,7 @@ class DestinationTree:
             ProtocolError: The other end must not announce files now.
             OSError: The disk is too full.
         """
-        if size < 0 or self._size:
+        if size < 0 or self._bytes_left:
             raise ProtocolError("FilesFollow at the wrong moment")
         if size:
             os.makedirs(self.top, exist_ok=True)
@@ -317,7 +319,7 @@ class DestinationTree:
                 text = f"disk full: {byte_size(size)} are needed, and {byte_size(free)} are free"
                 raise OSError(errno.ENOSPC, text, self.top)
         # Files that change while they are sent are sent twice.
-        self._size = 2 * size + _MAX_GROWTH_BYTES
+        self._bytes_left = 2 * size + _MAX_GROWTH_BYTES
 
     def land(self, entry: FileEntry) -> None:
         """Make a file, folder or link. The content of a file is received from the stream.
@@ -333,10 +335,11 @@ class DestinationTree:
             OSError: This entry cannot be made here. Later ones can still be received.
         """
         check_entry(entry)
-        self._size -= entry.size
-        if self._size < 0:
+        self._bytes_left -= entry.size
+        if self._bytes_left < 0:
             raise ProtocolError("more bytes than announced")
         above, _, name = entry.path.rpartition("/")
+        # Only a file is followed by its content.
         pieces = self.pieces(entry) if entry.kind == FILE else iter(())
         try:
             with self._folder(entry.path if entry.kind == FOLDER else above) as folder:
@@ -345,7 +348,7 @@ class DestinationTree:
                 else:
                     self._make(entry, folder, name, pieces)
         except OSError:
-            # The next entry arrives after the content of this one.
+            # The next entry arrives after the rest of this content, which is dropped.
             for _ in pieces:
                 pass
             raise
@@ -360,12 +363,12 @@ class DestinationTree:
         Raises:
             ProtocolError: The other end has sent too many bytes, or none.
         """
-        left = entry.size
-        while left:
+        remaining = entry.size
+        while remaining:
             data = self._stream.get(FileData).data
-            if not 0 < len(data) <= left:
-                raise ProtocolError(f"{len(data)} bytes of {entry.path!r}, which has {left} more")
-            left -= len(data)
+            if not 0 < len(data) <= remaining:
+                raise ProtocolError(f"{len(data)} bytes of {entry.path!r}, which has {remaining} more")
+            remaining -= len(data)
             self._stream.moved(len(data))
             yield data
 
@@ -378,25 +381,29 @@ class DestinationTree:
             name: The name in this folder.
             pieces: The content of a file.
         """
-        new = f".tf-launcher-{os.urandom(8).hex()}"
+        temporary = f".tf-launcher-{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             if entry.kind == LINK:
-                os.symlink(entry.target, new, dir_fd=folder)
+                os.symlink(entry.target, temporary, dir_fd=folder)
             else:
-                with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
+                with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
                     file.writelines(pieces)
                     file.flush()
                     os.fchmod(file.fileno(), entry.mode)
                     os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
-            os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
+            # After the rename there is no such file.
             with suppress(OSError):
-                os.unlink(new, dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
 
     @contextmanager
     def _folder(self, path: str) -> Iterator[int]:
         """Return a context with a descriptor of a folder in this tree. Missing folders are made.
+
+        The folders of the path are opened one after another, each from the descriptor of the one above, so
+        that no link that another process puts there can lead out of the tree.
 
         Args:
             path: The path of the folder in the tree. It is empty for the top.

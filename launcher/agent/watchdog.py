@@ -52,7 +52,7 @@ class Deadline:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MOMENT.size)
         #: The deadline that the agent had missed when the watchdog last saw a new one, and the time of that.
-        self._seen, self._seen_at = -1.0, 0.0
+        self._missed, self._missed_at = -1.0, 0.0
         self.renew(time.monotonic() + _START_TIMEOUT_SECONDS)
 
     def renew(self, until: float) -> None:
@@ -71,9 +71,9 @@ class Deadline:
         late_at = self._late_at()
         if now < late_at:
             return False
-        if self._seen != late_at:
-            self._seen, self._seen_at = late_at, now
-        return now >= self._seen_at + _SECOND_CHANCE_SECONDS
+        if self._missed != late_at:
+            self._missed, self._missed_at = late_at, now
+        return now >= self._missed_at + _SECOND_CHANCE_SECONDS
 
     def next_poll(self, now: float) -> float:
         """Return when the watchdog should call `is_over` again (monotonic)."""
@@ -107,6 +107,7 @@ def watch(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     # This comes before the fork, so that ctypes is imported only once.
     processes.become_subreaper("launch-watchdog")
+    # Only the watchdog keeps the writing end, so that the agent notices when the watchdog exits.
     reading, writing = os.pipe()
     watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
@@ -186,34 +187,40 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
     poll.register(waking, select.POLLIN)
     for fd, event in launcher.items():
         poll.register(fd, event)
+    # When to kill the agent next, and when to stop trying. Both are None while all is well.
     kill_at: Optional[float] = None
-    give_up: Optional[float] = None
+    give_up_at: Optional[float] = None
     while (status := _reap(agent)) is None:
         now = time.monotonic()
         if kill_at is None and deadline is not None and deadline.is_over(now):
             kill_at = now
         if kill_at is not None and now >= kill_at:
-            if give_up is not None and (_has_ended(agent) or now >= give_up):
+            if give_up_at is not None and (_has_ended(agent) or now >= give_up_at):
                 # A debugger keeps the agent from being reaped, or nothing can kill it.
                 return signal.SIGKILL
             # The agent was not reaped, so no other process can have its pid.
             os.kill(agent, signal.SIGKILL)
-            give_up = give_up or now + KILL_TIMEOUT_SECONDS
+            give_up_at = give_up_at or now + KILL_TIMEOUT_SECONDS
             kill_at = now + _POLL_SECONDS
-        due = kill_at if kill_at is not None else deadline.next_poll(now) if deadline else None
-        came = [fd for fd, _ in poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1)]
-        if kill_at is None and any(fd in came for fd in launcher):
+        wake_at = kill_at
+        if wake_at is None and deadline is not None:
+            wake_at = deadline.next_poll(now)
+        # Poll counts in whole milliseconds, and must not wake before the time.
+        ready = [fd for fd, _ in poll.poll(None if wake_at is None else max(0.0, wake_at - now) * 1000 + 1)]
+        if kill_at is None and any(fd in ready for fd in launcher):
+            # The launcher is gone. An agent without a lease notices it, too, and has this time to stop.
             for fd in launcher:
                 poll.unregister(fd)
             kill_at = time.monotonic() + ALONE_TIMEOUT_SECONDS
-        if waking in came:
+        if waking in ready:
             os.read(waking, 4096)
     return status
 
 
 def _has_ended(agent: int) -> bool:
-    found = processes.read_process(agent)
-    return found is None or found.has_ended
+    """Return whether the process with this pid is gone, or a zombie that was not reaped yet."""
+    process = processes.read_process(agent)
+    return process is None or process.has_ended
 
 
 def _reap(agent: int = 0) -> Optional[int]:
@@ -225,13 +232,13 @@ def _reap(agent: int = 0) -> Optional[int]:
     Returns:
         The wait status of the agent if it is one of these children, otherwise None.
     """
-    found: Optional[int] = None
-    try:
+    agent_status: Optional[int] = None
+    # The error means that this process has no child left.
+    with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
-                return found
+                break
             if pid == agent:
-                found = status
-    except ChildProcessError:
-        return found
+                agent_status = status
+    return agent_status

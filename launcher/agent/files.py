@@ -47,7 +47,7 @@ from launcher.agent.transfer import (
 from launcher.common.cluster import TASK_MARK
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
-from launcher.common.trusted_io import open_regular, read_most
+from launcher.common.trusted_io import open_regular, read_at_most
 
 # The trees of earlier runs are removed, the oldest first, if they are larger than this together.
 _MAX_KEPT_BYTES = 2 * 1024**3
@@ -361,7 +361,7 @@ def _is_abandoned(mark: str) -> bool:
     """
     with open_regular(mark, links=False) as file:
         is_old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
-        owner = read_owner(read_most(file).decode("utf-8", "replace"))
+        owner = read_owner(read_at_most(file).decode("utf-8", "replace"))
     # The first item of the owner is the identity of its process.
     return is_old and owner is not None and fate_of(owner[0]) is Fate.DEAD
 

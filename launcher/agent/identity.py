@@ -23,7 +23,7 @@ from typing import Optional, Tuple
 
 from launcher.agent.processes import FIRST_PID_NAMESPACE, all_pids, is_nested, lines_of, read_process
 from launcher.common.record import Record
-from launcher.common.trusted_io import open_regular, read_most
+from launcher.common.trusted_io import open_regular, read_at_most
 
 #: The folder for the boots that a user has seen. It is on a disk of this machine and survives a reboot.
 _BOOTS_FOLDER_FORMAT = "/var/tmp/tf-launcher-%d"
@@ -230,7 +230,7 @@ def _boots() -> bytes:
     try:
         with open_regular(f"{_boots_folder()}/boots", links=False) as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
-            return read_most(file, _MAX_BYTES) if is_own else b""
+            return read_at_most(file, _MAX_BYTES) if is_own else b""
     except OSError:
         return b""
 

@@ -329,7 +329,7 @@ class FunctionJob:
             # A second signal would make the launcher kill the tasks.
             if not (at_once or ends_itself or over.is_set() or self.driver.asked):
                 self.driver.signal(signal.SIGTERM)
-            if not (at_once or over.wait(Waiting.FIRST)):
+            if not (at_once or over.wait(Waiting.FIRST_SECONDS)):
                 seconds = (_GRACE_SECONDS if grace is None else grace) + _FETCH_SECONDS
                 limit = f"at most {seconds:g}s; Ctrl-C stops it at once"
                 self.say_unless_quiet(f"waiting for the job to end ({limit})")

@@ -117,24 +117,25 @@ def named_arguments(
         """Return the function with the check before it."""
         signature = inspect.signature(call)
         parameters = signature.parameters.values()
-        of_its_own = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        known = [name for name in (*of_its_own, *options) if name != "self"]
+        named = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        known = [name for name in (*named, *options) if name != "self"]
 
         @functools.wraps(call)
-        def checked(*given: Any, **named: Any) -> Any:
+        def checked(*args: Any, **kwargs: Any) -> Any:
             """Raise an `InputError` if the arguments do not fit the function, or else call it."""
             __tracebackhide__ = True  # pytest leaves this frame out of tracebacks.
-            found = Arguments(caller)
-            found.add_unknown(named, known)
+            arguments = Arguments(caller)
+            arguments.add_unknown(kwargs, known)
             try:
-                signature.bind(*given, **{name: value for name, value in named.items() if name in known})
+                # Unknown names have faults of their own, so Python must not complain about them.
+                signature.bind(*args, **{name: value for name, value in kwargs.items() if name in known})
             except TypeError as error:
-                better = advice and advice(given, named)
+                better = advice and advice(args, kwargs)
                 if better is not None:
                     raise InputError([Fault(caller, *better)]) from None
-                found.add(str(error), f"expected {', '.join(known)}")
-            found.check()
-            return call(*given, **named)
+                arguments.add(str(error), f"expected {', '.join(known)}")
+            arguments.check()
+            return call(*args, **kwargs)
 
         return cast(Function, checked)
 
@@ -186,6 +187,7 @@ def flag(value: Any) -> bool:
     """Read True or False, which may also be a bool of NumPy, or 1 or 0."""
     if isinstance(value, bool):
         return value
+    # A scalar of NumPy is recognized without an import of NumPy. "b" stands for booleans.
     dtype = getattr(value, "dtype", None)
     if getattr(dtype, "kind", "") == "b" and getattr(value, "shape", None) == ():
         return bool(value)
@@ -201,6 +203,7 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
     def read(value: Any) -> int:
         """Convert a whole number within the limits, or raise a ValueError."""
         try:
+            # A bool would count as 0 or 1.
             number = None if isinstance(value, bool) else operator.index(value)
         except TypeError:
             number = None
@@ -219,15 +222,17 @@ def number(low: float = -math.inf, high: float = math.inf) -> Reader:
 
     def read(value: Any) -> float:
         """Convert a number within the limits, or raise a ValueError."""
+        # float() would convert these, too.
         if isinstance(value, (bool, str, bytes, bytearray)):
             raise ValueError(expected)
         try:
-            found = float(value)
+            converted = float(value)
         except (TypeError, OverflowError):
             raise ValueError(expected) from None
-        if not low <= found <= high:
+        # NaN is not within any limits.
+        if not low <= converted <= high:
             raise ValueError(expected)
-        return found
+        return converted
 
     return read
 
@@ -244,14 +249,14 @@ def choice(*choices: str) -> Reader:
     return read
 
 
-def several(reader: Reader, of: str = "texts") -> Reader:
+def several(reader: Reader, plural: str = "texts") -> Reader:
     """Return a reader of lists, tuples and sets, which returns a list.
 
     It refuses a text, which Python would treat as a sequence of letters.
 
     Args:
         reader: The reader of each item.
-        of: What the items are, for messages.
+        plural: What the items are, for messages.
     """
 
     def read(value: Any) -> List[Any]:
@@ -259,25 +264,24 @@ def several(reader: Reader, of: str = "texts") -> Reader:
         if isinstance(value, (list, tuple, set, frozenset)):
             return [_part(item, item, reader) for item in value]
         example = f", as in [{shown(value)}]" if isinstance(value, str) else ""
-        raise ValueError(f"expected a list of {of}{example}")
+        raise ValueError(f"expected a list of {plural}{example}")
 
     return read
 
 
-def one_or_several(reader: Reader, of: str = "texts") -> Reader:
+def one_or_several(reader: Reader, plural: str = "texts") -> Reader:
     """Return a reader of one value, or of a list of values. Its result is a list in both cases.
 
     Args:
         reader: The reader of each value.
-        of: What the values are, for messages.
+        plural: What the values are, for messages.
     """
+    read_list = several(reader, plural)
 
     def read(value: Any) -> List[Any]:
         """Convert a value or each item of a list, or raise a ValueError."""
-        if isinstance(value, (list, tuple, set, frozenset)):
-            found: List[Any] = several(reader, of)(value)
-            return found
-        return [reader(value)]
+        is_list = isinstance(value, (list, tuple, set, frozenset))
+        return list(read_list(value)) if is_list else [reader(value)]
 
     return read
 
@@ -291,11 +295,11 @@ def mapping(key: Reader, value: Reader, expected: str) -> Reader:
         expected: The message for a value that is no dict.
     """
 
-    def read(given: Any) -> Dict[Any, Any]:
+    def read(items: Any) -> Dict[Any, Any]:
         """Convert the keys and values of a dict, or raise a ValueError."""
-        if not isinstance(given, Mapping):
+        if not isinstance(items, Mapping):
             raise ValueError(expected)
-        return {_part(name, name, key): _part(name, given[name], value) for name in given}
+        return {_part(name, name, key): _part(name, items[name], value) for name in items}
 
     return read
 
@@ -306,6 +310,9 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
     Args:
         value: The value. Paths in it become texts.
         depth: How deep lists and dicts in it may be nested.
+
+    Raises:
+        ValueError: JSON cannot contain the value, or it is nested deeper.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -321,6 +328,7 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
         return mapping(text, inner, "")(value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return several(inner)(value)
+    # The value may be a number or a bool of NumPy.
     for reader in (whole(-_MAX_WHOLE), flag, number()):
         with suppress(ValueError):
             return reader(value)
@@ -341,5 +349,5 @@ def _part(name: Any, value: Any, reader: Reader) -> Any:
     try:
         return reader(value)
     except ValueError as error:
-        at = shown(value) if name is value else f"{shown(name)}: {shown(value)}"
-        raise ValueError(f"{at}: {error}") from None
+        place = shown(value) if name is value else f"{shown(name)}: {shown(value)}"
+        raise ValueError(f"{place}: {error}") from None

@@ -93,27 +93,28 @@ class ClusterSpec:
             self.json, self.tf_json = "{cluster_spec}", "{cluster}"
         #: By role, the rank of its first task.
         self._first_rank: Dict[str, int] = {}
-        total = 0
+        by_rank: List[str] = []
         for role, role_addresses in self.addresses.items():
-            self._first_rank[role] = total
-            total += len(role_addresses)
-        by_rank = [address for role_addresses in self.addresses.values() for address in role_addresses]
+            self._first_rank[role] = len(by_rank)
+            by_rank += role_addresses
         #: By host, the ranks of its tasks in ascending order.
         self._ranks: Dict[str, List[int]] = {}
         for rank, address in enumerate(by_rank):
-            self._ranks.setdefault(_halves(address)[0], []).append(rank)
+            host, _ = _host_and_port(address)
+            self._ranks.setdefault(host, []).append(rank)
         #: By host, the value of ``{node_rank}``.
         self._nodes = {host: number for number, host in enumerate(self._ranks)}
-        self._world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
-        first = by_rank[0] if by_rank else ""
+        self._world_size = len(by_rank) - sum(len(addresses.get(role, ())) for role in sidecars)
+        first_address = by_rank[0] if by_rank else ""
+        first_host, first_port = _host_and_port(first_address)
         #: The values of the placeholders that are the same for all tasks.
         self.values = {
             **role_placeholders(self.addresses),
             "world_size": str(self._world_size),
             "cluster_spec": self.json,
-            "first_address": first,
-            "first_host": _halves(first)[0],
-            "first_port": _halves(first)[1],
+            "first_address": first_address,
+            "first_host": first_host,
+            "first_port": first_port,
         }
         if not lists:
             self.values.update((name, f"{{{name}}}") for name in self.values if name.endswith("_hosts"))
@@ -130,15 +131,16 @@ class ClusterSpec:
             attempt: How often it was started, including this time.
         """
         address, rank = self.address(task), self._first_rank[task.role] + task.index
-        host, port = _halves(address)
-        ranks = self._ranks[host]
+        host, port = _host_and_port(address)
+        ranks_of_host = self._ranks[host]
         return {
             **self.values,
             "job_name": task.role,
             "task_index": str(task.index),
             "rank": str(rank),
-            "local_rank": str(bisect_left(ranks, rank)),
-            "local_size": str(bisect_left(ranks, self._world_size)),
+            "local_rank": str(bisect_left(ranks_of_host, rank)),
+            # The ranks of sidecars, which do not count, come after those of all other tasks.
+            "local_size": str(bisect_left(ranks_of_host, self._world_size)),
             "node_rank": str(self._nodes[host]),
             "task_address": address,
             "task_host": host,
@@ -152,11 +154,11 @@ class ClusterSpec:
 
         Its ``task`` names the role of the task even if ``cluster`` does not contain that role.
         """
-        own = _compact({"type": task.role, "index": task.index})
-        return f'{{"cluster":{self.tf_json},"task":{own}}}'
+        task_json = _compact({"type": task.role, "index": task.index})
+        return f'{{"cluster":{self.tf_json},"task":{task_json}}}'
 
 
-def _halves(address: str) -> Tuple[str, str]:
+def _host_and_port(address: str) -> Tuple[str, str]:
     """Return the host and the port of a ``host:port``. An IPv6 address loses its brackets."""
     host, _, port = address.rpartition(":")
     return (host[1:-1] if host.startswith("[") else host), port
@@ -177,9 +179,11 @@ def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
     """
     values = {}
     for role in (*TENSORFLOW_ROLES, *addresses):
+        # The name of a placeholder has underscores where a role may have dashes.
         name, role_addresses = re.sub(r"\W", "_", role), addresses.get(role, ())
         values[f"{name}_hosts"] = ",".join(role_addresses)
         values[f"num_{name}"] = str(len(role_addresses))
+    # A role with the name "workers" has this placeholder itself.
     return {"num_workers": values["num_worker"], **values}
 
 
@@ -216,10 +220,11 @@ def fill_placeholders(
 
     def replacement(match: re.Match[str]) -> str:
         """Return the value of ``{name}``, ``{name}`` for ``{{name}}``, and any other braces as they are."""
-        text = match["text"]
-        if text:
-            ours = text in values or _meant(text, values)
-            return f"{{{text}}}" if ours else match[0]
+        doubled = match["text"]
+        if doubled:
+            # Even a misspelt placeholder loses its second braces, as `literal` adds them.
+            is_placeholder = doubled in values or _guess_placeholder(doubled, values)
+            return f"{{{doubled}}}" if is_placeholder else match[0]
         return values.get(match["name"], match[0])
 
     return tuple(re.sub(_BRACES, replacement, text) for text in texts)
@@ -233,7 +238,7 @@ def complete(
     templates: Mapping[str, str],
     attempt: int = 1,
 ) -> Tuple[Tuple[str, ...], Dict[str, str]]:
-    """Return those arguments and environment variables of a task that depend on the addresses of all tasks.
+    """Return the arguments and the environment variables of a task that depend on all tasks' addresses.
 
     Args:
         cluster: The addresses of all tasks of the job.
@@ -244,7 +249,8 @@ def complete(
         attempt: How often the task was started, including this time.
 
     Returns:
-        All arguments of the program, and the environment variables to add.
+        The arguments with the values of their placeholders, and the environment variables to add: templates
+        with their values, and those of `task_environment`.
     """
     arguments = fill_placeholders(args, cluster, task, attempt)
     if flags:
@@ -265,10 +271,11 @@ def misspelt_placeholders(text: str, roles: Iterable[str]) -> Iterator[Tuple[str
     """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
     for match in re.finditer(_BRACES, text):
+        # The name is None for doubled braces and for those of a shell.
         name = match["name"]
-        meant = _meant(name, sorted(known)) if name and name not in known else ""
-        if meant:
-            yield name, meant
+        guess = _guess_placeholder(name, sorted(known)) if name and name not in known else ""
+        if guess:
+            yield name, guess
 
 
 def literal(text: str, roles: Iterable[str]) -> str:
@@ -283,14 +290,22 @@ def literal(text: str, roles: Iterable[str]) -> str:
     def escaped(match: re.Match[str]) -> str:
         """Return a placeholder, or a misspelt one, with braces around it. Other braces stay as they are."""
         name = match["text"] or match["name"]
-        ours = name and (name in known or _meant(name, sorted(known)))
-        return f"{{{match[0]}}}" if ours else match[0]
+        is_placeholder = name and (name in known or _guess_placeholder(name, sorted(known)))
+        return f"{{{match[0]}}}" if is_placeholder else match[0]
 
     return re.sub(_BRACES, escaped, text)
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    """Return the placeholder that a similar name stands for. It is empty if there is none."""
+def _guess_placeholder(name: str, known: Iterable[str]) -> str:
+    """Return the placeholder that the user probably meant by an unknown name.
+
+    Args:
+        name: The name, which may be misspelt, or that of a placeholder of another launcher.
+        known: The names of all placeholders.
+
+    Returns:
+        The name of the placeholder. It is empty if none is similar.
+    """
     return closest_match(name, known) or _FOREIGN_PLACEHOLDERS.get(name, "")
 
 

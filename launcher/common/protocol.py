@@ -255,9 +255,13 @@ def encode(message: Message) -> List[Buffer]:
 
 
 def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
-    """Return the fields of a message as JSON, from its class and its values."""
+    """Return the fields of a message as JSON, from its class and its values.
+
+    The host is left out, because a connection belongs to one host. The payload is not among the values.
+    """
     fields = dict(zip(record._fields, values))
     fields.pop("host", None)
+    # These are a record, which would become a JSON list.
     if "facts" in fields:
         fields["facts"] = as_dict(fields["facts"])
     return _compact(fields).encode("ascii")
@@ -312,17 +316,27 @@ class Decoder:
             code, size, payload = _HEAD.unpack_from(data, start)
             if code >= len(_RECORDS) or size > self._max_fields_bytes or size + payload > MAX_FRAME_BYTES:
                 raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
-            middle = start + _HEAD.size + size
-            if end - middle < payload:
+            # A frame consists of the head, the fields and the payload.
+            payload_start = start + _HEAD.size + size
+            if end - payload_start < payload:
                 break
-            fields = data[start + _HEAD.size : middle]
-            start = middle + payload
-            messages.append(self._message(code, fields, data[middle:start]))
+            fields = data[start + _HEAD.size : payload_start]
+            start = payload_start + payload
+            messages.append(self._message(code, fields, data[payload_start:start]))
         self._rest = data[start:]
         return messages
 
     def _message(self, code: int, fields: bytes, payload: bytes) -> Message:
-        """Return the message of one frame, from its type, its fields as JSON and its payload."""
+        """Return the message of one frame, checked.
+
+        Args:
+            code: The type of the message, an index of `_RECORDS`.
+            fields: The fields as JSON.
+            payload: The bytes of the field ``data``. It is empty for a message without this field.
+
+        Raises:
+            ProtocolError: This sender may not send such a message, or its fields are wrong.
+        """
         record = _RECORDS[code]
         values = self._decoded.get((code, fields))
         if values is not None:
@@ -332,6 +346,7 @@ class Decoder:
             raise ProtocolError(f"{record.__name__} is not for this direction")
         values = self._read_fields(record, fields)
         if record._fields[-1:] == ("data",):
+            # The next piece of output has the same fields.
             if len(fields) <= _MAX_CACHED_BYTES:
                 if len(self._decoded) >= _MAX_CACHED_MESSAGES:
                     self._decoded.clear()
@@ -491,6 +506,7 @@ class MessageChannel:
         """
         if self.met or hello.session != self._session:
             raise ProtocolError("a greeting that belongs to another session")
+        # Until the greeting is handled, every message that was sent may have arrived.
         self._to_resend = 0
         self._acknowledge(hello.received)
         self._to_resend = len(self._unacked)
@@ -522,6 +538,7 @@ class MessageChannel:
             elif kind is Ack:
                 self._acknowledge(message.count)
             elif kind is Ping:
+                # The launcher waits for the answer, an acknowledgement, so it is due at once.
                 self._ack_at, self.grace = 0.0, message.grace
             else:
                 self._received += 1
@@ -529,7 +546,14 @@ class MessageChannel:
         return messages
 
     def _acknowledge(self, count: int) -> None:
-        """Drop the messages that the other end has, which is this number since the beginning."""
+        """Drop the messages that the other end has acknowledged.
+
+        Args:
+            count: How many of our messages, since the first connection, it has acknowledged in all.
+
+        Raises:
+            ProtocolError: It claims more messages than it can have received.
+        """
         if count > self._acked + len(self._unacked) - self._to_resend:
             raise ProtocolError(f"an acknowledgement of {count} messages, which were not all sent")
         while self._acked < count:
@@ -553,14 +577,19 @@ class MessageChannel:
         return self._wire
 
     def sent(self, count: int) -> None:
-        """Remove bytes from the beginning of `output`, because they were written."""
+        """Remove bytes from the beginning of `output`, because they were written.
+
+        Args:
+            count: How many bytes. The last buffer of them may be incomplete.
+        """
+        # Without a session there are no acknowledgements, so that bytes count as received when written.
         if not self._session:
             self.pending -= count
-        done = 0
-        while done < len(self._wire) and count >= len(self._wire[done]):
-            count -= len(self._wire[done])
-            done += 1
-        del self._wire[:done]
+        whole_buffers = 0
+        while whole_buffers < len(self._wire) and count >= len(self._wire[whole_buffers]):
+            count -= len(self._wire[whole_buffers])
+            whole_buffers += 1
+        del self._wire[:whole_buffers]
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
 
@@ -591,13 +620,19 @@ class MessageChannel:
         """
         if not (self._session and self.met):
             return None
-        dues = [self._ack_at, self._ping_at if self._greets else None]
-        return min((due for due in dues if due is not None), default=None)
+        ping_at = self._ping_at if self._greets else None
+        return min((due for due in (self._ack_at, ping_at) if due is not None), default=None)
 
     def _fill(self, now: float) -> None:
-        """Move messages that wait to the wire: those of the protocol, and then a batch of the others."""
+        """Move messages that wait to the wire: those of the protocol, and then a batch of the others.
+
+        Args:
+            now: The time in monotonic seconds.
+        """
+        # A pipe without a session needs no greetings, pings and acknowledgements.
         if self._session:
             self._fill_control(now)
+        # Before the greeting it is unknown which messages must be sent again.
         if self.met:
             size = 0
             while size < _BATCH_BYTES and len(self._wire) < _MAX_BUFFERS:
@@ -625,6 +660,7 @@ class MessageChannel:
         Messages that must be sent again come first, then the urgent ones, then the bulk.
         """
         if self._to_resend:
+            # The last `_to_resend` of the messages without acknowledgement, the oldest of them first.
             self._to_resend -= 1
             return self._unacked[-1 - self._to_resend]
         if self._urgent:

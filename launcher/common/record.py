@@ -46,11 +46,12 @@ else:
         _fields, _field_defaults = (), {}
 
         def __new__(cls, name, bases, body):
+            """Make a record class, with a property for each field that reads its item of the tuple."""
             record = super().__new__(cls, name, bases, {"__slots__": (), **body})
             # Before Python 3.10 these may be the annotations of the base, whose fields are there already.
-            own = getattr(record, "__annotations__", ())
-            record._fields = tuple(dict.fromkeys((*record._fields, *own)))
-            defaults = {field: body[field] for field in own if field in body}
+            annotations = getattr(record, "__annotations__", ())
+            record._fields = tuple(dict.fromkeys((*record._fields, *annotations)))
+            defaults = {field: body[field] for field in annotations if field in body}
             record._field_defaults = {**record._field_defaults, **defaults}
             for index, field in enumerate(record._fields):
                 setattr(record, field, property(itemgetter(index)))

@@ -214,13 +214,11 @@ class Report(Record):
     def __repr__(self) -> str:
         """Return ``<Report of RUN: exit code 7 after 12s, tasks: 1 failed, 2 stopped; ...>``."""
         counts = Counter(task.state.value for task in self.tasks)
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        text = "" if self.failure is None else f"; {self.failure.text}"
-        why = shortened(escape_controls(text), _MAX_TEXT_CHARACTERS)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+        why = "" if self.failure is None else f"; {self.failure.text}"
+        why = shortened(escape_controls(why), _MAX_TEXT_CHARACTERS)
         took = duration(self.ended_at - self.started_at)
-        return (
-            f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states or 'none'}{why}>"
-        )
+        return f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states}{why}>"
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the first tasks, as notebooks show it."""
@@ -231,9 +229,12 @@ class Report(Record):
             rows.append((task.task, task.host, task.state.value, task.detail, duration(task.seconds)))
         if len(self.tasks) > _MAX_ROWS:
             rows.append((f"{len(self.tasks) - _MAX_ROWS} more", "", "", "", ""))
-        cells = ["".join(f"<td>{html.escape(escape_controls(cell))}</td>" for cell in row) for row in rows]
-        lines = "".join(f"<tr>{line}</tr>" for line in cells)
-        return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{lines}</table>"
+        table = ""
+        for row in rows:
+            cells = [f"<td>{html.escape(escape_controls(cell))}</td>" for cell in row]
+            table += f"<tr>{''.join(cells)}</tr>"
+        summary = repr(self)[1:-1]
+        return f"<p>{html.escape(summary)}</p><table>{table}</table>"
 
 
 def report_from_json(fields: object) -> Report:

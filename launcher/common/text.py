@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from typing import Iterable, Mapping, Optional, Sequence
+from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 #: The numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
@@ -51,6 +51,7 @@ def duration(seconds: Optional[float]) -> str:
     """Return a duration for users, such as ``0.3s``, ``12s``, ``3m05s`` or ``3d04h``. None becomes ``-``."""
     if seconds is None:
         return "-"
+    # From here on, one decimal would show 10.0s.
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
     minutes, rest = divmod(int(seconds + 0.5), 60)
@@ -74,9 +75,11 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
     step = 1024 if binary else 1000
     units = ("B", "KiB", "MiB", "GiB", "TiB") if binary else ("B", "kB", "MB", "GB", "TB")
     index = 0
+    # A size that would be rounded to 1000 gets the next unit.
     while size >= step - 0.5 and index < len(units) - 1:
         size /= step
         index += 1
+    # Two digits: 9.9 is followed by 10.
     return f"{round(size, 1 if size < 9.95 else None):g} {units[index]}"
 
 
@@ -98,18 +101,24 @@ def closest_match(written: str, known: Iterable[str]) -> str:
     from difflib import SequenceMatcher  # noqa: PLC0415 - takes 2 ms, and only a fault needs it
 
     word = _normalized(written)
-    most, matcher = 1 + (len(word) > 7), SequenceMatcher(b=word)
-    found, longer = [], []
+    max_difference = 2 if len(word) > 7 else 1
+    matcher = SequenceMatcher(b=word)
+    #: How different each similar name is, in letters and then in length, with the name.
+    similar: List[Tuple[float, int, str]] = []
+    #: Names of which only the beginning was written.
+    longer: List[str] = []
     for name in known:
         other = _normalized(name)
         matcher.set_seq1(other)
-        alike = matcher.ratio() if abs(len(other) - len(word)) <= most else 0.0
-        if alike > _MIN_SIMILARITY or (len(word) > 2 and sorted(word) == sorted(other)):
-            found.append((-alike, abs(len(name) - len(written)), name))
+        similarity = matcher.ratio() if abs(len(other) - len(word)) <= max_difference else 0.0
+        if similarity > _MIN_SIMILARITY or (len(word) > 2 and sorted(word) == sorted(other)):
+            similar.append((-similarity, abs(len(name) - len(written)), name))
         elif len(word) > 2 and other.startswith(word):
             longer.append(name)
-    if found:
-        return min(found, key=lambda each: each[:2])[2]
+    if similar:
+        # Of equally similar names, the first one counts.
+        *_, guess = min(similar, key=lambda candidate: candidate[:2])
+        return guess
     return longer[0] if len(longer) == 1 else ""
 
 
@@ -137,7 +146,9 @@ def join_names(names: Sequence[str], most: int = 5) -> str:
     """Return names for a message: ``a, b, c``, or ``a, b and 3 more`` if there are more than ``most``."""
     if len(names) <= most:
         return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    # "and 1 more" would be no shorter than the name.
+    shown = names[: most - 1]
+    return f"{', '.join(shown)} and {len(names) - len(shown)} more"
 
 
 def task_range(role: str, count: int) -> str:
@@ -161,7 +172,8 @@ def escape_controls(text: str) -> str:
     """Return a text on one line, with escapes for line ends and characters that a terminal interprets."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    escaped = [char if char.isprintable() else char.encode("unicode_escape").decode() for char in text]
+    return "".join(escaped)
 
 
 def sanitize_host_text(text: str) -> str:
@@ -190,21 +202,23 @@ def shortened(line: str, width: int) -> str:
 
 
 class Waiting:
-    """The schedule of messages about a wait that begins now.
+    """The schedule of messages about a wait that starts now.
 
     A message is due after 2 s and after 30 s, and then each time the wait has doubled.
     """
 
-    FIRST, SECOND = 2.0, 30.0
+    FIRST_SECONDS = 2.0
+    SECOND_SECONDS = 30.0
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._next = self.FIRST
+        self._started = time.monotonic()
+        #: How long the wait must last until the next message is due.
+        self._next_seconds = self.FIRST_SECONDS
 
     @property
     def seconds(self) -> float:
         """How many seconds the wait has lasted."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
     def due(self) -> str:
         """Return the beginning of the message that is due now, such as ``waiting for``.
@@ -212,11 +226,11 @@ class Waiting:
         It is empty if no message is due. Each message is due once.
         """
         waited = self.seconds
-        if waited < self._next:
+        if waited < self._next_seconds:
             return ""
-        first = self._next == self.FIRST
-        self._next = self.SECOND if waited < self.SECOND else 2 * waited
-        return "waiting for" if first else f"still waiting, after {duration(waited)}, for"
+        is_first = self._next_seconds == self.FIRST_SECONDS
+        self._next_seconds = self.SECOND_SECONDS if waited < self.SECOND_SECONDS else 2 * waited
+        return "waiting for" if is_first else f"still waiting, after {duration(waited)}, for"
 
 
 def why_not_started(error: OSError) -> str:

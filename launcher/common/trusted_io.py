@@ -24,6 +24,8 @@ MAX_FILE_BYTES = 1 << 20
 def open_regular(path: str, links: bool = True) -> BinaryIO:
     """Open a regular file for reading, and refuse a pipe or a device in its place.
 
+    Opening never blocks, even if another user puts a pipe there at this moment.
+
     Args:
         path: The path of the file.
         links: Whether the last part of the path may be a symbolic link.
@@ -55,10 +57,10 @@ def read_regular(path: str, most: int = MAX_FILE_BYTES) -> bytes:
         OSError: The file does not exist, is not a regular file, or is larger.
     """
     with open_regular(path) as file:
-        return read_most(file, most)
+        return read_at_most(file, most)
 
 
-def read_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
+def read_at_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
     """Return the rest of an open file.
 
     Args:
@@ -68,6 +70,7 @@ def read_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
     Raises:
         OSError: The rest is larger.
     """
+    # One byte more shows that the rest is larger.
     data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most // 1024} KiB")
@@ -105,8 +108,8 @@ def meant_file(path: str) -> str:
 
     It is empty if no file in the folder has a similar name.
     """
-    found = similar_file(path)
-    return f"did you mean {escape_controls(found)}?" if found else ""
+    guess = similar_file(path)
+    return f"did you mean {escape_controls(guess)}?" if guess else ""
 
 
 #: How many connections the kernel keeps until the listening process accepts them. With a longer queue, every
@@ -126,6 +129,7 @@ PACKET_BYTES = 1 << 16
 
 def control_address(run_name: str) -> str:
     """Return the abstract address of the Unix socket by which other commands ask the launcher of a run."""
+    # An address has at most 107 bytes, see unix(7).
     return f"\0tf-launcher-{run_name[:80]}"
 
 
@@ -175,7 +179,8 @@ def accept_own(listener: socket.socket) -> list[socket.socket]:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             break
-        if process_and_user(peer)[1] == os.geteuid():
+        _, user = process_and_user(peer)
+        if user == os.geteuid():
             accepted.append(peer)
         else:
             peer.close()

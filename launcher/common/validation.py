@@ -83,12 +83,12 @@ class FieldReader(Record):
     trusted: bool = False
     tasks: Optional[Collection[str]] = None
 
-    def read(self, record: Any, given: Any) -> Tuple[Any, ...]:
+    def read(self, record: Any, fields: Any) -> Tuple[Any, ...]:
         """Return the values of the fields of a record, converted and checked.
 
         Args:
             record: The class of the record.
-            given: The JSON object with the fields. It contains neither ``data``, which is sent as raw bytes,
+            fields: The JSON object with the fields. It contains neither ``data``, which is sent as raw bytes,
                 nor a first field ``host``.
 
         Returns:
@@ -99,17 +99,17 @@ class FieldReader(Record):
                 limits.
             ValueError: An enum has no such value.
         """
-        if not isinstance(given, dict):
+        if not isinstance(fields, dict):
             raise ProtocolError("the fields are not a JSON object")
         hints = _hints(record)
         defaults = record._field_defaults
-        if given.keys() != hints.keys():
-            missing = hints.keys() - given.keys() - defaults.keys()
-            unknown = given.keys() - hints.keys()
+        if fields.keys() != hints.keys():
+            missing = hints.keys() - fields.keys() - defaults.keys()
+            unknown = fields.keys() - hints.keys()
             if missing or (unknown and not self.trusted):
                 raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)[:5]}")
         return tuple(
-            self._value(name, hint, given[name]) if name in given else defaults[name]
+            self._value(name, hint, fields[name]) if name in fields else defaults[name]
             for name, hint in hints.items()
         )
 
@@ -125,17 +125,18 @@ class FieldReader(Record):
             ProtocolError: The value has another type, or is outside its limits.
             ValueError: An enum has no such value.
         """
-        given = type(value)
-        if hint is str and given is str:
+        kind = type(value)
+        if hint is str and kind is str:
             return self._text(name, value)
-        if hint is Any or (hint is bool and given is bool):
+        if hint is Any or (hint is bool and kind is bool):
             return value
-        if (hint is int or hint is float) and given in (int, hint):
+        # JSON writes a float without decimals as a whole number. A bool is no int here.
+        if (hint is int or hint is float) and kind in (int, hint):
             low, high = _TRUSTED_RANGE if self.trusted else RANGES[name]
             if low <= value <= high:  # This is false for NaN.
                 return hint(value)
             raise ProtocolError(f"{name} is not from {low:.10g} to {high:.10g}")
-        if hint is TaskId and given is str:
+        if hint is TaskId and kind is str:
             if self.tasks is not None and value not in self.tasks:
                 raise ProtocolError(f"{name} names {value[:100]!r}, which is not a task of this host")
             return TaskId(value)
@@ -147,42 +148,59 @@ class FieldReader(Record):
         return self._values(name, hint, value)
 
     def _text(self, name: str, text: str) -> str:
-        """Return a text of a field: exactly as it was sent, or cleaned if it is for users."""
+        """Return the text of a field: exactly as it was sent, or on one safe line if it is for users.
+
+        Args:
+            name: The name of the field, which decides about that.
+            text: The text.
+
+        Raises:
+            ProtocolError: The text is too long for this field.
+            ValueError: The text cannot be converted to bytes.
+        """
         if self.trusted:
             return text
         if name not in MAX_EXACT_CHARACTERS:
             return sanitize_host_text(text)
         if len(text) > MAX_EXACT_CHARACTERS[name]:
             raise ProtocolError(f"{name} is longer than {MAX_EXACT_CHARACTERS[name]} characters")
-        # A path must be convertible to bytes. Otherwise this raises a ValueError.
+        # A path must be convertible to bytes.
         text.encode("utf-8", "surrogateescape")
         return text
 
     def _values(self, name: str, hint: Any, value: Any) -> Any:
         """Convert a value as `_value` does, for the annotations ``Optional``, ``Tuple`` and ``Mapping``."""
-        given = type(value)
+        kind = type(value)
+        # Of Tuple[int, ...], the origin is tuple and the arguments are (int, Ellipsis).
         origin: Any = getattr(hint, "__origin__", None)
         arguments: Sequence[Any] = getattr(hint, "__args__", ())
+        # Optional[X] is Union[X, None].
         if type(None) in arguments:
             return None if value is None else self._value(name, arguments[0], value)
-        if given in (list, dict) and not self.trusted and len(value) > MAX_LENGTHS.get(name, _MAX_ITEMS):
-            raise ProtocolError(
-                f"{name} has {len(value)} items, more than {MAX_LENGTHS.get(name, _MAX_ITEMS)}"
-            )
-        if origin is tuple and given is list:
+        max_items = MAX_LENGTHS.get(name, _MAX_ITEMS)
+        if kind in (list, dict) and not self.trusted and len(value) > max_items:
+            raise ProtocolError(f"{name} has {len(value)} items, more than {max_items}")
+        if origin is tuple and kind is list:
             if arguments[-1] is Ellipsis:
                 return tuple(self._value(name, arguments[0], item) for item in value)
             if len(value) == len(arguments):
                 return tuple(self._value(name, *pair) for pair in zip(arguments, value))
-        elif origin not in (None, tuple) and given is dict:
-            key, item = arguments
-            return {self._value(name, key, k): self._value(name, item, v) for k, v in value.items()}
-        raise ProtocolError(f"{name} is not {getattr(hint, '__name__', hint)} but {given.__name__}")
+        elif origin not in (None, tuple) and kind is dict:
+            key_hint, item_hint = arguments
+            return {
+                self._value(name, key_hint, key): self._value(name, item_hint, item)
+                for key, item in value.items()
+            }
+        raise ProtocolError(f"{name} is not {getattr(hint, '__name__', hint)} but {kind.__name__}")
 
 
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
     """Return the annotations of those fields of a record class that JSON contains."""
-    hints, names = get_type_hints(record), record._fields
-    # A message does not contain the host, because a connection belongs to one host.
-    return {name: hints[name] for name in names[names[:1] == ("host",) :] if name != "data"}
+    hints = get_type_hints(record)
+    names = [name for name in record._fields if name != "data"]
+    # A message does not contain the host, because a connection belongs to one host. Only as the first field,
+    # ``host`` is the host of the message.
+    if names[:1] == ["host"]:
+        del names[0]
+    return {name: hints[name] for name in names}

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record, replace
 from launcher.common.text import escape_controls, join_names
-from launcher.common.trusted_io import meant_file, read_most, read_regular
+from launcher.common.trusted_io import meant_file, read_at_most, read_regular
 from launcher.package_data import load_toml
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     try:
         if path.startswith(_DESCRIPTOR_PATHS):
             with open(path, "rb") as file:
-                data = read_most(file)
+                data = read_at_most(file)
         else:
             data = read_regular(path)
         return data.decode("utf-8-sig")

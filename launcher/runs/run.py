@@ -22,7 +22,7 @@ from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.record import Record
 from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
-from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_most, read_regular
+from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_at_most, read_regular
 from launcher.job import RunPaths
 
 #: The field of ``launcher.json`` with the ids of agents. It is removed when none of their processes is left.
@@ -359,7 +359,7 @@ def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
     """
     try:
         with open_regular(paths.owner, links=False) as file:
-            return _object_in(read_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
+            return _object_in(read_at_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
 

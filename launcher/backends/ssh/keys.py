@@ -30,7 +30,7 @@ from paramiko.ssh_exception import AuthenticationException, BadAuthenticationTyp
 from launcher.backends.connections import with_tilde
 from launcher.backends.ssh.options import SSH_PORT, HostOptions, SshError, reason_of
 from launcher.common.record import Record
-from launcher.common.trusted_io import connect_unix, read_most, read_regular
+from launcher.common.trusted_io import connect_unix, read_at_most, read_regular
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -102,7 +102,7 @@ class KnownHosts:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                text = read_most(file, _MAX_KNOWN_HOSTS_BYTES)
+                text = read_at_most(file, _MAX_KNOWN_HOSTS_BYTES)
                 if _is_known([entry for entry in _parse(path, text) if _matches(entry, name)], key, options):
                     return
                 written = HostKeys.hash_host(name) if options.hash_known_hosts else name

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from launcher.common.errors import FeedError
@@ -49,7 +48,7 @@ class Chunker:
     """
 
     def __init__(self) -> None:
-        self.rows = 1  # the first row may have any size
+        self.next_rows = 1  # the first row may have any size
 
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
         """Yield the rows of a piece as encoded chunks.
@@ -58,11 +57,13 @@ class Chunker:
             FeedError: The rows cannot be sent.
             Exception: Whatever code of the user raises.
         """
-        for block in piece.blocks(lambda: self.rows):
+        for block in piece.blocks(lambda: self.next_rows):
             yield from self._encoded(block)
 
     def _encoded(self, block: Block) -> Iterator[Chunk]:
         """Yield a block of rows as one chunk, or as several if it is far too large.
+
+        The size of the chunk decides how many rows the next block may contain.
 
         Raises:
             FeedError: A row cannot be sent.
@@ -72,10 +73,12 @@ class Chunker:
             return
         buffers = encode(block)
         weight = sum([len(buffer) for buffer in buffers])
-        self.rows = max(
-            1, min(rows * CHUNK_BYTES // max(1, weight), max(self.rows, rows * _MAX_GROWTH), MAX_ROWS)
-        )
+        fitting_rows = rows * CHUNK_BYTES // max(1, weight)
+        # A few small rows must not make the next chunk huge.
+        max_rows = min(max(self.next_rows, rows * _MAX_GROWTH), MAX_ROWS)
+        self.next_rows = max(1, min(fitting_rows, max_rows))
         if rows > 1 and weight > FAR_TOO_BIG_BYTES:
+            # This frees their memory before the two halves need some.
             buffers.clear()
             yield from self._encoded(part(block, 0, rows // 2))
             yield from self._encoded(part(block, rows // 2, rows))
@@ -116,9 +119,9 @@ class Partition:
         #: The chunks kept for a second time. None if the piece can return its rows again, or if they became
         #: too many.
         self._kept: list[Chunk] | None = None if piece.repeatable else []
-        self._fresh: Iterator[Chunk] | None = None
+        self._new_chunks: Iterator[Chunk] | None = None
         #: The number of results that have come from any task, the present one and lost ones.
-        self._known = 0
+        self._result_count = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -127,11 +130,13 @@ class Partition:
         #: Whether all chunks were made.
         self.is_complete = False
         #: The number that the last sent chunk has on its connection, or 0 if no chunk was sent.
-        self.last = 0
-        #: How many rows were sent to the present task, and how many results it has returned.
-        self._rows = self._answered = 0
+        self.last_chunk = 0
+        #: How many rows were sent to the present task.
+        self._rows = 0
+        #: How many results the present task has returned.
+        self._answered = 0
         #: Whether the number of rows is not known yet, because the task itself makes them.
-        self._uncounted = False
+        self._is_uncounted = False
 
     def _all_chunks(self) -> Iterator[Chunk]:
         """Yield all chunks: first those that were kept, then new ones, which run code of the user.
@@ -146,9 +151,10 @@ class Partition:
             yield Chunk(None, len(code) + _CODE_WEIGHT_BYTES, [code])
             return
         yield from list(self._kept or ())
-        if self._fresh is None or self._piece.repeatable:
-            self._fresh = self._chunker.chunks(self._piece)
-        for chunk in self._fresh:
+        # Rows that can be read only once are read on where the last task has stopped.
+        if self._new_chunks is None or self._piece.repeatable:
+            self._new_chunks = self._chunker.chunks(self._piece)
+        for chunk in self._new_chunks:
             if (kept := self._kept) is not None:
                 kept.append(chunk)
                 self.kept_bytes += chunk.weight
@@ -174,9 +180,9 @@ class Partition:
             chunk: The chunk.
             number: The number of the chunk on its connection.
         """
-        self.last = number
+        self.last_chunk = number
         self._rows += chunk.rows or 0
-        self._uncounted = chunk.rows is None
+        self._is_uncounted = chunk.rows is None
 
     def set_row_count(self, number: int, rows: int) -> None:
         """Note how many rows the code in a chunk has returned in the task.
@@ -185,8 +191,8 @@ class Partition:
             number: The number of the chunk on its connection. Those of other partitions are ignored.
             rows: The number of rows.
         """
-        if self._uncounted and self.last == number:
-            self._rows, self._uncounted = rows, False
+        if self._is_uncounted and self.last_chunk == number:
+            self._rows, self._is_uncounted = rows, False
 
     @property
     def missing(self) -> int:
@@ -194,7 +200,9 @@ class Partition:
 
         While the number of rows is not known, this is 1. Without inference it is 0.
         """
-        return self.is_inference and (1 if self._uncounted else self._rows - self._answered)
+        if not self.is_inference:
+            return 0
+        return 1 if self._is_uncounted else self._rows - self._answered
 
     def is_finished(self, consumed: int) -> bool:
         """Return whether all rows are consumed, or answered by results if this is inference.
@@ -202,7 +210,7 @@ class Partition:
         Args:
             consumed: The number of the last chunk on the connection that the task has consumed.
         """
-        return self.is_complete and (self.missing <= 0 if self.is_inference else self.last <= consumed)
+        return self.is_complete and (self.missing <= 0 if self.is_inference else self.last_chunk <= consumed)
 
     def answer(self, results: list[Any], size: int) -> tuple[list[Any], int]:
         """Take the results of its rows, except those that a lost task has returned before.
@@ -214,10 +222,12 @@ class Partition:
         Returns:
             The results that belong to later partitions, and the memory in bytes of those that are new here.
         """
-        taken = results if self._uncounted else results[: self.missing]
-        new = taken[max(0, self._known - self._answered) :]
+        taken = results if self._is_uncounted else results[: self.missing]
+        # A lost task may have returned the results of the first rows already.
+        known = max(0, self._result_count - self._answered)
+        new = taken[known:]
         self._answered += len(taken)
-        self._known += len(new)
+        self._result_count += len(new)
         self.results += new
         weight = size + _RESULT_OVERHEAD_BYTES * len(new) if new else 0
         self.result_bytes += weight
@@ -236,8 +246,11 @@ class Partition:
             )
         self._begin()
 
-    def fresh(self) -> Partition:
-        """Return a copy of which nothing was sent. What a thread still sends of this one is then ignored."""
+    def untouched_copy(self) -> Partition:
+        """Return a copy of which nothing was sent, to take the place of this partition in the call.
+
+        What a thread still sends of this one is then ignored.
+        """
         return Partition(self.number, self._piece, self._chunker, self.task, is_inference=self.is_inference)
 
     def forget(self) -> None:
@@ -289,7 +302,7 @@ class Call:
         #: Whether a thread reads the source at present, and whether all of the source was read.
         self.is_reading = self.is_exhausted = False
         #: When the call last made progress: it began, or a task took rows or returned results.
-        self.moved = 0.0
+        self.progress_at = 0.0
         #: Whether the user was told that results are missing.
         self.was_told_missing = False
         #: The tasks that have received some partition.
@@ -324,10 +337,13 @@ class Call:
 
     def has_rows(self, task: str) -> bool:
         """Return whether a task can begin with a partition, or the source can be read for one."""
-        waiting, readable = self._waiting(task), not (self.is_exhausted or self.is_reading)
+        waiting, is_readable = self._waiting(task), not (self.is_exhausted or self.is_reading)
         if self.is_in_step:
-            return bool(waiting) or (readable and max(map(len, self._queues.values())) < _MAX_ROUNDS_AHEAD)
-        return bool(waiting or readable) and self.permits(min(waiting, default=self._made))
+            # The longest queue is that of the slowest task.
+            rounds_ahead = max(map(len, self._queues.values()))
+            return bool(waiting) or (is_readable and rounds_ahead < _MAX_ROUNDS_AHEAD)
+        next_number = min(waiting, default=self._made)
+        return bool(waiting or is_readable) and self.permits(next_number)
 
     def permits(self, number: int) -> bool:
         """Return whether rows of the partition with this number may be sent.
@@ -339,7 +355,9 @@ class Call:
         head = self._partitions.get(self._next)
         if number == self._next:
             return not (head and head.results)
-        return self._next in self._queues[_ANY_TASK]  # the next results need a task that has room
+        # The next results come from a partition that still waits. A task has room for it only when its own
+        # partition is finished.
+        return self._next in self._queues[_ANY_TASK]
 
     def is_all_given(self, task: str) -> bool:
         """Return whether no partition is left for a task to begin with, as far as is known."""
@@ -355,6 +373,7 @@ class Call:
         return partition is not None and self._partitions.get(partition.number) is partition
 
     def _waiting(self, task: str) -> dict[int, Partition]:
+        """Return the partitions that wait for a task, by number. Often all tasks share them."""
         return self._queues[task if self.is_in_step else _ANY_TASK]
 
     # What has happened.
@@ -378,15 +397,18 @@ class Call:
             partition = Partition(self._made, piece, self._chunker, task, is_inference=self.is_inference)
             made.append(partition)
             self._made += 1
-        self._put(made)
+        self._enqueue(made)
         if self.is_in_step:
             self._rounds.append(made)
+            # All tasks have consumed the oldest rounds, which need not be fed again.
             while self._rounds and not any(map(self.has_partition, self._rounds[0])):
                 self._rounds.popleft()
 
-    def _put(self, partitions: Sequence[Partition]) -> None:
+    def _enqueue(self, partitions: Sequence[Partition]) -> None:
+        """Let partitions wait for a task, for the first time or again."""
         for partition in partitions:
-            self._partitions[partition.number] = self._queues[partition.task][partition.number] = partition
+            self._partitions[partition.number] = partition
+            self._queues[partition.task][partition.number] = partition
 
     def finish_partition(self, partition: Partition) -> None:
         """Note that all rows of a partition are consumed, or answered by results."""
@@ -419,19 +441,21 @@ class Call:
         """
         if not self.has_partition(partition):
             return
-        if not loss and not self.is_inference and (partition.last or self.is_in_step):
-            self.has_dropped_rows = True  # the rows that the task has received count as consumed
+        has_sent_rows = partition.last_chunk > 0
+        if not loss and not self.is_inference and (has_sent_rows or self.is_in_step):
+            # The rows that the task has received count as consumed. Those of equal batches are for no other.
+            self.has_dropped_rows = True
             del self._partitions[partition.number]
-        elif self.is_in_step and partition.last:
+        elif self.is_in_step and has_sent_rows:
             self.broken[partition.task] = loss
         else:
             try:
-                if partition.last and exactly_once:
+                if has_sent_rows and exactly_once:
                     raise FeedError(
                         "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
                     )
                 partition.restart()
-                self._put([partition])
+                self._enqueue([partition])
             except FeedError as error:
                 self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
 
@@ -440,9 +464,11 @@ class Call:
         self.should_feed_again = False
         self.broken.clear()
         self._queues.clear()
-        rounds = [each for each in self._rounds if any(map(self.has_partition, each))]
-        self._rounds = deque([partition.fresh() for partition in each] for each in rounds)
-        self._put([*chain.from_iterable(self._rounds)])
+        unfinished = [each for each in self._rounds if any(map(self.has_partition, each))]
+        # Even a task that has consumed its part of such a round receives it again.
+        self._rounds = deque([partition.untouched_copy() for partition in each] for each in unfinished)
+        for partitions in self._rounds:
+            self._enqueue(partitions)
 
     def end(self) -> None:
         """Close the call, so that nothing more is sent for it."""
@@ -459,16 +485,17 @@ class Call:
 
     @property
     def is_none_given(self) -> bool:
-        """Whether no task has an unfinished partition, so that all of them wait in the queue."""
+        """Whether all unfinished partitions wait in the queue, so that no task has any of their rows."""
         return len(self._partitions) == len(self._queues[_ANY_TASK])
 
     def advance_to_results(self) -> bool:
-        """Go to the next partition with results.
+        """Go to the next partition with results, and forget those before it, whose results were all taken.
 
         Returns:
             Whether there are results to be taken, or no more will come because all rows are answered.
         """
         while (head := self._partitions.get(self._next)) and not head.results:
+            # More of its results will come.
             if not head.is_done:
                 return False
             del self._partitions[self._next]
@@ -484,7 +511,7 @@ class Call:
         head = self._partitions.get(self._next)
         if head is None:
             return None
-        found, head.results = head.results, []
+        results, head.results = head.results, []
         self.result_bytes -= head.result_bytes
         head.result_bytes = 0
-        return found
+        return results

@@ -59,7 +59,7 @@ class Feed:
         #: The thread of the user that feeds rows or takes results.
         self.taker = threading.current_thread()
         #: When that thread last took results, by `time.monotonic`. Infinity while it waits for some.
-        self.taken = 0.0
+        self.taken_at = 0.0
         #: Says when the user is to be told that the call waits.
         self.waiting = Waiting()
 
@@ -77,7 +77,7 @@ class Feed:
             for command in self.state.commands(now):
                 self.channels[command.link].do(command)
 
-    def no_taker(self, timeout: float) -> str:
+    def why_results_stay(self, timeout: float) -> str:
         """Return why no thread will take the remaining results of an inference.
 
         Args:
@@ -86,10 +86,11 @@ class Feed:
         Returns:
             The reason, or an empty text if a thread may still take them.
         """
+        # This thread is shutting the cluster down, so it takes no more results.
         if self.taker is threading.current_thread() or not self.taker.is_alive():
             return "not all were taken"
-        idle = time.monotonic() - self.taken > timeout
-        return f"{self.taker.name} has taken none for {timeout:g}s" if idle else ""
+        is_idle = time.monotonic() - self.taken_at > timeout
+        return f"{self.taker.name} has taken none for {timeout:g}s" if is_idle else ""
 
     def open(self, link: FeedLink, sock: socket.socket) -> None:
         """Serve a new connection in threads. Call this within `event`.
@@ -149,6 +150,7 @@ class FeedChannel:
             if isinstance(command, Flush):
                 self._send(frames.Kind.FLUSH)
             else:
+                # A Make: several chunks at once, as long as the state allows it.
                 while self._send_chunk(command.partition):
                     pass
             with self._feed.event():
@@ -166,6 +168,7 @@ class FeedChannel:
         item, error = run_user_code(lambda: next(call.source, None))
         with self._feed.event() as now:
             self._feed.state.on_read(self._link, call, item, error, now)
+        # A call that has ended meanwhile could not close the source while it was read.
         if call.is_over:
             call.source.close()
 
@@ -178,15 +181,20 @@ class FeedChannel:
         state, link = self._feed.state, self._link
         chunk, error = run_user_code(partition.make)
         with self._feed.news:  # only the lock, because an event follows when everything is sent
-            wanted = state.on_made(link, partition, chunk, error)
-        if chunk is None or not wanted:
+            is_wanted = state.on_made(link, partition, chunk, error)
+        if chunk is None or not is_wanted:
             return False
         self._send(frames.Kind.CODE if chunk.rows is None else frames.Kind.ROWS, chunk.buffers)
         with self._feed.news:
             return state.may_make(link)
 
     def _send(self, kind: frames.Kind, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a frame. If the connection has broken, wake the thread that receives, which reports it."""
+        """Send a frame. If the connection has broken, wake the thread that receives, which reports it.
+
+        Args:
+            kind: The kind of the frame.
+            buffers: The bytes in it.
+        """
         try:
             frames.send_frame(self._sock, kind, buffers)
         except OSError:
@@ -194,22 +202,28 @@ class FeedChannel:
 
     def _receive(self) -> None:
         """Tell the state which frames come, until the connection ends, in the thread that receives."""
-        failed = None
+        failure = None
         try:
             file = frames.reader(self._sock)
             while (frame := frames.recv_frame(file)) is not None:
-                self._received(*frame)
+                self._handle_frame(*frame)
         except Exception as error:  # noqa: BLE001 - an invalid frame, which the task would send again
+            # Any other OSError means that the connection has broken, and the task may connect again.
             if isinstance(error, frames.FeedRefusedError) or not isinstance(error, OSError):
-                known = isinstance(error, FeedError)
-                text = str(error) if known else f"it sends an invalid frame: {error!r}"
-                failed = FeedError(f"{self._link.task.name}: {text}")
-                failed.__cause__ = error.__cause__ or error
+                is_clear = isinstance(error, FeedError)
+                text = str(error) if is_clear else f"it sends an invalid frame: {error!r}"
+                failure = FeedError(f"{self._link.task.name}: {text}")
+                failure.__cause__ = error.__cause__ or error
         with self._feed.event() as now:
-            self._feed.state.on_broken(self._link, failed, now)
+            self._feed.state.on_broken(self._link, failure, now)
 
-    def _received(self, kind: int, buffers: list[memoryview]) -> None:
-        """Tell the state about a frame, with the results unpickled if it contains some."""
+    def _handle_frame(self, kind: int, buffers: list[memoryview]) -> None:
+        """Tell the state about a frame, with the results unpickled if it contains some.
+
+        Args:
+            kind: The kind of the frame.
+            buffers: The bytes in it.
+        """
         size, content = sum(map(len, buffers)), buffers
         if kind == frames.Kind.RESULTS:
             content = as_rows(decode(buffers, _UNREADABLE_RESULTS))  # slow, so without the lock
@@ -258,9 +272,13 @@ class Feeder:
 
         The connection is closed if the task has to connect again later. If there is no feed with the name
         that the task asks for, the task is told so.
+
+        Args:
+            peer: The task that has connected, with the socket and the name of the feed.
         """
-        # A connection that is refused needs a feed, too, whose threads tell the task the reason.
-        feed = self._feeds.get(peer.feed) or next(iter(self._feeds.values()))
+        # A connection that is refused needs a feed, too, whose threads tell the task the reason. Any will do.
+        any_feed = next(iter(self._feeds.values()))
+        feed = self._feeds.get(peer.feed, any_feed)
         with feed.event() as now:
             refusal = _FEEDER_CLOSED if self._is_closed else ""
             if peer.feed not in self._feeds:
@@ -299,7 +317,9 @@ class Feeder:
             task: The name of the task. Tasks that are not fed are ignored.
             attempt: Which start of the task this is.
         """
-        for feed in self._feeds.values() if task in self._tasks else ():
+        if task not in self._tasks:
+            return
+        for feed in self._feeds.values():
             with feed.event():
                 feed.state.on_started(task, attempt)
 
@@ -347,8 +367,8 @@ class Feeder:
         call = Call(source, self._tasks, feed_timeout, is_in_step=equal is not None)
         with self._serving(qname, call) as feed, self._lock:
             self._wait(feed, call)
-            if remains := feed.state.remains():
-                say(f"feed {qname!r}: {remains}")
+            if warning := feed.state.unread_warning():
+                say(f"feed {qname!r}: {warning}")
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
         """Yield one result for each row, in the order of the rows. Rows are read as results are taken.
@@ -385,7 +405,7 @@ class Feeder:
                 with feed.event():
                     feed.state.is_finished = True
             while not (self._is_closed or self._error is not None or time.monotonic() > deadline):
-                running = [feed for feed in self._feeds.values() if self._survives_check(feed)]
+                running = [feed for feed in self._feeds.values() if self._is_call_running(feed)]
                 if not running:
                     return
                 beginning = waiting.due()  # It is empty most of the time, so that the user is told rarely.
@@ -398,17 +418,18 @@ class Feeder:
                 running[0].news.wait(POLL_SECONDS)
 
     def _say_unless_quiet(self, text: str) -> None:
+        """Tell the user about a long wait, unless the user has asked for quiet."""
         if not self._quiet:
             say(text)
 
-    def _survives_check(self, feed: Feed) -> bool:
-        """Stop the call of a feed if it is an inference whose results no thread takes any longer.
+    def _is_call_running(self, feed: Feed) -> bool:
+        """Return whether the call of a feed runs, after stopping an inference whose results nobody takes.
 
-        Returns:
-            Whether the call still runs.
+        The user is told about an inference that is stopped, and it raises an error to a thread that takes its
+        results later.
         """
         call, name = feed.state.call, feed.state.name
-        if not call.is_over and call.is_inference and (reason := feed.no_taker(call.timeout)):
+        if not call.is_over and call.is_inference and (reason := feed.why_results_stay(call.timeout)):
             say(f"shutdown stops an inference() of the feed {name!r} before all its results: {reason}")
             call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
             self._end(feed, call)
@@ -451,13 +472,15 @@ class Feeder:
             if call.is_in_step and lost:
                 raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP_MESSAGE}")
             if not feed.state.call.is_over:
-                text = "there is an inference(): take all its results, or close() it"
-                text = text if feed.state.call.is_inference else f"by train() in {feed.taker.name}"
-                raise FeedError(f"feed {qname!r} is being fed already: {text}")
+                how = f"by train() in {feed.taker.name}"
+                if feed.state.call.is_inference:
+                    how = "there is an inference(): take all its results, or close() it"
+                raise FeedError(f"feed {qname!r} is being fed already: {how}")
             if feed.state.is_finished or self._is_closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
             with feed.event() as now:
-                feed.taker, feed.taken, feed.waiting = threading.current_thread(), now, Waiting()
+                feed.taker, feed.taken_at = threading.current_thread(), now
+                feed.waiting = Waiting()
                 feed.state.begin(call, now)
         try:
             yield feed
@@ -480,16 +503,19 @@ class Feeder:
             The results, or None if no results are left.
         """
         with self._lock:
-            feed.taker, feed.taken = threading.current_thread(), inf
+            # A thread that waits has not forgotten the results.
+            feed.taker, feed.taken_at = threading.current_thread(), inf
             try:
                 self._wait(feed, call)
                 with feed.event():
                     return call.take_results()
             finally:
-                feed.taken = time.monotonic()
+                feed.taken_at = time.monotonic()
 
     def _wait(self, feed: Feed, call: Call) -> None:
         """Wait until a call is finished, or has results, and tell the user what it waits for.
+
+        This runs in the thread of the user, which holds the lock except while it sleeps.
 
         Raises:
             FeedTimeout: No task has taken a row within the time limit.
@@ -499,14 +525,14 @@ class Feeder:
         while call.error is None and not feed.state.is_ready():
             with feed.event() as now:
                 feed.state.check(now)
-            if text := feed.state.results_missing(now):
-                say(text)
-            missing = feed.state.missing(now)
-            if missing and (beginning := feed.waiting.due()):
+            if warning := feed.state.silence_warning(now):
+                say(warning)
+            awaited = feed.state.awaited_tasks(now)
+            if awaited and (beginning := feed.waiting.due()):
                 hint = "importing TensorFlow takes seconds"
-                if lines := self._last_lines(missing[0]):
-                    hint = f"last line of {missing[0]}: {lines[-1]}"
-                what = f"{join_names(missing)} to ask for rows of the feed {feed.state.name!r}"
+                if lines := self._last_lines(awaited[0]):
+                    hint = f"last line of {awaited[0]}: {lines[-1]}"
+                what = f"{join_names(awaited)} to ask for rows of the feed {feed.state.name!r}"
                 self._say_unless_quiet(f"{beginning} {what} ({hint})")
             feed.news.wait(POLL_SECONDS)
         if call.error is not None:

@@ -44,11 +44,14 @@ class DataFiles(FeedSource):
 
     def _pieces(self, workers: int) -> Iterator[Piece]:
         """Yield the pieces of all files: each file by itself if tasks read it, otherwise groups of rows."""
+        # A reader is a callable that returns rows, which a task calls.
         if self._is_remote:
             return map(piece_of, self._readers)
-        size = sum(map(os.path.getsize, self.paths))
+        total_bytes = sum(map(os.path.getsize, self.paths))
         rows = chain.from_iterable(reader() for reader in self._readers)
-        return map(piece_of, groups(rows, min(GROUP_BYTES, size // (workers * PIECES_PER_WORKER))))
+        # Small files are cut into smaller groups, so that every worker receives some.
+        group_bytes = min(GROUP_BYTES, total_bytes // (workers * PIECES_PER_WORKER))
+        return map(piece_of, groups(rows, group_bytes))
 
 
 class TextFiles(DataFiles):
@@ -178,6 +181,7 @@ def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[
 
 
 def _encoding(value: Any) -> str:
+    """Read the name of an encoding that Python knows, or raise a ValueError."""
     try:
         codecs.lookup(text(value))
     except LookupError:
@@ -186,6 +190,7 @@ def _encoding(value: Any) -> str:
 
 
 def _delimiter(value: Any) -> str:
+    """Read one character that can separate the values of a CSV file, or raise a ValueError."""
     if isinstance(value, str) and len(value) == 1 and value not in '\r\n"':
         return value
     raise ValueError("expected one character")
@@ -200,9 +205,11 @@ def found(names: Sequence[str]) -> list[str]:
     """
     patterns = [os.path.expanduser(name) for name in names]
     faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]
+    #: A dict keeps the order, and each path once.
     paths: dict[str, None] = {}
     for pattern in patterns:
         files = sorted(file for file in glob.glob(pattern, recursive=True) if not os.path.isdir(file))
+        # The name of a file may contain characters of a pattern.
         files = [pattern] if os.path.exists(pattern) else files
         if not files:
             faults.append(Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}"))

@@ -102,9 +102,10 @@ class FeedLink:
         self._sent = self._consumed = 0
         #: The weights of the chunks that the function has not begun to read, the oldest first.
         self._unread: deque[int] = deque()
-        #: The partitions of inference, whose rows must be answered (True), and of training (False), the
-        #: oldest first.
-        self._partitions: dict[bool, deque[Partition]] = {False: deque(), True: deque()}
+        #: The unfinished partitions of training, the oldest first.
+        self._trained: deque[Partition] = deque()
+        #: The unfinished partitions of inference, whose rows must be answered by results, the oldest first.
+        self._inferred: deque[Partition] = deque()
 
     @property
     def is_over(self) -> bool:
@@ -114,13 +115,16 @@ class FeedLink:
     @property
     def is_late(self) -> bool:
         """Whether the task has unread rows, or owes results."""
-        waits = self._sent > self._consumed and not self.is_hungry
-        return not self.task.has_refused and (waits or any(it.missing > 0 for it in self._partitions[True]))
+        # A task that waits for rows has read all of them, even if a batch that is not full yet does not count
+        # as consumed.
+        has_unread_rows = self._sent > self._consumed and not self.is_hungry
+        owes_results = any(partition.missing > 0 for partition in self._inferred)
+        return not self.task.has_refused and (has_unread_rows or owes_results)
 
     def begin(self, partition: Partition) -> None:
-        """Note that a thread begins to send a partition."""
+        """Note that the thread of this connection begins to send a partition."""
         self.sending = partition
-        self._partitions[partition.is_inference].append(partition)
+        (self._inferred if partition.is_inference else self._trained).append(partition)
 
     def count_sent(self, chunk: Chunk) -> None:
         """Note that the next chunk of the present partition is sent now."""
@@ -140,8 +144,10 @@ class FeedLink:
             is_hungry: Whether the function waits for rows.
         """
         self._consumed = consumed
+        # The number of the oldest unread chunk is `_sent - len(_unread) + 1`.
         while self._unread and self._sent - len(self._unread) < read:
             self.window -= self._unread.popleft()
+        # A chunk may have been sent while the task reported that it waits.
         self.is_hungry = is_hungry and read >= self._sent
 
     def set_row_count(self, number: int, rows: int) -> None:
@@ -151,7 +157,7 @@ class FeedLink:
             number: The number of the chunk on this connection.
             rows: The number of rows.
         """
-        for partition in self._partitions[True]:
+        for partition in self._inferred:
             partition.set_row_count(number, rows)
 
     def answer(self, results: list[Any], size: int) -> list[tuple[Partition, int]]:
@@ -164,34 +170,40 @@ class FeedLink:
         Returns:
             The partitions that have received results, each with the memory of the new ones in bytes.
         """
-        found = []
-        for partition in self._partitions[True]:
+        answered = []
+        for partition in self._inferred:
             if not results:
                 break
             results, weight = partition.answer(results, size)
-            found.append((partition, weight))
+            answered.append((partition, weight))
             size = 0  # the bytes of the frame count once, for the first partition
-        return found
+        return answered
 
     def pop_finished(self) -> list[Partition]:
         """Remove and return the partitions whose rows are all consumed, or answered by results."""
-        found = []
-        for partitions in self._partitions.values():
+        finished = []
+        for partitions in (self._trained, self._inferred):
+            # They are finished in their order.
             while partitions and partitions[0].is_finished(self._consumed):
-                found.append(partitions.popleft())
-        return found
+                finished.append(partitions.popleft())
+        return finished
 
     def pop_unfinished(self) -> list[Partition]:
         """Remove and return the unfinished partitions, except one that a thread still sends."""
-        found = []
-        for inference, partitions in self._partitions.items():
-            kept = [partition for partition in partitions if self.is_busy and partition is self.sending]
-            found += [partition for partition in partitions if partition not in kept]
-            self._partitions[inference] = deque(kept)
-        return found
+        unfinished = [*self._trained, *self._inferred]
+        self._trained.clear()
+        self._inferred.clear()
+        sending = self.sending
+        if self.is_busy and sending is not None and sending in unfinished:
+            unfinished.remove(sending)
+            self.begin(sending)
+        return unfinished
 
     def end_call(self) -> None:
-        """Stop sending the partitions of the present call. Results that are missing may still come."""
-        self._partitions[False].clear()
-        for partition in self._partitions[True]:
+        """Stop sending the partitions of the present call. Results that are missing may still come.
+
+        Those results must still be counted, because the first results of the next call follow them.
+        """
+        self._trained.clear()
+        for partition in self._inferred:
             partition.is_complete = True

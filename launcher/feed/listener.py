@@ -21,8 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.agent.ports import dual_stack_socket
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
+from launcher.common.trusted_io import SOCKET_BACKLOG
 from launcher.feed.remote.connect import GREETING, NONCE_BYTES, PROOF_BYTES, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
 from launcher.messages import say
@@ -94,18 +96,14 @@ class Listener:
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > MAX_FOLDER_BYTES:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
-        self._listening = [socket.socket(socket.AF_UNIX)]
-        self._listening[0].bind(self.path)
-        self._listening[0].listen(128)
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind(self.path)
+        unix.listen(SOCKET_BACKLOG)
+        self._listening = [unix]
         self.port = 0
         self._network: socket.socket | None = None
         if hosts:
-            dual = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if dual else socket.AF_INET
-            self._network = socket.socket(family)
-            if dual:
-                self._network.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            self._network.bind(("", 0))
+            self._network = dual_stack_socket(0)
             self.port = self._network.getsockname()[1]
 
     @property
@@ -140,13 +138,14 @@ class Listener:
             network = self._network
             if network is None or network in self._listening or self._closing.is_set():
                 return False
-            network.listen(128)
+            network.listen(SOCKET_BACKLOG)
             self._listening.append(network)
             if self._on_peer is not None:
                 self._begin_to_accept(network, self._on_peer)
             return True
 
     def _begin_to_accept(self, sock: socket.socket, on_peer: OnPeer) -> None:
+        """Accept the connections of a listening socket, in a thread of its own."""
         self._accepting.append(start_function(self._accept, sock, on_peer, name="feed listener"))
 
     def close(self) -> None:
@@ -165,7 +164,15 @@ class Listener:
         Path(self.path).unlink(missing_ok=True)
 
     def _accept(self, listening: socket.socket, on_peer: OnPeer) -> None:
-        """Accept connections until the listener is closed. Each socket has a thread for this."""
+        """Accept connections until the listener is closed. Each socket has a thread for this.
+
+        Each connection gets a thread for its handshake. If too many are in their handshake, the oldest one is
+        closed.
+
+        Args:
+            listening: The listening socket.
+            on_peer: Called with each task that has done its handshake.
+        """
         while not self._closing.is_set():
             try:
                 sock, _ = listening.accept()
@@ -176,8 +183,10 @@ class Listener:
                 if self._closing.is_set():
                     sock.close()
                     return
-                oldest = next(iter(self._pending)) if len(self._pending) >= MAX_PENDING else None
-                if oldest is not None:
+                oldest = None
+                if len(self._pending) >= MAX_PENDING:
+                    # A dict has the order in which its items were added.
+                    oldest = next(iter(self._pending))
                     del self._pending[oldest]
                     hang_up(oldest)
                 refusal = ""
@@ -194,7 +203,14 @@ class Listener:
                 self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
 
     def _handshake(self, sock: socket.socket, on_peer: OnPeer) -> None:
-        """Authenticate one peer, and pass it to `on_peer`. This runs in a thread of its own."""
+        """Authenticate one peer, and pass it to `on_peer`. This runs in a thread of its own.
+
+        A peer that fails the handshake is closed, and the user is told about the first one.
+
+        Args:
+            sock: The connection.
+            on_peer: Called with the task that has connected, unless the handshake fails.
+        """
         peer = None
         try:
             keep_alive(sock)
@@ -220,9 +236,9 @@ class Listener:
     def _report(self, reason: str) -> None:
         """Tell the user why a connection was rejected. Only the first one is told."""
         with self._lock:
-            first = not (self._has_rejected or self._closing.is_set())
-            self._has_rejected |= first
-        if first:
+            is_first = not (self._has_rejected or self._closing.is_set())
+            self._has_rejected |= is_first
+        if is_first:
             say(f"rejected a connection {reason} (further ones are not reported)")
 
 
@@ -238,12 +254,14 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
         RejectedError: The peer does not have the key, or its hello is not valid.
         OSError: The connection has ended, or the time is over.
     """
-    ours = os.urandom(NONCE_BYTES)
-    sock.sendall(GREETING + ours)
-    theirs, proof = read_exactly(sock, NONCE_BYTES, deadline), read_exactly(sock, PROOF_BYTES, deadline)
-    if not hmac.compare_digest(proof, hmac.digest(key, b"task" + ours + theirs, "sha256")):
+    # Each end proves that it has the key by a checksum of random bytes that the other one has chosen.
+    our_nonce = os.urandom(NONCE_BYTES)
+    sock.sendall(GREETING + our_nonce)
+    their_nonce = read_exactly(sock, NONCE_BYTES, deadline)
+    proof = read_exactly(sock, PROOF_BYTES, deadline)
+    if not hmac.compare_digest(proof, hmac.digest(key, b"task" + our_nonce + their_nonce, "sha256")):
         raise RejectedError("with a wrong key")
-    sock.sendall(hmac.digest(key, b"driver" + theirs + ours, "sha256"))
+    sock.sendall(hmac.digest(key, b"driver" + their_nonce + our_nonce, "sha256"))
     length = int.from_bytes(read_exactly(sock, 4, deadline), "big")
     if not 0 < length <= MAX_HELLO_BYTES:
         raise RejectedError(f"with a hello of {length} bytes (at most {MAX_HELLO_BYTES})")
@@ -251,9 +269,10 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
         hello = json.loads(read_exactly(sock, length, deadline))
     except (ValueError, RecursionError) as error:
         raise RejectedError("with a hello that is not JSON") from error
-    if not isinstance(hello, dict) or not all(
+    is_complete = isinstance(hello, dict) and all(
         isinstance(hello.get(name), kind) for name, kind in _HELLO_FIELDS.items()
-    ):
+    )
+    if not is_complete:
         raise RejectedError("with an incomplete hello")
     return FeedPeer(
         hello["task"],

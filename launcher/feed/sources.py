@@ -28,6 +28,7 @@ lists of tuples, dicts or lists. A list of lists of numbers or texts, and a list
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import threading
@@ -158,6 +159,7 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
             f"data that can be read only once (an iterator) for {epochs} epochs",
             "a list, arrays, files, or callables that read it; or one epoch",
         )
+    # A generator expression, because this function must refuse bad data when it is called.
     return (piece for _ in range(epochs) for piece in source.pieces(workers))
 
 
@@ -174,17 +176,21 @@ def source_of(data: Any) -> FeedSource:
     if callable(data):
         return partitions([data])
     if not _is_many(data):
-        files = "TextFiles(...) or its like for files; "
-        expected = (
-            f"{files if isinstance(data, str | os.PathLike) else ''}a list, arrays, files, or partitions"
-        )
+        expected = "a list, arrays, files, or partitions"
+        # It may be meant as the name of a file.
+        if isinstance(data, str | os.PathLike):
+            expected = f"TextFiles(...) or its like for files; {expected}"
         raise refused(f"{_shown(data)} has no rows", expected)
     if not isinstance(data, list | tuple | range):
+        # Its first item will show what it contains, and is not read before it is needed.
         return FeedSource(partial(_iterable_pieces, data), once=isinstance(data, Iterator))
     if not data or is_row(data[0]):
         return rows(data)
-    if is_array(data[0]) or (isinstance(data[0], list) and (not data[0] or not _is_structured(data[0][0]))):
-        kind = "arrays" if is_array(data[0]) else "lists"
+    first = data[0]
+    # A list of lists of tuples, dicts or lists can only mean partitions.
+    is_plain_list = isinstance(first, list) and not (first and _is_structured(first[0]))
+    if is_array(first) or is_plain_list:
+        kind = "arrays" if is_array(first) else "lists"
         raise refused(
             f"a list of {kind} can be rows, each a list or array, or partitions, each of many rows",
             "launcher.rows(data) or launcher.partitions(data)",
@@ -205,6 +211,7 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
         return _split(list(data) if isinstance(data, tuple) else data, len(data), per_partition, workers)
     iterator = iter(data)
     if per_partition:
+        # The last call returns an empty list, which ends the iteration.
         return map(piece_of, iter(lambda: list(islice(iterator, per_partition)), []))
     return map(piece_of, groups_in_time(iterator))
 
@@ -212,28 +219,37 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
     """Yield the pieces of an iterable of partitions. An item such as `TextFiles` may yield several."""
     for item in data:
-        yield from (item.pieces(workers) if isinstance(item, FeedSource) else [piece_of(item)])
+        if isinstance(item, FeedSource):
+            yield from item.pieces(workers)
+        else:
+            yield piece_of(item)
 
 
 def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
-    """Yield the pieces of an iterable, whose first item shows whether its items are rows or partitions."""
+    """Yield the pieces of an iterable, whose first item shows whether its items are rows or partitions.
+
+    Args:
+        data: The iterable. If it is empty, there are no pieces.
+        workers: The number of workers.
+    """
     iterator = iter(data)
+    # The loop runs at most once, because its body reads the whole iterator.
     for first in iterator:
-        again = chain([first], iterator)
-        yield from _row_pieces(again, None, workers) if is_row(first) else _partition_pieces(again, workers)
+        items = chain([first], iterator)
+        yield from _row_pieces(items, None, workers) if is_row(first) else _partition_pieces(items, workers)
 
 
-def _split(data: Any, total: int, many: int | None, workers: int) -> Iterator[Piece]:
-    """Yield pieces of a list or of arrays, each with the same number of rows.
+def _split(data: Any, total: int, piece_rows: int | None, workers: int) -> Iterator[Piece]:
+    """Yield pieces of a list or of arrays, each with the same number of rows. The last one may be shorter.
 
     Args:
         data: The list or arrays.
         total: The number of all rows.
-        many: The number of rows in a piece. By default each worker receives several pieces.
+        piece_rows: The number of rows in a piece. By default each worker receives several pieces.
         workers: The number of workers.
     """
-    many = many or max(1, -(-total // (workers * PIECES_PER_WORKER)))
-    return (piece_of(part(data, at, at + many)) for at in range(0, total, many))
+    size = piece_rows or max(1, math.ceil(total / (workers * PIECES_PER_WORKER)))
+    return (piece_of(part(data, start, start + size)) for start in range(0, total, size))
 
 
 def piece_of(item: Any) -> Piece:
@@ -244,10 +260,11 @@ def piece_of(item: Any) -> Piece:
     """
     if columnar(item) is None:
         if callable(item):
-            return Piece(lambda rows: blocks_of(item(), rows), True, item)
+            # The task calls it. With equal batches the program does so, in ``blocks``.
+            return Piece(lambda rows: blocks_of(item(), rows), repeatable=True, remote=item)
         if not _is_many(item):
             raise refused(f"{_shown(item)} as a partition", "an iterable of rows, arrays, or a callable")
-    return Piece(partial(blocks_of, item), not isinstance(item, Iterator))
+    return Piece(partial(blocks_of, item), repeatable=not isinstance(item, Iterator))
 
 
 def is_row(item: Any) -> bool:
@@ -268,7 +285,12 @@ def _is_many(value: Any) -> bool:
 
 
 def _is_structured(value: Any) -> bool:
-    """Return whether the first item of an inner list shows that the items of this list are rows."""
+    """Return whether the first item of an inner list shows that the items of this list are rows.
+
+    Args:
+        value: The first item. A tuple, dict or list is a row. A number, a text or an array may be a row, or
+            one value of a row.
+    """
     return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
 
 
@@ -304,11 +326,16 @@ def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception 
         return None, FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
 
 
-def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
-    """Yield all rows in lists of about ``most`` bytes. Each list waits until it is full."""
+def groups(rows: Iterator[Any], group_bytes: int) -> Iterator[list[Any]]:
+    """Yield all rows in lists of about this many bytes. Each list waits until it is full.
+
+    Args:
+        rows: The rows.
+        group_bytes: About how many bytes a list contains. The last one may be smaller.
+    """
     group: list[Any] = []
-    for full in _fill(group, rows, most):
-        if full:
+    for is_full in _fill(group, rows, group_bytes):
+        if is_full:
             yield group[:]
             group.clear()
     if group:
@@ -327,13 +354,15 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
     start_function(reading.run, name="rows of a feed")
     try:
         while True:
+            # After a second without a full group, the rows that have come are enough.
             if not (reading.is_ready.wait(_GROUP_SECONDS) or reading.group or reading.has_ended):
                 continue
+            # This is read before the rows are taken, because more may come until then.
             has_ended = reading.has_ended
             if has_ended and reading.error is not None:
                 raise reading.error
-            if found := reading.take():
-                yield found
+            if group := reading.take():
+                yield group
             if has_ended:
                 return
     finally:
@@ -359,7 +388,7 @@ class _ReadAhead:
 
     def run(self) -> None:
         """Read all rows, in the thread of this object."""
-        self.error = run_user_code(self._read)[1]
+        _, self.error = run_user_code(self._read)
         self.has_ended = True
         self.is_ready.set()
 
@@ -375,10 +404,11 @@ class _ReadAhead:
 
     def take(self) -> list[Any]:
         """Return the rows that have come, and let the thread read on."""
-        found = [self.group.popleft() for _ in range(len(self.group))]
+        # The thread may append further rows at this moment, so the deque must not be copied and cleared.
+        rows = [self.group.popleft() for _ in range(len(self.group))]
         self.is_ready.clear()
         self._was_taken.set()
-        return found
+        return rows
 
     def stop(self) -> None:
         """Let the thread end. It does so when the user's iterator has returned its next row."""
@@ -386,27 +416,31 @@ class _ReadAhead:
         self._was_taken.set()
 
 
-def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iterator[bool]:
+def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], group_bytes: int) -> Iterator[bool]:
     """Append rows to a group, and yield after each step whether the group is full.
 
-    The caller must empty a full group before it continues.
+    Measuring a row is slow. So only the first row of each step is measured, and steps become longer. The
+    caller must empty a full group before it continues.
 
     Args:
         group: The group, which is changed.
         rows: The rows.
-        most: About how many bytes a full group contains. A group of `_MAX_GROUP_ROWS` rows is full as well.
+        group_bytes: About how many bytes a full group contains. A group of `_MAX_GROUP_ROWS` rows is full as
+            well.
     """
-    weight, step = 0, 1
+    weight, step_rows = 0, 1
     for row in rows:
         group.append(row)
-        bytes_each = max(1, _weight(row))
-        more = max(0, min(step, (most - weight) // bytes_each) - 1)
-        group.extend(islice(rows, more))
-        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _MAX_STEP_ROWS)
-        full = weight >= most or len(group) >= _MAX_GROUP_ROWS
-        yield full
-        if full:
-            weight, step = 0, 1
+        row_bytes = max(1, _weight(row))
+        # The other rows of the step probably have the same size, and must fit into the group.
+        more_rows = max(0, min(step_rows, (group_bytes - weight) // row_bytes) - 1)
+        group.extend(islice(rows, more_rows))
+        weight += (1 + more_rows) * row_bytes
+        step_rows = min(2 * step_rows, _MAX_STEP_ROWS)
+        is_full = weight >= group_bytes or len(group) >= _MAX_GROUP_ROWS
+        yield is_full
+        if is_full:
+            weight, step_rows = 0, 1
 
 
 def _weight(row: Any) -> int:
@@ -438,19 +472,22 @@ def rounds(
     Raises:
         InputError: There are too few rows for a single round with ``drop``.
     """
-    whole = workers * batch_size
+    round_rows = workers * batch_size
+    #: The rows from the beginning of the data, for ``repeat``.
     first: Block | None = None
+    #: The rows that have come since the last round.
     rest: list[Block] = []
 
     def round_of(block: Block) -> tuple[Block, ...]:
-        return tuple(part(block, at, at + batch_size) for at in range(0, whole, batch_size))
+        return tuple(part(block, start, start + batch_size) for start in range(0, round_rows, batch_size))
 
     with closing(pieces):
-        for block in chain.from_iterable(piece.blocks(lambda: whole) for piece in pieces):
+        # No block contains more rows than a round, so each block completes at most one.
+        for block in chain.from_iterable(piece.blocks(lambda: round_rows) for piece in pieces):
             rest.append(block)
-            if (rows := sum(map(size, rest))) >= whole:
+            if (rows := sum(map(size, rest))) >= round_rows:
                 joined = join(rest)
-                rest = [part(joined, whole, rows)] if rows > whole else []
+                rest = [part(joined, round_rows, rows)] if rows > round_rows else []
                 first = joined if first is None else first
                 yield round_of(joined)
     rows = sum(map(size, rest))
@@ -459,8 +496,12 @@ def rounds(
     if equal == "drop" or not rows:
         return
     last = join(rest)
-    source = part(last, rows - 1, rows) if equal == "pad" else last if first is None else first
+    if equal == "pad":
+        filler = part(last, rows - 1, rows)
+    else:
+        # All of the data may be shorter than a round.
+        filler = last if first is None else first
     filled = [last]
-    while (missing := whole - sum(map(size, filled))) > 0:
-        filled.append(part(source, 0, missing))
+    while (missing := round_rows - sum(map(size, filled))) > 0:
+        filled.append(part(filler, 0, missing))
     yield round_of(join(filled))

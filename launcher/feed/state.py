@@ -102,7 +102,7 @@ class FeedState:
         self.is_finished = False
         self._exactly_once = exactly_once
         self._last_lines = last_lines
-        self._hang_up: list[FeedLink] = []
+        self._links_to_close: list[FeedLink] = []
 
     # Events of tasks.
 
@@ -119,21 +119,24 @@ class FeedState:
             The connection, which is told the refusal if there is one. None if the task has to connect again
             when the end of its last attempt is known.
         """
-        known = self.tasks.get(task) or FedTask(task)
-        link = FeedLink(known, attempt, now)
+        # A task that is not fed gets a link, too, by which it is told so.
+        fed_task = self.tasks.get(task) or FedTask(task)
+        link = FeedLink(fed_task, attempt, now)
         if refusal or task not in self.tasks:
             link.reason = refusal or f"{task} is not fed; fed are {', '.join(self.tasks)}"
-        elif known.ended is not None and attempt <= known.ended.attempt:
+        elif fed_task.ended is not None and attempt <= fed_task.ended.attempt:
             link.reason = f"{task} has ended"
-        elif attempt < known.attempt:
+        elif attempt < fed_task.attempt:
             link.reason = f"{task} has started again"
         else:
-            if known.ended is not None:
+            # The connection may come before the event that the task has started again.
+            if fed_task.ended is not None:
                 self.on_started(task, attempt)
-            if known.link is not None and known.link.attempt != attempt:
+            # The last attempt still has its connection, so its end is not known yet.
+            if fed_task.link is not None and fed_task.link.attempt != attempt:
                 return None
-            self._end_link(known, "the feed was opened again")
-            known.link = link
+            self._end_link(fed_task, "the feed was opened again")
+            fed_task.link = link
         self.links.append(link)
         return link
 
@@ -146,9 +149,9 @@ class FeedState:
             reason: How it has ended. This completes the sentence "worker/0 ...".
             now: The time.
         """
-        known = self.tasks[task]
-        known.ended = FeedEnd(attempt, reason, now)
-        self._end_link(known, reason)
+        fed_task = self.tasks[task]
+        fed_task.ended = FeedEnd(attempt, reason, now)
+        self._end_link(fed_task, reason)
 
     def on_restarting(self, attempts: Mapping[str, int], now: float) -> None:
         """Note that tasks are to start again. They accept rows until they end.
@@ -159,51 +162,63 @@ class FeedState:
             attempts: The numbers of the starts that end, by the names of the tasks.
             now: The time.
         """
-        fed = [task for task in self.tasks.values() if task.name in attempts]
-        for task in fed:
+        restarting = [task for task in self.tasks.values() if task.name in attempts]
+        for task in restarting:
             task.ended = FeedEnd(attempts[task.name], "is to start again", now, is_restart=True)
-        if fed and self.call.is_in_step and not self.call.is_over:
-            self.call.should_feed_again = self._may_go_on_in_step()
+        if restarting and self.call.is_in_step and not self.call.is_over:
+            self.call.should_feed_again = self._may_feed_rounds_again()
             if not self.call.should_feed_again:
                 rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP_MESSAGE
-                self.call.fail(FeedError(f"a restart of {join_names([task.name for task in fed])}; {rule}"))
+                names = join_names([task.name for task in restarting])
+                self.call.fail(FeedError(f"a restart of {names}; {rule}"))
 
     def on_started(self, task: str, attempt: int) -> None:
-        """Note that a task has started.
+        """Note that a task has started, for the first time or again.
 
         If it has started again, no process of the tasks that start together with it is left. So with equal
         batches all rounds can be fed once more.
+
+        Args:
+            task: The name of the task.
+            attempt: Which start of the task this is, from 1.
         """
-        known = self.tasks[task]
-        if known.ended is not None and attempt <= known.ended.attempt:
+        fed_task = self.tasks[task]
+        # This start has ended meanwhile.
+        if fed_task.ended is not None and attempt <= fed_task.ended.attempt:
             return
-        if known.link is not None and known.link.attempt < attempt:
-            self._end_link(known, "it has started again")
-        again = [known] if known.ended is not None else []
+        if fed_task.link is not None and fed_task.link.attempt < attempt:
+            self._end_link(fed_task, "it has started again")
+        restarted = [fed_task] if fed_task.ended is not None else []
         if self.call.should_feed_again:
-            again = list(self.tasks.values())
-        known.ended, known.attempt = None, attempt
-        for each in again:
+            restarted = list(self.tasks.values())
+        fed_task.ended, fed_task.attempt = None, attempt
+        for each in restarted:
             each.has_refused = each.has_returned = False
         if self.call.should_feed_again:
-            for each in again:
+            for each in restarted:
                 self._end_link(each, "all tasks start again")
             self.call.feed_rounds_again()
 
     def _end_link(self, task: FedTask, reason: str) -> None:
+        """Forget the connection of a task, if it has one, and let `commands` close it at once.
+
+        Args:
+            task: The task.
+            reason: Why the connection is closed, for the task and for messages.
+        """
         if task.link is not None:
             self.close(task.link, reason)
-            self._hang_up.append(task.link)
+            self._links_to_close.append(task.link)
             task.link = None
 
-    def _may_go_on_in_step(self) -> bool:
+    def _may_feed_rounds_again(self) -> bool:
         """Return whether the rounds can be fed again: all tasks start again, and rows may be fed twice."""
         return not self._exactly_once and all(task.is_restarting for task in self.tasks.values())
 
     # Events of connections.
 
     def on_frame(self, link: FeedLink, kind: int, content: Any, size: int, now: float) -> None:
-        """Note that a frame has come from a task.
+        """Handle a frame that has come from a task: results, or how far its function has read.
 
         Args:
             link: The connection.
@@ -226,6 +241,7 @@ class FeedState:
         elif kind == Kind.COUNTED:
             link.set_row_count(*unpack_numbers(content))
         elif kind == Kind.TERMINATE:
+            # A connection of an earlier start says nothing about the present one.
             if link.task.link is link:
                 link.task.has_refused = True
                 link.task.has_returned |= b"".join(content) == RETURNED
@@ -233,7 +249,7 @@ class FeedState:
         else:
             raise FeedRefusedError(f"kind {kind}")
         self._finish(link)
-        self.call.moved = now
+        self.call.progress_at = now
 
     def on_broken(self, link: FeedLink, error: FeedError | None, now: float) -> None:
         """Note that a connection has ended, so that no more frames come.
@@ -260,7 +276,7 @@ class FeedState:
             now: The time.
         """
         link.is_busy = call.is_reading = False
-        call.moved, call.is_exhausted = now, item is None
+        call.progress_at, call.is_exhausted = now, item is None
         if error is not None:
             call.fail(error)
         # With equal batches, the rows of a task that accepts no more are dropped and not given to others.
@@ -281,12 +297,14 @@ class FeedState:
         Returns:
             Whether the chunk is to be sent.
         """
+        # The call may be over, or another task may have received the partition meanwhile.
         if error is not None and self.call.has_partition(partition):
             self.call.fail(error)
         if not self._is_sending(link):
             return False
         if chunk is None:
             link.sending, partition.is_complete = None, True
+            # The task may have consumed all chunks already.
             self._finish(link)
             return False
         link.count_sent(chunk)
@@ -315,10 +333,17 @@ class FeedState:
     # Events of the program.
 
     def begin(self, call: Call, now: float) -> None:
-        """Start to serve a call of `train` or `inference`."""
-        self.call, call.moved = call, now
-        call.should_feed_again = call.is_in_step and self._may_go_on_in_step()
+        """Start to serve a call of `train` or `inference`.
+
+        Args:
+            call: The call.
+            now: The time.
+        """
+        self.call, call.progress_at = call, now
+        # This is true if all tasks are restarting at this moment.
+        call.should_feed_again = call.is_in_step and self._may_feed_rounds_again()
         for task in self.tasks.values():
+            # The process that accepted no more rows has ended. The next one of the task may accept some.
             if task.ended is not None:
                 task.has_refused = task.has_returned = False
 
@@ -330,6 +355,7 @@ class FeedState:
 
     def stop(self, reason: str) -> None:
         """Close all connections. If the feed has not ended, its tasks receive the reason as an error."""
+        # An empty reason tells a task that the feed has ended as it should.
         reason = "" if self.is_finished and self.call.is_over else reason
         self.call.fail(FeedError("the feeder was closed"))
         for link in self.links:
@@ -342,31 +368,40 @@ class FeedState:
 
         The task with the fewest unread rows receives the next partition.
         """
-        found: list[Command] = [CloseFeed(link) for link in self._hang_up if link in self.links]
-        self._hang_up.clear()
+        commands: list[Command] = [CloseFeed(link) for link in self._links_to_close if link in self.links]
+        self._links_to_close.clear()
         for link in self.links:
+            # The task has not connected again in time.
             if link.ended is not None and now - link.ended > BROKEN_SECONDS:
                 self.close(link, "its connection broke")
-            if link.task.has_refused or (link.ended is not None and link.reason is not None):
+            has_broken_for_good = link.ended is not None and link.reason is not None
+            if link.task.has_refused or has_broken_for_good:
                 self._give_back(link)
         free = [link for link in self.links if not link.is_busy]
         for link in sorted(free, key=lambda link: link.window):
-            if (command := self._next(link, now)) is not None:
+            if (command := self._next_command(link, now)) is not None:
                 link.is_busy = True
-                found.append(command)
-        return found
+                commands.append(command)
+        return commands
 
     def _give_back(self, link: FeedLink) -> None:
         """Return the partitions that a task will not finish to the call, which feeds them to others."""
+        # A task that has refused its rows is not lost, so the rows that it has may count as consumed.
         loss = "" if link.task.has_refused else f"{link.task.name} is lost ({link.reason})"
         for partition in link.pop_unfinished():
             self.call.give_back(partition, loss, exactly_once=self._exactly_once)
 
-    def _next(self, link: FeedLink, now: float) -> Command | None:
-        """Return what the thread of a connection is to do next, or None if it waits."""
+    def _next_command(self, link: FeedLink, now: float) -> Command | None:
+        """Return what the thread of a connection is to do next, or None if it waits.
+
+        Args:
+            link: The connection, whose thread has nothing to do.
+            now: The time.
+        """
         call = self.call
         if not self._is_sending(link):
             link.sending = None
+        # An empty reason tells the task that the feed has ended.
         if call.is_over and self.is_finished:
             self.close(link, "")
         if link.reason is not None:
@@ -375,11 +410,13 @@ class FeedState:
             return Make(link, link.sending) if self.may_make(link) else None
         if call.is_over or link.is_over or link.task.has_refused or not link.has_opened:
             return None
+        # In inference a batch ends with its partition. In training it ends when no more rows are left.
         if not link.was_flushed and (call.is_inference or call.is_all_given(link.task.name)):
-            link.was_flushed = True  # in inference a batch ends with its partition
+            link.was_flushed = True
             return Flush(link)
         if not self._may_begin(link, now):
             return None
+        # No partition waits for this task, so its thread reads one from the source.
         if (partition := call.next_partition(link.task.name)) is None:
             call.is_reading = True
             return Read(link, call)
@@ -395,15 +432,19 @@ class FeedState:
         return link.window < WINDOW_BYTES and self.call.permits(partition.number)
 
     def _is_sending(self, link: FeedLink) -> bool:
-        """Return whether more chunks of the partition that is being sent are wanted."""
-        stopped = link.is_over or link.task.has_refused or self.call.error is not None
-        return not stopped and self.call.has_partition(link.sending)
+        """Return whether a partition is being sent on a connection, and more of its chunks are wanted."""
+        is_stopped = link.is_over or link.task.has_refused or self.call.error is not None
+        return not is_stopped and self.call.has_partition(link.sending)
 
     def _may_begin(self, link: FeedLink, now: float) -> bool:
         """Return whether a task may receive another partition now.
 
-        A task with a partition waits until the others have opened the feed, so that it does not take all
-        rows.
+        A task that has received a partition waits until the others have opened the feed, so that it does not
+        take all rows. With equal batches it cannot take more than its share.
+
+        Args:
+            link: The connection of the task.
+            now: The time.
         """
         call, name = self.call, link.task.name
         if call.error is not None or link.window >= WINDOW_BYTES or not call.has_rows(name):
@@ -415,7 +456,9 @@ class FeedState:
         links = [task.link for task in self.tasks.values() if task.link is not None]
         if len(links) >= sum(task.ended is None for task in self.tasks.values()):
             return True
-        return now - min([link.since for link in links], default=now) > GATHERING_SECONDS
+        # The time starts when the first task opens the feed.
+        first_opened = min([link.since for link in links], default=now)
+        return now - first_opened > GATHERING_SECONDS
 
     # What the thread of the user asks, while it waits for the end of the call or for results.
 
@@ -432,12 +475,13 @@ class FeedState:
         if call.is_inference:
             return call.advance_to_results()
         tasks = self.tasks.values()
-        # Without a task that accepts rows no partition can be fed again.
+        # No task accepts more rows, so `train` returns before all are read. If the tasks have ended and rows
+        # were on the way to them, `check` raises an error instead.
         if any(task.has_refused for task in tasks) and not self.takers:
             return any(task.is_alive for task in tasks) or call.is_none_given
         return call.is_finished
 
-    def remains(self) -> str:
+    def unread_warning(self) -> str:
         """Return the warning that a function has returned before all rows of `train` were read.
 
         Returns:
@@ -451,16 +495,16 @@ class FeedState:
             "intended"
         )
 
-    def missing(self, now: float) -> list[str]:
+    def awaited_tasks(self, now: float) -> list[str]:
         """Return the tasks without a connection for which the call waits, so that the user can be told.
 
         Returns:
             Their names. Empty if the call does not wait for them: some task is connected, and the time for
             opening feeds is over, so that the connected tasks receive all rows. Equal batches always wait.
         """
-        missing = [task.name for task in self.takers if not task.is_connected]
-        all_miss = len(missing) == sum(task.is_alive for task in self.tasks.values())
-        return missing if self.call.is_in_step or all_miss or not self._has_gathered(now) else []
+        awaited = [task.name for task in self.takers if not task.is_connected]
+        is_none_connected = len(awaited) == sum(task.is_alive for task in self.tasks.values())
+        return awaited if self.call.is_in_step or is_none_connected or not self._has_gathered(now) else []
 
     def check(self, now: float) -> None:
         """Raise an error if the call cannot continue, or has waited for too long.
@@ -470,54 +514,59 @@ class FeedState:
             FeedError: No task is left, one has missed equal batches, or results are missing.
         """
         call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
-        ended = [(task, task.ended) for task in tasks if task.ended is not None]
-        alive = any(task.is_alive for task in tasks)
+        ends = [(task, task.ended) for task in tasks if task.ended is not None]
+        is_any_alive = any(task.is_alive for task in tasks)
         if call.is_in_step:
-            self._check_steps(call, now)
-        if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY_SECONDS:
-            endings = join_names([f"{task.name} {end.reason}" for task, end in ended])
+            self._check_rounds(call, now)
+        last_end = max([end.at for _, end in ends], default=0.0)
+        if not is_any_alive and now - last_end > LONELY_SECONDS:
+            endings = join_names([f"{task.name} {end.reason}" for task, end in ends])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
-        if call.is_inference and alive and not self.takers:
+        if call.is_inference and is_any_alive and not self.takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = self._late()
+        late = self._late_tasks()
+        # The call may wait for tasks to open the feed: with equal batches for each of them, otherwise only if
+        # no other one takes rows.
         if not late and (call.is_in_step or not any(task.is_connected for task in self.takers)):
             late = [task for task in self.takers if task.ended is None and not task.is_connected]
         if not late:  # nothing but the user's source of rows, or a restart, is awaited
-            call.moved = now
-        elif now - call.moved > call.timeout:
+            call.progress_at = now
+        elif now - call.progress_at > call.timeout:
+            # A task that is late and hungry has read all rows, and only owes results.
             names = [task.name for task in late]
             stuck = [task.name for task in late if not (task.is_late and task.link and task.link.is_hungry)]
             if stuck or not call.is_inference:
                 lines = [line for task in stuck for line in self._last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
-            raise FeedError(self._results_missing(late, call.timeout))
+            raise FeedError(self._missing_results_text(late, call.timeout))
 
-    def _late(self) -> list[FedTask]:
+    def _late_tasks(self) -> list[FedTask]:
         """Return the tasks that have unread rows, or owe results."""
         return [task for task in self.tasks.values() if task.is_late]
 
-    def _results_missing(self, late: Sequence[FedTask], seconds: float) -> str:
+    def _missing_results_text(self, late: Sequence[FedTask], seconds: float) -> str:
         """Return the text that these tasks have returned too few results for some seconds."""
         return (
             f"feed {self.name!r}: {', '.join([task.name for task in late])} asked for more rows, and for "
             f"{seconds:g}s results are missing: batch_results() must be given one result for each row"
         )
 
-    def results_missing(self, now: float) -> str:
+    def silence_warning(self, now: float) -> str:
         """Return the warning that tasks return no results, long before `check` raises for it.
 
         Returns:
             The warning, or an empty text if none is due. A call is warned about only once.
         """
-        call, late = self.call, self._late()
-        is_silent = call.is_inference and now - call.moved >= SILENT_SECONDS
+        call, late = self.call, self._late_tasks()
+        is_silent = call.is_inference and now - call.progress_at >= SILENT_SECONDS
+        # Tasks that ask for more rows, although they owe results, have probably returned too few.
         are_hungry = all(task.link is not None and task.link.is_hungry for task in late)
         if call.was_told_missing or not (is_silent and late and are_hungry):
             return ""
         call.was_told_missing = True
-        return self._results_missing(late, SILENT_SECONDS)
+        return self._missing_results_text(late, SILENT_SECONDS)
 
-    def _check_steps(self, call: Call, now: float) -> None:
+    def _check_rounds(self, call: Call, now: float) -> None:
         """Raise an error if a task has missed equal batches, and not all tasks start again together.
 
         Raises:

@@ -34,7 +34,7 @@ class SyncRequest(Record):
     #: in the folder of the run.
     remote: str | None
 
-    def inside(self, path: str) -> str | None:
+    def relative_path(self, path: str) -> str | None:
         """Return the path of a file or folder relative to the folder of this request.
 
         Returns:
@@ -58,16 +58,19 @@ def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncReques
     """
     requests: list[SyncRequest] = []
     faults: list[Fault] = []
+    #: The text of the first option that copies to each place.
+    places: dict[str, str] = {}
     for text in texts:
         request = _parse_sync(text, where)
         if isinstance(request, Fault):
             faults.append(request)
             continue
-        for other in requests:
-            if (other.remote, other.remote or other.name) == (request.remote, request.remote or request.name):
-                place = f"{request.remote!r}" if request.remote else f"a folder {request.name!r}"
-                expected = "expected DIR:REMOTE for one of them"
-                faults.append(Fault(where, f"{other.text!r} and {text!r} both go to {place}", expected))
+        # A copy without a place on the hosts goes to the folder of the run, under its own name.
+        place = f"{request.remote!r}" if request.remote else f"a folder {request.name!r}"
+        if place in places:
+            problem = f"{places[place]!r} and {text!r} both go to {place}"
+            faults.append(Fault(where, problem, "expected DIR:REMOTE for one of them"))
+        places.setdefault(place, text)
         requests.append(request)
     if faults:
         raise JobError(faults)
@@ -84,24 +87,26 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
     Returns:
         The request, or what is wrong with the option.
     """
-    folder, colon, remote = text.rpartition(":")
+    folder, colon, place = text.rpartition(":")
     if not colon or os.path.isdir(text):
-        folder, colon, remote = text, "", ""
+        folder, colon, place = text, "", ""
     if not os.path.isdir(folder):
         fault = "is not a folder" if os.path.exists(folder) else "is not there"
         return Fault(where, f"{folder!r} {fault}", _SYNC_FORM)
-    name = os.path.basename(os.path.abspath(folder))
-    if not name or os.path.realpath(folder) == "/":
+    name, real_folder = os.path.basename(os.path.abspath(folder)), os.path.realpath(folder)
+    if not name or real_folder == "/":
         return Fault(where, "'/' cannot be copied", "expected a folder in it")
-    place = remote.removeprefix("~/")
-    parts = [part for part in place.split("/") if part not in ("", ".")]
-    if colon and (not parts or ".." in parts or parts[0].startswith("~") or "\0" in place):
+    if not colon:
+        return SyncRequest(text, folder=real_folder, name=name, remote=None)
+    below_home = place.removeprefix("~/")
+    parts = [part for part in below_home.split("/") if part not in ("", ".")]
+    # ~USER is the home of another user, and a folder above the place would lead out of it.
+    if not parts or ".." in parts or parts[0].startswith("~") or "\0" in place:
         expected = "expected a folder below the home, or /a/path"
-        return Fault(where, f"{remote!r} cannot be a place on the hosts", expected)
-    one_spelling = "/" * place.startswith("/") + "/".join(parts)
-    return SyncRequest(
-        text, folder=os.path.realpath(folder), name=name, remote=one_spelling if colon else None
-    )
+        return Fault(where, f"{place!r} cannot be a place on the hosts", expected)
+    # All spellings of a place become the same one, so that two requests for it are noticed.
+    remote = "/" * below_home.startswith("/") + "/".join(parts)
+    return SyncRequest(text, folder=real_folder, name=name, remote=remote)
 
 
 class Item(Record):
@@ -153,14 +158,8 @@ class CollectRequest(Record):
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
-        return Item(
-            task,
-            host=host,
-            base=base,
-            path=path,
-            into=os.path.abspath(into),
-            role="" if self.role else task.role,
-        )
+        role = "" if self.role else task.role
+        return Item(task, host=host, base=base, path=path, into=os.path.abspath(into), role=role)
 
 
 def parse_collects(
@@ -179,11 +178,12 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        named = _TASKS_PATTERN.fullmatch(text)
-        role, number, rest = named.groups() if named else ("", None, text)
+        match = _TASKS_PATTERN.fullmatch(text)
+        role, digits, rest = match.groups() if match else ("", None, text)
         path, colon, into = rest.rpartition(":")
-        path, into = (path, into) if colon else (rest, None)
-        index, count = None if number is None else int(number), roles.get(role, 0)
+        if not colon:
+            path, into = rest, None
+        index, count = None if digits is None else int(digits), roles.get(role, 0)
         if not path or into == "" or "\0" in rest:
             faults.append(Fault(where, f"{text!r} is not a path", _COLLECT_FORM))
         elif into is not None and os.path.exists(into) and not os.path.isdir(into):

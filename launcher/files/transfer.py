@@ -72,8 +72,8 @@ class FileTransfer:
         quiet: bool = False,
     ) -> None:
         self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
-        self._began = time.monotonic()
-        self._deadline = self._began + seconds
+        self._started_at = time.monotonic()
+        self._deadline = self._started_at + seconds
         self._is_cancelled = False
         self._lock = threading.Lock()
         #: For all hosts together: how many bytes of files are to be copied, and how many were copied.
@@ -82,7 +82,7 @@ class FileTransfer:
     @property
     def seconds(self) -> float:
         """The seconds since this transfer was made."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started_at
 
     @property
     def is_late(self) -> bool:
@@ -121,11 +121,13 @@ class FileTransfer:
         """
 
         def progress() -> str:
+            """Return the message about the wait, with the bytes once their number is known."""
             return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
 
         try:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
         finally:
+            # After Ctrl-C, threads may still be copying.
             self._is_cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
@@ -186,6 +188,7 @@ class ProgramStream(TransferStream):
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:
+        """Count bytes of files that were sent or have arrived, for the progress of all hosts."""
         self._transfer.add(moved=size)
 
     def _write(self, data: bytes) -> None:
@@ -207,10 +210,12 @@ class ProgramStream(TransferStream):
                 self._moved_at = time.monotonic()
                 self._transfer.check(self._host)
                 continue
-            early = self._read(wait_seconds)
+            # The host accepts no bytes at the moment.
+            unexpected = self._read(wait_seconds)
             wait_seconds = min(2 * wait_seconds, _POLL_SECONDS)
-            if early:
-                self._received += self._decoder.feed(early)
+            if unexpected:
+                self._received += self._decoder.feed(unexpected)
+                # If the message says why the host failed, this raises that error.
                 self.get()
                 raise ProtocolError("it sends and does not receive")
 
@@ -222,18 +227,23 @@ class ProgramStream(TransferStream):
             raise TransportError(f"{self._host}: {silent}")
         await_readable(self._command, wait_seconds)
         data = self._command.recv(256 * 1024)
+        # None means that nothing has arrived, and no bytes that the remote command has ended.
         if data is None:
             return b""
         if not data:
-            if error := self._command.start_error():
-                raise error
-            status = self._command.wait(2.0)
-            printed = last_line(self._command.stderr())
-            how = "was killed" if status is None else f"exited with {status}"
-            last = f"; its last line: {printed}" if printed else ""
-            raise TransportError(f"{self._host}: the remote command {how}{last}")
+            raise self._end_error()
         self._moved_at = time.monotonic()
         return data
+
+    def _end_error(self) -> TransportError:
+        """Return the error about a remote command that has ended too early, with its last line on stderr."""
+        if error := self._command.start_error():
+            return error
+        status = self._command.wait(2.0)
+        how = "was killed" if status is None else f"exited with {status}"
+        printed = last_line(self._command.stderr())
+        last = f"; its last line: {printed}" if printed else ""
+        return TransportError(f"{self._host}: the remote command {how}{last}")
 
 
 # The list of a tree is sent in messages of at most this size.
@@ -278,8 +288,10 @@ def sync(
     """
     syncing = _Sync(transfer, trees, run_name, outputs or OutputFolders({}))
     done, failed = transfer.on_all(hosts, syncing.copy_to, "syncing")
-    if failed.keys() - optional or (failed and transfer.is_late):
-        raise (StartTimeoutError if transfer.is_late else HostsError)(failed.values())
+    if failed and transfer.is_late:
+        raise StartTimeoutError(failed.values())
+    if failed.keys() - optional:
+        raise HostsError(failed.values())
     for text in failed.values():
         transfer.report(f"{text}: no task of a lost host will run there")
     syncing.report(len(done))
@@ -317,10 +329,16 @@ class _Sync:
             self._lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
 
     def copy_to(self, host: str) -> Sequence[str]:
-        """Copy the folders to a host.
+        """Copy the folders to a host, and make its folders for results.
+
+        Args:
+            host: The name of the host.
 
         Returns:
             The paths of the copies, followed by the path of the folder that contains the folders for results.
+
+        Raises:
+            TransportError: The host failed, or the time is over.
         """
         arguments = {
             "job": self._run_name,
@@ -347,6 +365,7 @@ class _Sync:
         stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
         for start in range(0, len(data), _MESSAGE_BYTES):
             stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
+        # The answer contains one byte for each entry, which is 1 if the host needs it.
         needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
         self._transfer.add(sum(entry.size for entry in needed))
         sources = ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed)
@@ -354,6 +373,7 @@ class _Sync:
         stream.put(FilesDone())
 
     def _note_problem(self, path: str, why: str) -> None:
+        """Keep why a file could not be copied as it is, once for all hosts."""
         self._problems.add((path, why))
 
     def report(self, hosts: int) -> None:
@@ -386,11 +406,13 @@ def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[
         The errors by host. They are no reason to fail the run.
     """
 
-    def visit(host: str) -> None:
+    def remove_folder(host: str) -> None:
+        """Remove the folder of the run from one host, and wait until that is done."""
         with transfer.command(host, "finish", {"job": run_name}) as stream:
             stream.get(FilesDone)
 
-    return transfer.on_all(hosts, visit, "removing the folders of this run")[1]
+    _, failed = transfer.on_all(hosts, remove_folder, "removing the folders of this run")
+    return failed
 
 
 # A host may send at most so many messages about one item.
@@ -406,7 +428,7 @@ class Collected:
     #: The items whose copy has started.
     items: list[Item] = field(default_factory=list)
     #: For each of them, the folder to which it is copied.
-    landings: list[DestinationTree] = field(default_factory=list)
+    destinations: list[DestinationTree] = field(default_factory=list)
     #: Messages about paths that do not exist or cannot be read. They are no failure of the job.
     notices: list[str] = field(default_factory=list)
     #: Messages about existing files that could not be copied.
@@ -417,7 +439,7 @@ class Collected:
     @property
     def files(self) -> int:
         """The number of files that have arrived."""
-        return sum(len(destination.files) for destination in self.landings)
+        return sum(len(destination.files) for destination in self.destinations)
 
 
 def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collected]:
@@ -435,11 +457,13 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
     for host, text in failed.items():
         results[host].failures.append(text)
     _note_missing(results)
-    landings = [
-        destination for result in results.values() for destination in result.landings if destination.files
-    ]
-    size = sum(entry.size for destination in landings for entry in destination.files)
-    folders = {destination.top for destination in landings}
+    size = 0
+    folders: set[str] = set()
+    for result in results.values():
+        for destination in result.destinations:
+            if destination.files:
+                size += sum(entry.size for entry in destination.files)
+                folders.add(destination.top)
     # If several tasks have a folder each, only the folders that contain those are named.
     if len(folders) > 1:
         folders = {os.path.dirname(path) for path in folders}
@@ -464,16 +488,18 @@ def _collect_from(
     Raises:
         TransportError: The host has failed. The error says which items are missing.
     """
-    result, own = results[host], [item for item in items if item.host == host]
-    requested = [{"base": item.base, "path": item.path} for item in own]
+    result, host_items = results[host], [item for item in items if item.host == host]
+    requested = [{"base": item.base, "path": item.path} for item in host_items]
     try:
         with transfer.command(host, "send", {"items": requested}) as stream:
-            for item in own:
+            for item in host_items:
                 result.items.append(item)
-                result.landings.append(DestinationTree(stream, item.into))
+                result.destinations.append(DestinationTree(stream, item.into))
                 _receive(transfer, stream, item, result)
     except TransportError as error:
-        missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
+        # The last item that has started is not complete.
+        complete = max(0, len(result.items) - 1)
+        missing = [f"{item.path!r} of {item.task}" for item in host_items[complete:]]
         text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
         raise TransportError(f"{error}; {text}") from error
 
@@ -484,22 +510,32 @@ def _note_missing(results: Mapping[str, Collected]) -> None:
     A path that tasks of all roles were asked for may be made by some roles only. So it is not reported as
     missing if it was found somewhere, but on no task of the same role.
     """
-    missing = {item for result in results.values() for item in result.missing}
+    #: By path, the roles whose tasks have made it.
     roles: dict[str, set[str]] = {}
     for result in results.values():
         for item in result.items:
-            if item not in missing:
+            if item not in result.missing:
                 roles.setdefault(item.path, set()).add(item.role)
     for result in results.values():
         for item, text in result.missing.items():
-            if not item.role or item.role in roles.get(item.path, {item.role}):
+            # An item has no role if the user has named the tasks.
+            was_found_nowhere = item.path not in roles
+            if not item.role or was_found_nowhere or item.role in roles[item.path]:
                 _note(result.notices, item, text)
 
 
 def _note(texts: list[str], item: Item, text: str) -> None:
-    """Add a message about an item to a list, unless the list contains `_MAX_NOTES` of them already."""
-    if len(texts) <= _MAX_NOTES:
-        texts.append(f"{item.host}: {text if len(texts) < _MAX_NOTES else 'there is more of this kind'}")
+    """Add a message about an item to a list of at most `_MAX_NOTES`, and say once that there are more.
+
+    Args:
+        texts: The list, which is changed.
+        item: The item, whose host the message names.
+        text: The message.
+    """
+    if len(texts) < _MAX_NOTES:
+        texts.append(f"{item.host}: {text}")
+    elif len(texts) == _MAX_NOTES:
+        texts.append(f"{item.host}: there is more of this kind")
 
 
 def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
@@ -511,13 +547,13 @@ def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: 
         transfer: Counts the bytes.
         stream: The stream from the host.
         item: The item.
-        result: The result of the host. The last of its ``landings`` is the folder for this item.
+        result: The result of the host. The last of its ``destinations`` is the folder for this item.
 
     Raises:
         TransportError: The host has failed, or the disk of this machine is full.
         ProtocolError: The host has sent a wrong message, or too many.
     """
-    destination = result.landings[-1]
+    destination = result.destinations[-1]
     for _ in range(_MAX_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):

@@ -71,7 +71,8 @@ def read_trees(
         JobError: A file cannot be read, or the current folder is not copied.
     """
     trees = [_tree(request, without and os.path.realpath(without)) for request in requests]
-    subfolder = requests[0].inside(cwd) or ""
+    # If the current folder is not in the first folder, tasks run at the top of the copy.
+    subfolder = requests[0].relative_path(cwd) or ""
     entry = trees[0].entries.get(subfolder)
     if subfolder and (entry is None or entry.kind != FOLDER):
         text = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
@@ -91,7 +92,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
     """
     tree, rules, unreadable = SourceTree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
-    def problem(source: str, why: str) -> None:
+    def on_problem(source: str, why: str) -> None:
         """Record a path that cannot be copied, and the reason."""
         if why == SPECIAL_FILE_REASON:
             tree.left_out["as sockets, pipes or devices"].append(os.path.relpath(source, request.folder))
@@ -103,14 +104,14 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
         source, name = f"{request.folder}/{path}", os.path.basename(path)
         if name == ".git" or source == without:
             return True
-        by = rules.ignored_by(source, is_folder)
-        if by and path.count("/") < _MAX_LEVELS and name != "__pycache__":
-            tree.left_out[f"by {by}"].append(path + "/" * is_folder)
-        return bool(by)
+        rule_file = rules.ignored_by(source, is_folder)
+        if rule_file and path.count("/") < _MAX_LEVELS and name != "__pycache__":
+            tree.left_out[f"by {rule_file}"].append(path + "/" * is_folder)
+        return bool(rule_file)
 
-    for source, entry in entries_below(request.folder, "", problem, is_left_out):
+    for source, entry in entries_below(request.folder, "", on_problem, is_left_out):
         if entry.kind == FILE and not os.access(source, os.R_OK):
-            problem(source, "Permission denied")
+            on_problem(source, "Permission denied")
         else:
             tree.entries[entry.path] = entry
     if unreadable:
@@ -132,9 +133,9 @@ def left_out(trees: Sequence[SourceTree]) -> list[str]:
         reasons = sorted(tree.left_out.items())
         texts = [f"{reason}: {join_names([*map(escape_controls, paths)])}" for reason, paths in reasons]
         if texts:
-            of = f" of {tree.request.name}" if len(trees) > 1 else ""
+            of_folder = f" of {tree.request.name}" if len(trees) > 1 else ""
             hint = "a line in .launchignore (!NAME) brings back what is ignored"
-            lines.append(f"left out{of} {'; '.join(texts)}; {hint}")
+            lines.append(f"left out{of_folder} {'; '.join(texts)}; {hint}")
     return lines
 
 
@@ -157,6 +158,7 @@ class _Rules:
             self._top = os.path.dirname(self._top)
         folder = root
         while folder != self._top:
+            # There is no repository, or its rules ignore the folder itself or one above it.
             if self._top == "/" or self.ignored_by(folder, True):
                 self._top = root
                 break
@@ -174,13 +176,13 @@ class _Rules:
         """
         for name in reversed(RULE_FILES):
             folder = path
+            # The nearest file of this name that has a rule for the path decides.
             while folder != self._top:
                 folder = os.path.dirname(folder)
-                ignored = _verdict(
-                    self._patterns(f"{folder}/{name}"), path[len(folder) + 1 :] + "/" * is_folder
-                )
-                if ignored is not None:
-                    return name if ignored else ""
+                relative_path = path[len(folder) + 1 :] + "/" * is_folder
+                is_ignored = _verdict(self._patterns(f"{folder}/{name}"), relative_path)
+                if is_ignored is not None:
+                    return name if is_ignored else ""
         return ""
 
     def _patterns(self, path: str) -> Patterns:
@@ -190,12 +192,12 @@ class _Rules:
             No rules if there is no such file or, as in git, if it is a link.
         """
         if path not in self._files:
-            read = os.path.isfile(path) and not os.path.islink(path)
-            self._files[path] = _read(path) if read else []
+            is_rule_file = os.path.isfile(path) and not os.path.islink(path)
+            self._files[path] = _read_rules(path) if is_rule_file else []
         return self._files[path]
 
 
-def _read(path: str) -> Patterns:
+def _read_rules(path: str) -> Patterns:
     """Return the rules of a rule file, the last one first.
 
     Raises:
@@ -233,7 +235,8 @@ def _verdict(patterns: Patterns, path: str) -> bool | None:
     for line, pattern in patterns:
         found = pattern.match_file(path)
         if found is not None:
-            whole = found.match.end() == len(path)
-            if line.lstrip("!/") == "**" or whole != line.endswith("/**"):
+            is_whole_path = found.match.end() == len(path)
+            # ``a/**`` matches what is in the folder, and not the folder itself. ``**`` matches everything.
+            if line.lstrip("!/") == "**" or is_whole_path != line.endswith("/**"):
                 return bool(pattern.include)
     return None

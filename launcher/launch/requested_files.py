@@ -118,10 +118,10 @@ class RequestedFiles:
         inside: str | None = self._subfolder
         if workdir:
             # On the host ``~`` is its own home, which the copy does not contain.
-            inside = None if workdir.startswith("~") else synced.inside(workdir)
+            inside = None if workdir.startswith("~") else synced.relative_path(workdir)
         name = role.program.name
         # An absolute path of this machine does not exist on the host, but the copy contains the same file.
-        if os.path.isabs(name) and (copied := synced.inside(name)) is not None:
+        if os.path.isabs(name) and (copied := synced.relative_path(name)) is not None:
             name = os.path.join(top, copied) if inside is None else os.path.relpath(copied, inside or ".")
         if inside is not None:
             workdir = os.path.join(top, inside).rstrip("/")

@@ -181,7 +181,7 @@ class _Packer:
         """
         # The launcher starts in the copy of this working directory, so relative paths stay.
         for sync in self._syncs if os.path.isabs(path) else ():
-            inside = sync.inside(path)
+            inside = sync.relative_path(path)
             if inside is not None:
                 return f"{remote_paths[sync.text]}/{inside}".rstrip("/")
         return path

@@ -58,21 +58,24 @@ def by_value() -> Iterator[None]:
     Only one thread at a time can be within it, because the whole process has one list of such modules.
     """
     with _REGISTRY:
-        known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
-        own = [it for name, it in list(sys.modules.items()) if name not in known and is_own(name)]
-        for module in own:
+        # The user may have registered some, which must stay registered.
+        registered = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        loaded = list(sys.modules.items())
+        modules = [module for name, module in loaded if name not in registered and is_own(name)]
+        for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
             yield
         finally:
-            for module in own:
+            for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
 class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """A pickler that keeps the file names of code, and on request the sources of the files.
 
-    cloudpickle since 3.1.3 replaces all these names by ``<dynamic-code>``.
+    cloudpickle since 3.1.3 replaces all these names by ``<dynamic-code>``. It calls `reducer_override` and
+    `_dynamic_function_reduce`, which are its own methods, for each object.
 
     Args:
         file: Receives the pickle.
@@ -93,22 +96,29 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a traced ``tf.function`` as one that was not called yet: its graphs cannot travel."""
         is_tensorflow = type(thing).__module__.startswith("tensorflow.")
+        # Only a tf.function has both. `_clone` makes one of the same Python function, without graphs.
         if is_tensorflow and hasattr(thing, "python_function") and hasattr(thing, "_clone"):
             return thing._clone(None).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(thing)
 
     def _dynamic_function_reduce(self, function: Any) -> Any:
-        """Add globals that only annotations name. AutoGraph needs them when it compiles the source again."""
+        """Pickle a function with the globals that only its annotations name, too.
+
+        cloudpickle leaves those out. AutoGraph needs them when it compiles the source of the function again.
+        """
         reduced = super()._dynamic_function_reduce(function)
-        found, known = reduced[2][1]["__globals__"], function.__globals__
+        # The third item is the state of the function: its attributes and its slots.
+        _, slots = reduced[2]
+        pickled, known = slots["__globals__"], function.__globals__
         for name in _annotation_names(function.__code__):
-            if name in known and name not in found and self._can_travel(known[name]):
-                found[name] = known[name]
+            if name in known and name not in pickled and self._can_travel(known[name]):
+                pickled[name] = known[name]
         return reduced
 
     def _can_travel(self, value: Any) -> bool:
         """Return whether a value can be pickled. A class that is being pickled at this moment can."""
         if id(value) not in self._tried:
+            # This holds while its own functions are tried, which may name it in their annotations.
             self._tried[id(value)] = True
             pickler = _SourcePickler(io.BytesIO(), None, None, False)
             pickler._tried = self._tried
@@ -120,8 +130,9 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
 
     def _code(self, code: CodeType) -> Any:
         """Return what pickle stores of a code object: the function `_restore` and its arguments."""
+        make_code, values, *_ = self._reduce(code)
         name = code.co_filename
-        return _restore, (*self._reduce(code)[:2], name, self._source(name))
+        return _restore, (make_code, values, name, self._source(name))
 
     def _source(self, name: str) -> str:
         """Return the text of a file, the same object each time, because pickle writes an object only once."""
@@ -156,18 +167,19 @@ def _names_by_line(source: str) -> dict[int, frozenset[str]]:
     except (SyntaxError, ValueError, RecursionError):
         return {}
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    found = {}
+    names_by_line = {}
     for function in functions:
+        # A code object counts the lines of decorators as well.
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        found[first] = frozenset(_names_of(function))
-    return found
+        names_by_line[first] = frozenset(_names_of(function))
+    return names_by_line
 
 
 def _names_of(function: ast.AST) -> Iterator[str]:
     """Yield the names in all annotations below a node of a syntax tree, which may repeat."""
     for node in ast.walk(function):
-        for name in ("annotation", "returns"):
-            annotation = getattr(node, name, None)
+        # Arguments and variables have the first attribute, and functions the second one.
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             for part in () if annotation is None else ast.walk(annotation):
                 if isinstance(part, ast.Name):
                     yield part.id
@@ -184,16 +196,18 @@ def _names_in_text(text: str) -> list[str]:
     return [part.id for part in ast.walk(tree) if isinstance(part, ast.Name)]
 
 
-def _restore(kind: Callable[..., CodeType], values: Any, name: str, source: str) -> CodeType:
+def _restore(make_code: Callable[..., CodeType], values: Any, name: str, source: str) -> CodeType:
     """Make a code object again, when a pickle of `_SourcePickler` is loaded.
 
+    If the source has travelled, tracebacks show its lines.
+
     Args:
-        kind: Makes the code object, as cloudpickle wants it.
-        values: The arguments of ``kind``.
+        make_code: Makes the code object, as cloudpickle wants it.
+        values: The arguments of ``make_code``.
         name: The name of the file of the code.
         source: The text of the file. Empty if it did not travel.
     """
     if source:
         # Without a time of modification linecache does not compare the text with a file of that name.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    return kind(*values).replace(co_filename=name)
+    return make_code(*values).replace(co_filename=name)

@@ -83,7 +83,9 @@ def columnar(data: Any) -> Block | None:
     """
     if is_array(data):
         return data
-    columns = data if isinstance(data, tuple) else tuple(data.values()) if isinstance(data, Mapping) else ()
+    columns: Sequence[Any] = ()
+    if isinstance(data, (tuple, Mapping)):
+        columns = data if isinstance(data, tuple) else tuple(data.values())
     if columns and all(map(is_array, columns)):
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
@@ -99,6 +101,7 @@ def columnar(data: Any) -> Block | None:
 
 def size(block: Block) -> int:
     """Return the number of rows of a block."""
+    # All columns have the same length.
     if isinstance(block, Mapping):
         return len(next(iter(block.values())))
     return len(block[0]) if isinstance(block, tuple) else len(block)
@@ -128,17 +131,18 @@ def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
     block = columnar(data)
     if block is None and not isinstance(data, (list, tuple, range)):
         iterator = iter(data)
-        while found := list(islice(iterator, rows())):
-            yield found
+        while some_rows := list(islice(iterator, rows())):
+            yield some_rows
         return
-    start, stop = 0, len(data) if block is None else size(block)
-    while start < stop:
-        end = start + rows()
+    start, total = 0, len(data) if block is None else size(block)
+    while start < total:
+        stop = start + rows()
         if block is not None:
-            yield part(block, start, end)
+            yield part(block, start, stop)
         else:
-            yield data[start:end] if isinstance(data, list) else list(data[start:end])
-        start = end
+            # A slice of a tuple would be a block of columns.
+            yield list(data[start:stop])
+        start = stop
 
 
 def as_rows(block: Block) -> list[Any]:
@@ -146,7 +150,8 @@ def as_rows(block: Block) -> list[Any]:
     if isinstance(block, Mapping):
         return [dict(zip(block, row)) for row in zip(*block.values())]
     if isinstance(block, tuple):
-        return [_like(block, row) for row in zip(*block)] if hasattr(block, "_make") else list(zip(*block))
+        rows = list(zip(*block))
+        return [_like(block, row) for row in rows] if hasattr(block, "_make") else rows
     return block if isinstance(block, list) else list(block)
 
 
@@ -178,12 +183,13 @@ def _joined(blocks: Sequence[Any]) -> Any:
 def _are_alike(first: Block, other: Block) -> bool:
     """Return whether two blocks can be joined without changing their rows."""
     if isinstance(first, Mapping):
-        same = isinstance(other, Mapping) and first.keys() == other.keys()
-        return same and all(_are_alike(first[name], other[name]) for name in first)
+        has_same_names = isinstance(other, Mapping) and first.keys() == other.keys()
+        return has_same_names and all(_are_alike(first[name], other[name]) for name in first)
     if isinstance(first, tuple):
-        same = isinstance(other, tuple) and len(first) == len(other)
-        names = getattr(first, "_fields", None) == getattr(other, "_fields", None)
-        return same and names and all(map(_are_alike, first, other))
+        has_same_length = isinstance(other, tuple) and len(first) == len(other)
+        # Only named tuples have this attribute.
+        has_same_names = getattr(first, "_fields", None) == getattr(other, "_fields", None)
+        return has_same_length and has_same_names and all(map(_are_alike, first, other))
     if is_array(first):
         return is_array(other) and first.dtype == other.dtype and first.shape[1:] == other.shape[1:]
     return isinstance(other, list)
@@ -209,17 +215,20 @@ def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
         FeedError: Some rows cannot be sent to another process.
     """
     if isinstance(block, list) and block:
-        arrays = _stacked(block)
-        block = _columns(block) if arrays is None else arrays
+        stacked = _stacked(block)
+        block = _columns(block) if stacked is None else stacked
     buffers: list[Buffer] = []
 
-    def keep(buffer: pickle.PickleBuffer) -> None:
+    def on_array(buffer: pickle.PickleBuffer) -> None:
+        """Keep the memory of an array, which the pickle then does not contain."""
         buffers.append(buffer.raw())
 
-    on_array = None if isinstance(block, list) else keep
+    # Arrays within rows are small and many, so they stay in the pickle.
+    on_buffer = None if isinstance(block, list) else on_array
     block = _contiguous(block)
     file = io.BytesIO()
-    pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=on_array)
+    pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=on_buffer)
+    # This leaves out the memo of objects that occur twice. The first row stands for all.
     pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _MAX_DEPTH)
     pickler.by_value = not by_name
     try:
@@ -227,7 +236,7 @@ def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
         head: Buffer = file.getvalue()
     except Exception:  # noqa: BLE001 - cloudpickle may succeed
         buffers.clear()
-        head = encode_code(block, by_name=by_name, on_array=on_array)
+        head = encode_code(block, by_name=by_name, on_array=on_buffer)
     return [head, *buffers]
 
 
@@ -276,6 +285,11 @@ class _PlainPickler(pickle.Pickler):
     by_value = False
 
     def reducer_override(self, thing: Any) -> Any:
+        """Refuse classes and functions of the program, and objects of such classes. Pickle others as usual.
+
+        Raises:
+            _OwnCodeError: The object cannot be pickled by name.
+        """
         kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
         if kind.__module__ == "__main__" or (self.by_value and is_own(kind.__module__)):
             raise _OwnCodeError(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
@@ -297,14 +311,16 @@ def _stacked(rows: list[Any]) -> Any:
     numpy = sys.modules["numpy"]
     if {*map(type, rows)} != {numpy.ndarray}:  # a subclass would lose its type
         return None
-    joined = numpy.empty((len(rows), *first.shape), numpy.result_type(first))
+    stacked = numpy.empty((len(rows), *first.shape), numpy.result_type(first))
     try:
         if {*map(len, rows)} != {len(first)}:
             return None
-        numpy.concatenate(rows, out=joined.reshape(len(rows) * len(first), *first.shape[1:]), casting="equiv")
+        # The same memory, in the shape that concatenate fills.
+        flat = stacked.reshape(len(rows) * len(first), *first.shape[1:])
+        numpy.concatenate(rows, out=flat, casting="equiv")
     except (TypeError, ValueError):  # the types of their elements or their shapes differ
         return None
-    return joined
+    return stacked
 
 
 def _columns(rows: list[Any]) -> Any:
@@ -318,13 +334,17 @@ def _columns(rows: list[Any]) -> Any:
         return rows
     if {(type(row), len(row)) for row in rows} != {(tuple, len(rows[0]))}:
         return rows
-    columns = [list(column) for column in zip(*rows)]
-    found = tuple([_stacked(column) if is_array(column[0]) else column for column in columns])
-    return rows if any(column is None for column in found) else found
+    lists = [list(column) for column in zip(*rows)]
+    columns = tuple([_stacked(column) if is_array(column[0]) else column for column in lists])
+    # None stands for arrays that differ.
+    return rows if any(column is None for column in columns) else columns
 
 
 def _contiguous(block: Block) -> Block:
-    """Return a block whose arrays have one piece of memory each, and so travel beside the pickle uncopied."""
+    """Return a block whose arrays have one piece of memory each, and so travel beside the pickle uncopied.
+
+    Only arrays that are views with gaps, such as every second row of another one, are copied.
+    """
     if is_array(block):
         return sys.modules["numpy"].ascontiguousarray(block)
     if isinstance(block, tuple):
@@ -332,15 +352,15 @@ def _contiguous(block: Block) -> Block:
     return {name: _contiguous(column) for name, column in block.items()} if isinstance(block, dict) else block
 
 
-def _is_plain(row: Any, deep: int) -> bool:
+def _is_plain(row: Any, levels: int) -> bool:
     """Return whether a row consists of plain values, as far as its first items show.
 
     Args:
         row: The row, or an item of it.
-        deep: How many more levels of nesting may follow.
+        levels: How many more levels of nesting may follow.
     """
     if type(row) in _PLAIN_TYPES:
         return True
-    if deep == 0 or type(row) not in (tuple, list):
+    if levels == 0 or type(row) not in (tuple, list):
         return False
-    return all(_is_plain(item, deep - 1) for item in row[:_MAX_ITEMS])
+    return all(_is_plain(item, levels - 1) for item in row[:_MAX_ITEMS])

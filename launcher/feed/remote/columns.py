@@ -37,10 +37,11 @@ def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[s
     if _have_names(block):
         expected = f"the columns {', '.join(map(str, mapping))} of the input_mapping"
         return {name: _named_column(block, key, expected) for key, name in mapping.items()}
+    # Rows that are no tuples are the values of the only column.
     if len(mapping) == 1 and _are_values(block):
         return dict.fromkeys(mapping.values(), block)
     _check_unnamed(block, mapping)
-    return {name: _column_at(block, at, "") for at, name in enumerate(mapping.values())}
+    return {name: _column_at(block, place, "") for place, name in enumerate(mapping.values())}
 
 
 def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
@@ -53,6 +54,7 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
         InputError: The rows have more or fewer columns, or the mapping is in another order.
     """
     names = ", ".join(map(str, mapping))
+    # All rows of an array have the same form. A tuple of columns stands for its rows.
     rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
     for row in rows:
         if not _has_columns(row):
@@ -74,22 +76,25 @@ def _have_names(block: Block) -> bool:
     Raises:
         InputError: Some rows have names, and others do not.
     """
-    rows = [block]
+    samples = [block]
     if isinstance(block, list):
-        rows = block if len({*map(type, block)}) > 1 else block[:1]
-    found = {_has_names(row) for row in rows}
-    if len(found) > 1:
+        # Rows of one type are alike.
+        samples = block if len({*map(type, block)}) > 1 else block[:1]
+    answers = {_has_names(row) for row in samples}
+    if len(answers) > 1:
         raise codec.refused("rows with and without names in one batch", "one of them, for an input_mapping")
-    return found.pop()
+    return answers.pop()
 
 
 def _has_names(row: Any) -> bool:
     """Return whether the columns of a row have names: in a dict, a named tuple or a structured array."""
-    dtype = getattr(row, "dtype", None)  # that of a structured array, or of a record in one, has names
+    # The type of a structured array, or of a record in one, has names.
+    dtype = getattr(row, "dtype", None)
     return isinstance(row, Mapping) or hasattr(row, "_fields") or getattr(dtype, "names", None) is not None
 
 
 def _has_columns(row: Any) -> bool:
+    """Return whether a row consists of several values: a tuple, a list or an array."""
     return isinstance(row, (tuple, list)) or codec.is_array(row)
 
 
@@ -124,17 +129,18 @@ def _named_column(block: Block, name: Any, expected: str) -> Any:
     """
     try:
         if not isinstance(block, list):
-            return block[_place(type(block), name)]
-        places = {kind: _place(kind, name) for kind in {*map(type, block)}}
-        return [row[places[type(row)]] for row in block]
+            return block[_key(type(block), name)]
+        # Rows of different classes may have the column in different places.
+        keys = {kind: _key(kind, name) for kind in {*map(type, block)}}
+        return [row[keys[type(row)]] for row in block]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise _no_column(block, name, error, expected) from error
 
 
-def _place(kind: type, name: Any) -> Any:
+def _key(kind: type, name: Any) -> Any:
     """Return the key of a column in rows of a class.
 
-    It is the name itself, or in a named tuple the place of the name.
+    It is the name itself, or in a named tuple the number of the column.
 
     Raises:
         AttributeError: It is a class of tuples without names.
@@ -181,29 +187,33 @@ def columns(block: Block, signature: Any) -> Any:
     Raises:
         InputError: A row does not fit the signature.
     """
-    if not isinstance(signature, (Mapping, tuple, list)):
-        return _array(block, signature)
-    keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
-    if not isinstance(signature, Mapping):
+    if isinstance(signature, Mapping):
+        return {
+            name: columns(_named_column(block, name, _EXPECTED_ROWS), spec)
+            for name, spec in signature.items()
+        }
+    if isinstance(signature, (tuple, list)):
         _check_width(block, len(signature))
-    column = _named_column if isinstance(signature, Mapping) else _column_at
-    found = [columns(column(block, key, _EXPECTED_ROWS), signature[key]) for key in keys]
-    return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
+        arrays = [
+            columns(_column_at(block, place, _EXPECTED_ROWS), spec) for place, spec in enumerate(signature)
+        ]
+        return tuple(arrays)
+    return _array(block, signature)
 
 
-def _check_width(block: Block, most: int) -> None:
-    """Check that rows have no more columns than their signature: it is unknown which one is left out.
+def _check_width(block: Block, max_width: int) -> None:
+    """Check that rows have no more columns than their signature, because it is unknown which one is left out.
 
     Args:
         block: The rows.
-        most: The number of columns in the signature.
+        max_width: The number of columns in the signature.
 
     Raises:
         InputError: The rows have more columns.
     """
     widest = max(_widths(block), default=0)
-    if widest > most:
-        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_EXPECTED_ROWS}")
+    if widest > max_width:
+        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{max_width}, {_EXPECTED_ROWS}")
 
 
 def _array(values: Sequence[Any], spec: Any) -> Any:

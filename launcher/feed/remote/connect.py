@@ -88,7 +88,7 @@ class DriverRoutes:
         """
         hello = dict(self.hello, purpose=purpose, **more)
         started = time.monotonic()
-        explained = False
+        has_explained = False
         while True:
             errors = []
             for route in self._routes:
@@ -97,15 +97,16 @@ class DriverRoutes:
                 except OSError as error:
                     errors.append("{}: {}".format(route.partition(":")[2], error))
                     continue
+                # The next call tries this route first.
                 self._routes.remove(route)
-                self._routes.insert(0, route)  # the next call tries it first
+                self._routes.insert(0, route)
                 return sock
             message = "the program that drives the job cannot be reached: " + "; ".join(errors)
             waited = time.monotonic() - started
             if waited >= timeout:
                 raise ConnectError(message)
-            if waited > SILENCE_SECONDS and not explained:
-                explained = True
+            if waited > SILENCE_SECONDS and not has_explained:
+                has_explained = True
                 print(f"{message}; trying again for {timeout:.0f}s", file=sys.stderr, flush=True)
             time.sleep(RETRY_PAUSE_SECONDS)
 
@@ -120,6 +121,7 @@ def keep_alive(sock: socket.socket) -> None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_OPTIONS:
+        # Not every system has all of them.
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -177,10 +179,11 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
         if read_exactly(sock, len(GREETING)) != GREETING:
             raise ConnectError("another program answers there")
         sock.settimeout(HANDSHAKE_TIMEOUT_SECONDS)
-        theirs, ours = read_exactly(sock, NONCE_BYTES), os.urandom(NONCE_BYTES)
-        sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
+        # Each end proves that it has the key by a checksum of random bytes that the other one has chosen.
+        their_nonce, our_nonce = read_exactly(sock, NONCE_BYTES), os.urandom(NONCE_BYTES)
+        sock.sendall(our_nonce + hmac.digest(key, b"task" + their_nonce + our_nonce, "sha256"))
         proof = read_exactly(sock, PROOF_BYTES)
-        if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
+        if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + our_nonce + their_nonce, "sha256")):
             raise ConnectError("the program that answers there does not have the key of this job")
         text = json.dumps(hello).encode()
         sock.sendall(len(text).to_bytes(4, "big") + text)

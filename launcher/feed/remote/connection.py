@@ -63,8 +63,8 @@ class FeedConnection:
         """Wait for a frame with rows, code or FLUSH.
 
         Args:
-            number: The number of the connection of the last frame. If that connection has broken, this does
-                not wait.
+            number: The number of the connection from which the last frame came. If that connection has
+                broken, this does not wait.
 
         Returns:
             The number of the present connection, and the frame. None instead of a frame if the connection has
@@ -82,7 +82,13 @@ class FeedConnection:
             return self.number, self._frames.popleft() if self._frames else None
 
     def send(self, number: int, kind: frames.Kind, buffers: Sequence[Buffer]) -> None:
-        """Send a frame on the connection with this number. It is dropped if that connection has broken."""
+        """Send a frame to the program. It is dropped if the connection has broken that it is meant for.
+
+        Args:
+            number: The number of the connection that it is meant for.
+            kind: The kind of the frame.
+            buffers: The bytes in it.
+        """
         with self._sending:
             if self._sock is None or number != self.number:
                 return
@@ -92,7 +98,9 @@ class FeedConnection:
                 frames.hang_up(self._sock)  # this wakes the thread that receives, which connects again
 
     def terminate(self, number: int, reason: bytes) -> None:
-        """Drop the frames that are here, and ask the program for no more, also after a break.
+        """Drop the frames that are here, and tell the program that the function accepts no more rows.
+
+        If the connection breaks, the program is told so on the next one.
 
         Args:
             number: The number of the present connection.
@@ -114,7 +122,7 @@ class FeedConnection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the program sends no more."""
+        """Whether the thread can end, because the program sends no more frames or an error has occurred."""
         return self._end_received or self._error is not None
 
     def _receive_all(self) -> None:
@@ -133,28 +141,37 @@ class FeedConnection:
                 self._changed.wait_for(lambda: self._is_over, RECONNECT_PAUSE_SECONDS)
 
     def _receive(self, sock: socket.socket) -> None:
-        """Keep the frames of one connection until it ends."""
+        """Keep the frames of one connection for `next_frame` until it ends, then close it.
+
+        If it has broken, its frames are dropped, because the program feeds their rows again.
+
+        Args:
+            sock: The connection.
+        """
         try:
             with self._sending:
                 self._sock = sock
+                # The first frame tells the program whether this task accepts rows.
                 if self._terminated:
                     frames.send_frame(sock, frames.Kind.TERMINATE, [self._terminated])
                 else:
                     frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
             file = frames.reader(sock)
             while not self._is_over and (frame := frames.recv_frame(file)) is not None:
-                if frame[0] == frames.Kind.GONE:
-                    self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
+                kind, buffers = frame
+                if kind == frames.Kind.GONE:
+                    self._fail(b"".join(buffers).decode("utf-8", "replace"))
                 with self._changed:
-                    if frame[0] == frames.Kind.END:
+                    if kind == frames.Kind.END:
                         self._end_received = True
                         self._frames.clear()
-                    elif frame[0] != frames.Kind.GONE and not self._terminated:
+                    elif kind != frames.Kind.GONE and not self._terminated:
                         self._frames.append(frame)
                     self._changed.notify_all()
         except frames.FeedRefusedError as error:
             self._fail(f"a frame of the driver is invalid: {error}", error)
         except OSError:
+            # The connection has broken. `_receive_all` makes a new one.
             pass
         with self._sending:
             self._sock = None
@@ -166,7 +183,12 @@ class FeedConnection:
                 self._changed.notify_all()
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:
-        """Let `next_frame` raise this error, unless there is an earlier one."""
+        """Let `next_frame` raise an error with this reason, unless there is an earlier one.
+
+        Args:
+            reason: The reason, for the user.
+            cause: The exception behind it, or None.
+        """
         with self._changed:
             if self._error is None:
                 self._error = FeedError(f"feed {self._feed!r}: {reason}")

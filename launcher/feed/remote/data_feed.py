@@ -96,6 +96,7 @@ class DataFeed:
         blocks = self.next_blocks(batch_size)
         if self.input_mapping is not None:
             return named_columns(blocks, self.input_mapping)
+        # Most batches are one block, whose list need not be copied.
         if len(blocks) == 1:
             return codec.as_rows(blocks[0])
         return [row for block in blocks for row in codec.as_rows(block)]
@@ -179,19 +180,27 @@ class FeedReader:
     def __init__(self, connect: Connect, feed: str) -> None:
         self.feed = feed
         self._connection = FeedConnection(connect, feed)
-        # The number of the connection of the present chunk, the number of the chunk on that connection, and
-        # the number of the last consumed chunk.
-        self._current = self._number = self._consumed = 0
-        # The present block has ``_size`` rows. The function has read those before ``_at``.
+        #: The number of the connection of the present chunk.
+        self._current = 0
+        #: The number of the present chunk on its connection.
+        self._number = 0
+        #: The number of the last consumed chunk.
+        self._consumed = 0
+        #: The block from which rows are read. It has `_size` rows, and the function has read the first `_at`.
         self._block: Block = []
         self._at = self._size = 0
-        # Further blocks of the chunk.
+        #: Further blocks of the chunk.
         self._blocks: Iterator[Block] = iter(())
-        # When progress was last reported, and how many bytes have come since.
-        self._reported, self._unreported = 0.0, 0
-        # How many rows the function has read in all, how many results it has returned in all, and how many of
-        # the missing ones belong to rows of broken connections.
-        self._given = self._returned = self._stale = 0
+        #: When progress was last reported.
+        self._reported_at = 0.0
+        #: How many bytes of chunks have come since then.
+        self._unreported_bytes = 0
+        #: How many rows the function has read in all.
+        self._rows_read = 0
+        #: How many results it has returned in all.
+        self._returned = 0
+        #: How many of the missing results belong to rows of broken connections.
+        self._stale = 0
 
     def batch(self, rows: int) -> list[Block]:
         """Return blocks with the given number of rows together.
@@ -206,15 +215,16 @@ class FeedReader:
             FeedError: The program is gone, or the rows cannot be read.
         """
         self._sync(self._connection.number)
+        # The function is done with earlier batches, so with all chunks before the present one.
         self._consumed = max(self._consumed, self._number - 1)
         blocks: list[Block] = []
         while rows and self._has_rows(has_begun=bool(blocks)):
             stop = min(self._at + rows, self._size)
             blocks.append(codec.part(self._block, self._at, stop))
             rows -= stop - self._at
-            self._given += stop - self._at
+            self._rows_read += stop - self._at
             self._at = stop
-        if time.monotonic() - self._reported > _REPORT_SECONDS:
+        if time.monotonic() - self._reported_at > _REPORT_SECONDS:
             self._report()
         return blocks
 
@@ -228,14 +238,17 @@ class FeedReader:
 
         Results of rows that came by a broken connection are dropped, because those rows are fed again.
 
+        Args:
+            results: The results of the oldest rows that have none.
+
         Raises:
             ValueError: There are more results than rows were read.
             FeedError: The program is gone, or the results cannot be sent.
         """
         self._sync(self._connection.number)
-        if self._returned + len(results) > self._given:
+        if self._returned + len(results) > self._rows_read:
             raise ValueError(
-                f"{self._returned + len(results):,} results for {self._given:,} rows of the feed "
+                f"{self._returned + len(results):,} results for {self._rows_read:,} rows of the feed "
                 f"{self.feed!r}: batch_results takes one for each row"
             )
         self._returned += len(results)
@@ -268,7 +281,8 @@ class FeedReader:
         """
         if self._current != connection:
             self._current = connection
-            self._stale = self._given - self._returned
+            # The results of all rows that were read so far are of no use any longer.
+            self._stale = self._rows_read - self._returned
             self._number = self._consumed = 0
             self._drop()
         if self._connection.has_ended:
@@ -294,18 +308,20 @@ class FeedReader:
                 continue
             if not has_begun:  # the rows of all earlier batches are consumed
                 self._consumed = self._number
+            # The next call will wait for the program.
             if not (self._connection.has_frame or self._connection.has_ended):
                 self._report(frames.Kind.HUNGRY)
             connection, frame = self._connection.next_frame(self._current)
             self._sync(connection)
+            # Without a frame the connection has broken, and the loop continues with the next one.
             kind, buffers = frame or (0, [])
             if self._connection.has_ended or (has_begun and kind == frames.Kind.FLUSH):
                 return False
             if kind in (frames.Kind.ROWS, frames.Kind.CODE):
                 self._number += 1
                 self._blocks = self._blocks_of(kind, buffers)
-                self._unreported += sum([len(buffer) for buffer in buffers])
-                if self._unreported > _MAX_UNREPORTED_BYTES or kind == frames.Kind.CODE:
+                self._unreported_bytes += sum([len(buffer) for buffer in buffers])
+                if self._unreported_bytes > _MAX_UNREPORTED_BYTES or kind == frames.Kind.CODE:
                     self._report()
         return True
 
@@ -328,7 +344,7 @@ class FeedReader:
         Args:
             kind: PROGRESS, or HUNGRY if the function also waits for rows.
         """
-        self._reported, self._unreported = time.monotonic(), 0
+        self._reported_at, self._unreported_bytes = time.monotonic(), 0
         self._connection.send(self._current, kind, [frames.pack_numbers(self._number, self._consumed)])
 
 
@@ -363,7 +379,11 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
 
 
 def _batched(tf: Any, spec: Any) -> Any:
-    """Return the ``tf.TensorSpec`` of a batch of values with this one.
+    """Return the ``tf.TensorSpec`` of a batch, whose first dimension is the number of rows.
+
+    Args:
+        tf: The module ``tensorflow``.
+        spec: The ``tf.TensorSpec`` of one value.
 
     Raises:
         InputError: It is not a ``tf.TensorSpec`` of known rank.

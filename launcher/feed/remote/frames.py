@@ -107,19 +107,20 @@ def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
         FeedRefusedError: The frame is too large.
         OSError: The connection is gone, or its timeout is over.
     """
+    # This waits for a byte, and returns none if the connection has ended.
     if not file.peek(1):
         return None
-    kind, count = _HEAD.unpack(_received(file, _HEAD.size))
+    kind, count = _HEAD.unpack(_read(file, _HEAD.size))
     if count > MAX_BUFFERS:
         raise FeedRefusedError(f"a frame of {count} buffers; at most {MAX_BUFFERS:,} are allowed")
-    sizes = struct.unpack(f"<{count}Q", _received(file, 8 * count))
+    sizes = struct.unpack(f"<{count}Q", _read(file, 8 * count))
     if sum(sizes) > MAX_BYTES:  # checked before memory is taken for the buffers
         raise FeedRefusedError(f"a frame of {sum(sizes):,} bytes; at most {MAX_BYTES:,} are allowed")
-    return kind, [_received(file, size) for size in sizes]
+    return kind, [_read(file, size) for size in sizes]
 
 
-def _received(file: io.BufferedReader, size: int) -> memoryview:
-    """Return the next ``size`` bytes of a connection, in memory of their own.
+def _read(file: io.BufferedReader, size: int) -> memoryview:
+    """Wait for the next ``size`` bytes of a connection, and return them in memory of their own.
 
     Raises:
         FeedBrokenError: The connection has ended before.
@@ -138,20 +139,24 @@ def reader(sock: socket.socket) -> io.BufferedReader:
     Args:
         sock: The connection. Nothing else may receive from it.
     """
-    return io.BufferedReader(_Received(sock), _READ_AHEAD_BYTES)
+    return io.BufferedReader(_ConnectionFile(sock), _READ_AHEAD_BYTES)
 
 
-class _Received(io.RawIOBase):
-    """The bytes of a connection as a raw file. Large reads wait until they are complete."""
+class _ConnectionFile(io.RawIOBase):
+    """The bytes of a connection as a raw file, for `io.BufferedReader`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
     def readable(self) -> bool:
+        """Return True, which `io.BufferedReader` demands."""
         return True
 
     def readinto(self, view: Any) -> int:
-        return self._sock.recv_into(view, 0, socket.MSG_WAITALL if len(view) > _READ_AHEAD_BYTES else 0)
+        """Receive bytes into memory, and return how many. A large read waits until it is complete."""
+        # More than is read ahead is asked for only to fill a large buffer.
+        flags = socket.MSG_WAITALL if len(view) > _READ_AHEAD_BYTES else 0
+        return self._sock.recv_into(view, 0, flags)
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
@@ -164,13 +169,11 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> 
     Raises:
         FeedError: The buffers are too many, or too large.
     """
-    size = sum(map(len, buffers))
-    if size > MAX_BYTES - _MAX_OWN_BYTES or len(buffers) > MAX_BUFFERS - 1:
+    size, max_size, max_buffers = sum(map(len, buffers)), MAX_BYTES - _MAX_OWN_BYTES, MAX_BUFFERS - 1
+    if size > max_size or len(buffers) > max_buffers:
         pieces = f" in {len(buffers):,} pieces" if len(buffers) > 1 else ""
-        most = (
-            f"at most {MAX_BYTES - _MAX_OWN_BYTES:,} bytes in {MAX_BUFFERS - 1:,} pieces can be sent at once"
-        )
-        raise FeedError(f"{name} would have {size:,} bytes{pieces}; {most}")
+        limit = f"at most {max_size:,} bytes in {max_buffers:,} pieces can be sent at once"
+        raise FeedError(f"{name} would have {size:,} bytes{pieces}; {limit}")
 
 
 def pack_numbers(first: int, second: int) -> bytes:
@@ -189,15 +192,20 @@ def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
 
 
 def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
-    """Send all of many buffers, as ``sendall`` does for one."""
-    at = 0
-    while at < len(views):
-        sent = sock.sendmsg(views[at : at + _MAX_BUFFERS_PER_SEND])
-        while at < len(views) and sent >= len(views[at]):
-            sent -= len(views[at])
-            at += 1
+    """Send all of many buffers, as ``sendall`` does for one.
+
+    Args:
+        sock: The socket.
+        views: The buffers. An item is replaced if only a part of it could be sent.
+    """
+    done = 0
+    while done < len(views):
+        sent = sock.sendmsg(views[done : done + _MAX_BUFFERS_PER_SEND])
+        while done < len(views) and sent >= len(views[done]):
+            sent -= len(views[done])
+            done += 1
         if sent:
-            views[at] = views[at][sent:]
+            views[done] = views[done][sent:]
 
 
 def hang_up(sock: socket.socket) -> None:

@@ -21,15 +21,16 @@ def is_own(name: str) -> bool:
     file = getattr(module, "__file__", None)
     if name == "__main__":
         return True
+    # A module under another name than its own, such as ``os.path``, counts only under its own.
     if name.partition(".")[0] in ("launcher", "cloudpickle") or getattr(module, "__name__", None) != name:
         return False
     if not isinstance(file, str) or not file.endswith(".py"):
         return False
     path = Path(file).resolve()
-    python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
-    if python & {*path.parents} or {"site-packages", "dist-packages"} & {*path.parts}:
-        return False
-    return not any(map(_has_metadata, path.parents))
+    python_folders = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    is_of_python = bool(python_folders & {*path.parents})
+    is_of_package = bool({"site-packages", "dist-packages"} & {*path.parts})
+    return not (is_of_python or is_of_package or any(map(_has_metadata, path.parents)))
 
 
 @functools.lru_cache(maxsize=None)

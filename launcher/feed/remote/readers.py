@@ -52,6 +52,7 @@ class TextReader(NamedTuple):
         """Yield many lines at a time, because a list costs less than a generator's step for each line."""
         with _text(self.path, self.encoding) as file:
             while text := file.read(_READ_CHARACTERS):
+                # readline completes the last line. Behind its end, the split leaves an empty text.
                 lines = (text + file.readline()).split("\n")
                 yield lines if lines[-1] else lines[:-1]
 
@@ -82,6 +83,7 @@ class CsvReader(NamedTuple):
             places = [names.index(name) for name in self.columns]
             width = len(names)
             for record in records:
+                # Without names, the first row shows how many fields a row has.
                 width = width or len(record)
                 if len(record) != width:
                     row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
@@ -135,27 +137,26 @@ class RecordReader(NamedTuple):
             return _CHECKSUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
 
         with _opened(self.path) as file:
-            at = 0
+            offset = 0
             while head := file.read(_HEAD):
-                whole = len(head) == _HEAD
-                size = int(_LENGTH.unpack_from(head)[0]) if whole else 0
-                if size > _MAX_RECORD_BYTES or (
-                    whole and not is_right(head[: _LENGTH.size], head[_LENGTH.size :])
-                ):
-                    kind = "damaged" if at else "not a TFRecord file"
+                if len(head) < _HEAD:
+                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {offset}")
+                size = int(_LENGTH.unpack_from(head)[0])
+                if size > _MAX_RECORD_BYTES or not is_right(head[: _LENGTH.size], head[_LENGTH.size :]):
+                    kind = "damaged" if offset else "not a TFRecord file"
                     raise BrokenFileError(
-                        f"{self.path}: {kind}: the length of the record at byte {at} is wrong"
+                        f"{self.path}: {kind}: the length of the record at byte {offset} is wrong"
                     )
                 content = file.read(size + _CHECKSUM.size)
-                if not whole or len(content) < size + _CHECKSUM.size:
-                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {at}")
+                if len(content) < size + _CHECKSUM.size:
+                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {offset}")
                 record = content[:size]
                 if not is_right(record, content[size:]):
                     raise BrokenFileError(
-                        f"{self.path}: damaged: the checksum of the record at byte {at} is wrong"
+                        f"{self.path}: damaged: the checksum of the record at byte {offset} is wrong"
                     )
                 yield record
-                at += _HEAD + len(content)
+                offset += _HEAD + len(content)
 
 
 def _crc32c() -> Callable[[bytes], int] | None:
@@ -189,10 +190,11 @@ def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[s
     Raises:
         BrokenFileError: Bytes are not text of this encoding.
     """
-    form = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    # This encoding leaves out the mark.
+    decoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, form, newline=newline) as text:
+        with _opened(path) as file, io.TextIOWrapper(file, decoding, newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:
-        bad = error.object[error.start : error.start + 4]
-        raise BrokenFileError(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error
+        wrong_bytes = error.object[error.start : error.start + 4]
+        raise BrokenFileError(f"{path}: {wrong_bytes!r} is not {encoding}; set encoding=...") from error

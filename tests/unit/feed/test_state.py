@@ -191,7 +191,7 @@ def test_a_task_that_owes_results_is_named_once_before_the_time_is_up(answers: b
     told = []
     for _ in range(6):
         world.passes(5.0)
-        told.append(world.state.results_missing(world.now))
+        told.append(world.state.silence_warning(world.now))
     assert [bool(each) for each in told] == ([False] * 6 if answers else [False, True, *[False] * 4])
     assert answers or all(word in told[1] for word in ("'input'", "worker/0", "10s", "batch_results()"))
 
@@ -204,7 +204,7 @@ def test_waits_that_have_no_limit():
     world.state.on_restarting({"worker/0": 1}, world.now)
     world.tasks[0].breaks()
     world.passes(50.0)
-    assert world.state.missing(world.now) == ["worker/0"]
+    assert world.state.awaited_tasks(world.now) == ["worker/0"]
     world.tasks[0].starts_again()
     world.passes(1.0)
     with pytest.raises(FeedTimeout, match="worker/0 has taken no rows"):
@@ -222,7 +222,7 @@ def test_functions_that_want_no_more_end_the_call(inference: bool):
         with pytest.raises(FeedError, match="all tasks have called terminate"):
             world.passes(0.1)
     else:
-        assert world.is_over and not world.state.remains()
+        assert world.is_over and not world.state.unread_warning()
 
 
 def test_no_task_is_left():

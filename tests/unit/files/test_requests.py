@@ -50,7 +50,7 @@ def test_sync(here: Path, text: str, name: str, remote: str | None):
 def test_inside(here: Path):
     (request,) = parse_syncs(["src"])
     paths = ("src", "link/a/b", "", "srcs")
-    assert [request.inside(str(here / path)) for path in paths] == ["", "a/b", None, None]
+    assert [request.relative_path(str(here / path)) for path in paths] == ["", "a/b", None, None]
 
 
 @pytest.mark.parametrize(

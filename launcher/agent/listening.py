@@ -19,7 +19,7 @@ from launcher.common.text import join_names
 CHECK_AFTER_SECONDS = 60.0
 CHECK_TIMEOUT_SECONDS = 8.0
 #: The state of a listening socket in ``/proc/net/tcp``.
-_LISTEN_STATE = b"0A"
+_LISTEN_STATE = "0A"
 
 
 def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
@@ -69,27 +69,25 @@ def explain(answer: bytes) -> str:
     )
 
 
-def _listening_sockets() -> Iterator[Tuple[bytes, int]]:
+def _listening_sockets() -> Iterator[Tuple[str, int]]:
     """Yield the inode and the port of each listening TCP socket on this machine."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        # A kernel without IPv6 has no second file.
-        with suppress(OSError), open(name, "rb") as lines:
-            for line in lines:
-                # The fields are number, local address (``0100007F:1F90``), remote address, state, and others.
-                # The tenth one is the inode.
-                fields = line.split()
-                if fields[3] == _LISTEN_STATE:
-                    yield fields[9], int(fields[1].rpartition(b":")[2], 16)
+        # A kernel without IPv6 has no second file, which then has no lines.
+        for line in processes.lines_of(name):
+            # The fields are number, local address (``0100007F:1F90``), remote address, state, and others. The
+            # tenth one is the inode.
+            fields = line.split()
+            if fields[3] == _LISTEN_STATE:
+                yield fields[9], int(fields[1].rpartition(":")[2], 16)
 
 
 def _ephemeral_ports() -> Iterable[int]:
     """Return the ports from which the kernel chooses when a program does not name one."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
-        first, last = map(int, file.read().split())
+    first, last = map(int, processes.lines_of("/proc/sys/net/ipv4/ip_local_port_range")[0].split())
     return range(first, last + 1)
 
 
-def _socket_inodes(pid: int) -> Iterator[bytes]:
+def _socket_inodes(pid: int) -> Iterator[str]:
     """Yield the inodes of the sockets of a process, or nothing if it is gone or belongs to another user."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -97,4 +95,4 @@ def _socket_inodes(pid: int) -> Iterator[bytes]:
             with suppress(OSError):
                 target = os.readlink(f"/proc/{pid}/fd/{name}")
                 if target.startswith("socket:["):
-                    yield target[len("socket:[") : -1].encode("ascii")
+                    yield target[len("socket:[") : -1]

@@ -79,7 +79,9 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     # If srun is killed, stdin is not closed. Then the alarm kills this process.
     signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)
     write_all(1, json.dumps(report).encode("ascii") + b"\n")
-    _import_the_agent()
+    # The modules of the agent are imported while the launcher places the tasks.
+    import launcher.agent.agent  # noqa: F401, PLC0415 - imported while the node waits
+
     line = b""
     while not line.endswith(b"\n"):
         # Bytes after the line are messages for the agent, so they are not read here.
@@ -94,11 +96,6 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(environ)
     main.serve(arguments)
-
-
-def _import_the_agent() -> None:
-    """Import the modules of the agent while the launcher places the tasks."""
-    import launcher.agent.agent  # noqa: F401, PLC0415 - imported while the node waits
 
 
 def fingerprint(path: str) -> Optional[Sequence[Any]]:

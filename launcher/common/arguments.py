@@ -6,26 +6,15 @@ to ``int``, paths to texts), or raises ``ValueError("expected ...")``. The reade
 its argument. Tasks import this module, too, so it must run with Python 3.8.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import math
 import operator
 import os
 from contextlib import suppress
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    cast,
-)
+from typing import Any, Callable, Collection, Iterable, Mapping, Optional, Sequence, Tuple, TypeVar, cast
 
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import did_you_mean, escape_controls, shortened
@@ -52,7 +41,7 @@ class Arguments:
 
     def __init__(self, caller: str) -> None:
         self._caller = caller
-        self.faults: List[Fault] = []
+        self.faults: list[Fault] = []
 
     def read(self, name: str, value: Any, reader: Reader) -> Any:
         """Convert one argument, or add a fault if its value is wrong.
@@ -259,7 +248,7 @@ def several(reader: Reader, plural: str = "texts") -> Reader:
         plural: What the items are, for messages.
     """
 
-    def read(value: Any) -> List[Any]:
+    def read(value: Any) -> list[Any]:
         """Convert each item of a list, or raise a ValueError."""
         if isinstance(value, (list, tuple, set, frozenset)):
             return [_part(item, item, reader) for item in value]
@@ -278,7 +267,7 @@ def one_or_several(reader: Reader, plural: str = "texts") -> Reader:
     """
     read_list = several(reader, plural)
 
-    def read(value: Any) -> List[Any]:
+    def read(value: Any) -> list[Any]:
         """Convert a value or each item of a list, or raise a ValueError."""
         is_list = isinstance(value, (list, tuple, set, frozenset))
         return list(read_list(value)) if is_list else [reader(value)]
@@ -295,7 +284,7 @@ def mapping(key: Reader, value: Reader, expected: str) -> Reader:
         expected: The message for a value that is no dict.
     """
 
-    def read(items: Any) -> Dict[Any, Any]:
+    def read(items: Any) -> dict[Any, Any]:
         """Convert the keys and values of a dict, or raise a ValueError."""
         if not isinstance(items, Mapping):
             raise ValueError(expected)

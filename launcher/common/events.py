@@ -229,22 +229,9 @@ class TimeUp(Record):
 
 #: Events that agents send.
 AgentEvent = Union[
-    AgentReady,
-    HostGpus,
-    PortsHeld,
-    PortsRefused,
-    PeersTried,
-    TaskStarted,
-    TaskNotStarted,
-    TaskOutput,
-    TaskSignalled,
-    SignalSent,
-    Measured,
-    TaskExited,
-    TaskGone,
-    HostNotice,
-    AgentClosed,
-]
+    AgentReady, HostGpus, PortsHeld, PortsRefused, PeersTried, TaskStarted, TaskNotStarted, TaskOutput,
+    TaskSignalled, SignalSent, Measured, TaskExited, TaskGone, HostNotice, AgentClosed,
+]  # fmt: skip
 Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
 
 
@@ -419,14 +406,6 @@ class Restarting(Record):
 
 #: Commands that agents accept.
 AgentCommand = Union[
-    HoldPorts,
-    Preload,
-    TryPeers,
-    SetCluster,
-    StartTask,
-    StopTasks,
-    SignalTask,
-    Measure,
-    HoldOutput,
+    HoldPorts, Preload, TryPeers, SetCluster, StartTask, StopTasks, SignalTask, Measure, HoldOutput,
     CloseAgent,
-]
+]  # fmt: skip

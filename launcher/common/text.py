@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, Mapping, Optional, Sequence
 
 #: The numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
@@ -103,10 +103,9 @@ def closest_match(written: str, known: Iterable[str]) -> str:
     word = _normalized(written)
     max_difference = 2 if len(word) > 7 else 1
     matcher = SequenceMatcher(b=word)
-    #: How different each similar name is, in letters and then in length, with the name.
-    similar: List[Tuple[float, int, str]] = []
-    #: Names of which only the beginning was written.
-    longer: List[str] = []
+    # Each similar name follows after how different it is, in letters and in length. Of a longer name, only
+    # the beginning was written.
+    similar, longer = [], []
     for name in known:
         other = _normalized(name)
         matcher.set_seq1(other)
@@ -117,8 +116,7 @@ def closest_match(written: str, known: Iterable[str]) -> str:
             longer.append(name)
     if similar:
         # Of equally similar names, the first one counts.
-        *_, guess = min(similar, key=lambda candidate: candidate[:2])
-        return guess
+        return min(similar, key=lambda candidate: candidate[:2])[2]
     return longer[0] if len(longer) == 1 else ""
 
 

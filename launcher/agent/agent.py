@@ -85,6 +85,7 @@ class Agent:
         deadline: Optional[Deadline],
         grace: Optional[float],
     ) -> None:
+        """Make the agent of a host from its parts. It starts to work in `run`."""
         processes.become_subreaper("launch-agent")
         self._connection = connection
         self._send = connection.send
@@ -516,6 +517,7 @@ class Agent:
         for start in self._fork_servers.cancel(command.tasks):
             self._start_cold(start)
         self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
+        # When the launcher has stopped all tasks, it will close the agent, even one that was sent SIGTERM.
         self._is_stopped = all(
             task in self._stopping or task.id in command.tasks for task in self._tasks.values()
         )

@@ -87,6 +87,7 @@ class LauncherConnection:
         token: str,
         patience: Patience,
     ) -> None:
+        """Prepare the connection to the launcher: use the only pipe, or wait on the listener."""
         self._selector = selector
         self._token = token
         self._patience = patience

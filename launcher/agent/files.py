@@ -61,9 +61,11 @@ class _LauncherPipe(TransferStream):
     """The messages to and from the launcher, over the standard streams of a remote command."""
 
     def _write(self, data: bytes) -> None:
+        """Write bytes to our stdout, which leads to the launcher."""
         write_all(1, data)
 
     def _read(self) -> bytes:
+        """Wait for bytes from the launcher, and raise EOFError at the end of our stdin."""
         data = os.read(0, 256 * 1024)
         # The launcher has closed the remote command, or is gone.
         if not data:
@@ -612,6 +614,7 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """
 
     def tell_problem(source: str, why: str) -> None:
+        """Tell the launcher why a file is left out or not copied as it is."""
         pipe.put(FileNotice(f"{source}: {why}"))
 
     for item in arguments["items"]:

@@ -54,6 +54,7 @@ class _ForkServer:
     """
 
     def __init__(self, command: Preload, pid: int, link: Optional[socket.socket]) -> None:
+        """Record a fork server (a process from which tasks are forked) whose process was just started."""
         self.command = command
         self.pid = pid
         self.link = link
@@ -106,6 +107,7 @@ class ForkServers:
         on_refused: Callable[[StartTask], None],
         on_notice: Callable[[str], None],
     ) -> None:
+        """Manage the fork servers of an agent, of which there are none at first."""
         self._selector = selector
         self._spawner = spawner
         self._task_processes = task_processes

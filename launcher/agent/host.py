@@ -179,6 +179,7 @@ class OomWatch:
     """
 
     def __init__(self) -> None:
+        """Remember how many processes the kernel's OOM killer has killed so far."""
         self._log = KernelLog()
         self._groups = {path: _kill_count(path) for path in _group_count_files()}
         self._machine = _kill_count(_MACHINE_COUNTERS)
@@ -242,6 +243,7 @@ class KernelLog:
     """
 
     def __init__(self) -> None:
+        """Open the kernel's log at its end, if this user may read it and its pids are those that we see."""
         self._killed: Dict[int, str] = {}
         self._fd = -1
         with suppress(OSError):

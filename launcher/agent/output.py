@@ -40,6 +40,7 @@ class Outputs:
     def __init__(
         self, selector: selectors.BaseSelector, connection: LauncherConnection, *, on_closed: OnClosed
     ) -> None:
+        """Manage the outputs of tasks, of which none is open at first."""
         self._selector = selector
         self._connection = connection
         self._on_closed = on_closed

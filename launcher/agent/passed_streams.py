@@ -69,6 +69,7 @@ class PeerListener:
     def __init__(
         self, selector: selectors.BaseSelector, listener: socket.socket, *, on_greeting: OnGreeting
     ) -> None:
+        """Start to accept programs that pass their stdin and stdout to this agent."""
         self._selector = selector
         self._listener = listener
         self._on_greeting = on_greeting

@@ -388,6 +388,7 @@ class Exits:
     """
 
     def __init__(self) -> None:
+        """Prepare to watch child processes, of which none is watched at first."""
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}

@@ -37,6 +37,7 @@ class Questions:
     """
 
     def __init__(self, children: Children, *, list_servers: ListServers, on_event: OnEvent) -> None:
+        """Prepare to answer questions about the host."""
         self._children = children
         self._list_servers = list_servers
         self._on_event = on_event

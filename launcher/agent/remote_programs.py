@@ -62,6 +62,7 @@ class _Child:
     """
 
     def __init__(self, function: ChildFunction, *, on_output: OnOutput, on_end: OnEnd) -> None:
+        """Fork a child that calls a function, with a pipe for each of its standard streams."""
         self.on_output, self.on_end = on_output, on_end
         #: The launcher's number of the remote command, or 0 if the child answers a question of the agent.
         self.number = 0
@@ -110,6 +111,7 @@ class Children:
     def __init__(
         self, selector: selectors.BaseSelector, connection: LauncherConnection, *, on_started: OnPid
     ) -> None:
+        """Manage the children that run functions of ours, of which there are none at first."""
         self._selector = selector
         self._connection = connection
         self._on_started = on_started

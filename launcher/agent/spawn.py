@@ -80,6 +80,7 @@ class Limits:
     """
 
     def __init__(self) -> None:
+        """Record the limits of open files and of realtime, with which this process was started."""
         self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
@@ -133,6 +134,7 @@ class Spawner:
     """
 
     def __init__(self, agent: int) -> None:
+        """Record the folder and the environment of the agent, with which tasks start."""
         self.limits = Limits()
         self._agent = agent
         self._count = 0
@@ -243,6 +245,8 @@ class Spawner:
         Raises:
             LaunchError: The kernel refuses to run the program.
         """
+        # posix_spawn refuses descriptors above the task's limit of open files. So the one that the process
+        # inherits takes the place of a low one for the moment.
         os.dup2(inherited, self._inherited, inheritable=False)
         tag = self.new_tag()
         try:

@@ -36,6 +36,7 @@ class TaskProcesses:
     """Knows the main processes of the tasks, and finds all other processes that belong to a task."""
 
     def __init__(self) -> None:
+        """Record the processes of no task at first."""
         #: The pids of the children that the agent has started and not reaped.
         self.own_children: Set[int] = set()
         #: The tasks by the pids of their main processes, which are also the ids of their sessions, and by
@@ -130,6 +131,7 @@ class StopProgress:
     """
 
     def __init__(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
+        """Start the first step of a stop sequence."""
         self._begin(steps, now)
 
     def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
@@ -176,6 +178,7 @@ class RunningTask:
     """
 
     def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSequence) -> None:
+        """Record a task that was just started."""
         self.id = task
         self.attempt = attempt
         self.pid = pid
@@ -218,6 +221,7 @@ class Stopping:
     """
 
     def __init__(self, task_processes: TaskProcesses, *, on_signalled: OnSignalled) -> None:
+        """Prepare to stop tasks, of which none is being stopped at first."""
         self._task_processes = task_processes
         self._on_signalled = on_signalled
         self._stops: Dict[RunningTask, StopProgress] = {}

@@ -147,6 +147,7 @@ class TransferStream:
     """
 
     def __init__(self, host: str = "") -> None:
+        """Prepare to exchange messages about files with another machine."""
         self._host = host
         self._decoder = Decoder(bool(host), host, only=FILE_RECORDS)
         self._received: Deque[Any] = deque()
@@ -289,6 +290,7 @@ class DestinationTree:
     """
 
     def __init__(self, stream: TransferStream, top: str) -> None:
+        """Prepare a folder in which entries will arrive. It is made with the first one."""
         self._stream, self.top = stream, top
         #: The entries that have arrived, by their paths in the tree.
         self.entries: Dict[str, FileEntry] = {}

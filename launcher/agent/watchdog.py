@@ -50,6 +50,7 @@ class Deadline:
     """A time in memory that agent and watchdog share. The agent sets it to a later one before it passes."""
 
     def __init__(self) -> None:
+        """Make a deadline in memory that stays shared after a fork. Until then the agent may start."""
         self._memory = mmap.mmap(-1, _MOMENT.size)
         #: The deadline that the agent had missed when the watchdog last saw a new one, and the time of that.
         self._missed, self._missed_at = -1.0, 0.0
@@ -163,6 +164,7 @@ def _pass_on_sigterm(agent: int) -> None:
     """
 
     def passed_on(*_: object) -> None:
+        """Send the agent SIGTERM, when this process was sent it."""
         # The agent may have ended.
         with suppress(OSError):
             os.kill(agent, signal.SIGTERM)

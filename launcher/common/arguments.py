@@ -40,6 +40,7 @@ class Arguments:
     """
 
     def __init__(self, caller: str) -> None:
+        """Start to collect the faults of a call. There are none at first."""
         self._caller = caller
         self.faults: list[Fault] = []
 
@@ -311,6 +312,7 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
         raise ValueError(f"expected at most {_MAX_DEPTH} dicts and lists in each other")
 
     def inner(item: Any) -> Any:
+        """Read a value in the list or dict, which may be nested one level less."""
         return plain(item, depth - 1)
 
     if isinstance(value, Mapping):

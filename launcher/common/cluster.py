@@ -83,6 +83,7 @@ class ClusterSpec:
     def __init__(
         self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = (), lists: bool = True
     ) -> None:
+        """Compute ranks and the values of placeholders from the addresses."""
         self.addresses: Dict[str, Tuple[str, ...]] = {
             role: tuple(role_addresses) for role, role_addresses in addresses.items()
         }

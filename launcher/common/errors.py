@@ -85,6 +85,7 @@ class InputError(LaunchError):
     exit_code = 2
 
     def __init__(self, faults: Iterable[Fault]) -> None:
+        """Make the error of all faults in the input. Its message has a line for each."""
         self.faults = tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
 
@@ -125,6 +126,7 @@ class HostsError(TransportError):
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
+        """Make the error of all hosts that failed. Its message has a line for each."""
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
 
@@ -172,6 +174,7 @@ class JobFailed(LaunchError):
     def __init__(
         self, text: str, run_dir: str = "", launch_code: Optional[int] = None, report: Any = None
     ) -> None:
+        """Make the error about a job that has failed."""
         self.run_dir = run_dir
         self.launch_code = launch_code
         self.report = report
@@ -211,6 +214,7 @@ class TaskFailed(JobFailed):
         run_dir: str = "",
         report: Any = None,
     ) -> None:
+        """Make the error about a job whose first failure is this task's."""
         self.task = task
         self.host = host
         self.code = code
@@ -236,6 +240,7 @@ class FeedTimeout(FeedError):
     """
 
     def __init__(self, task: str, seconds: float, last_lines: Sequence[str] = ()) -> None:
+        """Make the error about tasks that have taken no rows."""
         self.task = task
         self.seconds = seconds
         self.last_lines = tuple(last_lines)

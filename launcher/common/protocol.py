@@ -288,6 +288,7 @@ class Decoder:
         tasks: Optional[Collection[str]] = None,
         only: Tuple[Type[Any], ...] = (),
     ) -> None:
+        """Prepare to decode the bytes of one connection."""
         self._allowed = frozenset(only or (_AGENT_RECORDS if from_agent else _LAUNCHER_RECORDS))
         self._host = host
         self._max_fields_bytes = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
@@ -400,6 +401,7 @@ class MessageChannel:
     """
 
     def __init__(self, decoder: Callable[[], Decoder], session: str = "", greets: bool = False) -> None:
+        """Prepare a stream of messages, with no connection at first."""
         self._make_decoder = decoder
         self._decoder = decoder()
         self._session = session

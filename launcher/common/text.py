@@ -209,6 +209,7 @@ class Waiting:
     SECOND_SECONDS = 30.0
 
     def __init__(self) -> None:
+        """Start the wait now."""
         self._started = time.monotonic()
         #: How long the wait must last until the next message is due.
         self._next_seconds = self.FIRST_SECONDS

@@ -48,6 +48,7 @@ class Chunker:
     """
 
     def __init__(self) -> None:
+        """Start with chunks of a single row, because nothing is known about the size of rows."""
         self.next_rows = 1  # the first row may have any size
 
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
@@ -103,6 +104,7 @@ class Partition:
     def __init__(
         self, number: int, piece: Piece, chunker: Chunker, task: str = "", *, is_inference: bool
     ) -> None:
+        """Make a partition of which nothing was sent."""
         self.number = number
         self.is_inference = is_inference
         self.task = task
@@ -291,6 +293,7 @@ class Call:
         is_inference: bool = False,
         is_in_step: bool = False,
     ) -> None:
+        """Make a call of which no rows were read."""
         self.source = source
         self.timeout = timeout
         self.is_inference = is_inference
@@ -348,15 +351,17 @@ class Call:
     def permits(self, number: int) -> bool:
         """Return whether rows of the partition with this number may be sent.
 
-        While the results that wait are too many, only those rows may be sent whose results are the next ones.
+        The program takes results in the order of the rows, and those that wait for it need memory. While they
+        are too many, rows are sent only if they bring the results that the program takes next.
         """
         if self.result_bytes < MAX_RESULT_BYTES:
             return True
         head = self._partitions.get(self._next)
         if number == self._next:
+            # If some of its results wait already, the program has to take these first.
             return not (head and head.results)
-        # The next results come from a partition that still waits. A task has room for it only when its own
-        # partition is finished.
+        # The partition that the program needs next still waits. The tasks must finish theirs to have room for
+        # it.
         return self._next in self._queues[_ANY_TASK]
 
     def is_all_given(self, task: str) -> bool:

@@ -52,6 +52,7 @@ class Feed:
     """
 
     def __init__(self, state: FeedState, lock: threading.RLock) -> None:
+        """Make a feed that no task has opened."""
         self.state = state
         #: Wakes the thread of the user, which waits for the end of the call or for results.
         self.news = threading.Condition(lock)
@@ -116,6 +117,7 @@ class FeedChannel:
     """
 
     def __init__(self, feed: Feed, link: FeedLink, sock: socket.socket) -> None:
+        """Start the two threads of a connection, one that sends and one that receives."""
         self._feed, self._link, self._sock = feed, link, sock
         #: The commands for the thread that sends.
         self._commands: SimpleQueue[Read | Make | Flush | Leave] = SimpleQueue()
@@ -254,6 +256,7 @@ class Feeder:
         last_lines: LastLines = lambda task: (),
         quiet: bool = False,
     ) -> None:
+        """Make the feeds of a cluster, which no task has opened."""
         self._quiet = quiet
         self._last_lines = last_lines
         self._lock = threading.RLock()

@@ -37,6 +37,7 @@ class DataFiles(FeedSource):
     """
 
     def __init__(self, names: Sequence[str], reader: FileReader, *, is_remote: bool) -> None:
+        """Find the files now, so that a missing one is reported before anything is fed."""
         super().__init__(self._pieces, once=False)
         self.paths = found(names)
         self._readers: list[Any] = [reader._replace(path=file) for file in self.paths]
@@ -73,6 +74,7 @@ class TextFiles(DataFiles):
 
     @named_arguments("TextFiles")
     def __init__(self, names: Names, *, encoding: str = "utf-8", read_on_worker: bool = False) -> None:
+        """Check the arguments and find the files."""
         read = Arguments("TextFiles")
         encoding = read.read("encoding", encoding, _encoding)
         files, is_remote = _read_files(read, names, read_on_worker)
@@ -112,6 +114,7 @@ class CsvFiles(DataFiles):
         encoding: str = "utf-8",
         read_on_worker: bool = False,
     ) -> None:
+        """Check the arguments, find the files, and check that they have the columns."""
         read = Arguments("CsvFiles")
         encoding = read.read("encoding", encoding, _encoding)
         delimiter = read.read("delimiter", delimiter, _delimiter)
@@ -154,6 +157,7 @@ class TFRecordFiles(DataFiles):
 
     @named_arguments("TFRecordFiles")
     def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
+        """Check the arguments and find the files."""
         read = Arguments("TFRecordFiles")
         check = read.optional("check", check, flag, True)
         files, is_remote = _read_files(read, names, read_on_worker)

@@ -33,6 +33,7 @@ class FedTask:
     """A task that is fed, with its last connection and its end."""
 
     def __init__(self, name: str) -> None:
+        """Record a task that has not opened the feed."""
         self.name = name
         #: The number of its last start, as far as this is known.
         self.attempt = 1
@@ -78,6 +79,7 @@ class FeedLink:
     """
 
     def __init__(self, task: FedTask, attempt: int, now: float) -> None:
+        """Record a new connection of a task, on which nothing was sent."""
         self.task = task
         self.attempt = attempt
         self.since = now

@@ -84,6 +84,7 @@ class Listener:
     """
 
     def __init__(self, key: bytes, folder: str, hosts: Sequence[str] = ()) -> None:
+        """Make the Unix socket, and reserve a port of the network. Nothing is accepted before `serve`."""
         self._key = key
         self._hosts = hosts
         self._lock = threading.Lock()

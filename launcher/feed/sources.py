@@ -373,6 +373,7 @@ class _ReadAhead:
     """Reads rows in a thread of its own, at most one group ahead, while another thread takes them."""
 
     def __init__(self, rows: Iterator[Any]) -> None:
+        """Prepare to read rows. Reading starts when `run` is called in a thread of its own."""
         self._rows = rows
         #: The rows that can be taken. One thread appends to it and another one empties it, without a lock for
         #: speed.
@@ -479,6 +480,7 @@ def rounds(
     rest: list[Block] = []
 
     def round_of(block: Block) -> tuple[Block, ...]:
+        """Return the first rows of a block as one round: a block of ``batch_size`` rows for each worker."""
         return tuple(part(block, start, start + batch_size) for start in range(0, round_rows, batch_size))
 
     with closing(pieces):

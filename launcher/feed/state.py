@@ -91,6 +91,7 @@ class FeedState:
         exactly_once: bool = False,
         last_lines: LastLines = lambda task: (),
     ) -> None:
+        """Make a feed whose tasks have not opened it and that serves no call."""
         self.name = name
         self.tasks = {task: FedTask(task) for task in tasks}
         #: All connections that have threads.
@@ -189,6 +190,7 @@ class FeedState:
         if fed_task.link is not None and fed_task.link.attempt < attempt:
             self._end_link(fed_task, "it has started again")
         restarted = [fed_task] if fed_task.ended is not None else []
+        # With equal batches all tasks start again together, and this is the first one of them.
         if self.call.should_feed_again:
             restarted = list(self.tasks.values())
         fed_task.ended, fed_task.attempt = None, attempt
@@ -232,6 +234,7 @@ class FeedState:
             struct.error: The frame is not of the form of its kind.
         """
         link.has_opened = True
+        # `Kind` in `launcher.feed.remote.frames` says what each frame means.
         if kind == Kind.RESULTS:
             for partition, weight in link.answer(content, size):
                 if self.call.has_partition(partition):

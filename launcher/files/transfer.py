@@ -71,6 +71,7 @@ class FileTransfer:
         *,
         quiet: bool = False,
     ) -> None:
+        """Start the time of a copy to or from several hosts."""
         self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
         self._started_at = time.monotonic()
         self._deadline = self._started_at + seconds
@@ -183,6 +184,7 @@ class ProgramStream(TransferStream):
     """
 
     def __init__(self, transfer: FileTransfer, host: str, command: RemoteProgram) -> None:
+        """Prepare to exchange messages with a remote command that was just started."""
         super().__init__(host)
         self._transfer, self._command = transfer, command
         self._moved_at = time.monotonic()
@@ -311,6 +313,7 @@ class _Sync:
     def __init__(
         self, transfer: FileTransfer, trees: Sequence[SourceTree], run_name: str, outputs: OutputFolders
     ) -> None:
+        """Prepare what is the same for all hosts: the lists of the folders to copy."""
         self._transfer = transfer
         self._trees = trees
         self._run_name = run_name

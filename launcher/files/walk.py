@@ -150,6 +150,7 @@ class _Rules:
     """
 
     def __init__(self, root: str) -> None:
+        """Find the topmost folder whose rule files count: that of the git repository, or this folder."""
         #: The content of the rule files that were read, by path.
         self._files: dict[str, Patterns] = {}
         #: The folder above which no rule files are read.

@@ -85,6 +85,7 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
     """
 
     def __init__(self, file: io.BytesIO, protocol: int | None, keep: Any, sources: bool) -> None:
+        """Prepare a pickle in which code objects are stored by `_code`."""
         self._sources: dict[str, str] | None = {} if sources else None
         #: Whether values that are named only by annotations can be pickled, by their `id`.
         self._tried: dict[int, bool] = {}

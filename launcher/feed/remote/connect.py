@@ -67,6 +67,7 @@ class DriverRoutes:
     """
 
     def __init__(self, addresses: Iterable[str], relay: str, key: bytes, hello: Mapping[str, Any]) -> None:
+        """Order the routes to the program: Unix sockets, the relay, then the network."""
         self.hello = dict(hello)
         self._key = key
         open_to_all = [address for address in addresses if address.startswith("tcp:")]

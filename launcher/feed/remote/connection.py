@@ -34,6 +34,7 @@ class FeedConnection:
     """
 
     def __init__(self, connect: Connect, feed: str) -> None:
+        """Start the thread that connects to the program and receives frames."""
         self._connect = connect
         self._feed = feed
         self._changed = threading.Condition()

@@ -62,6 +62,7 @@ class DataFeed:
         qname_out: str = "output",
         input_mapping: Mapping[str, str] | None = None,
     ) -> None:
+        """Keep the arguments. The feed is opened when rows are first asked for."""
         self.train_mode = train_mode
         self.qname_in = qname_in
         self.qname_out = qname_out
@@ -178,6 +179,7 @@ class FeedReader:
     """
 
     def __init__(self, connect: Connect, feed: str) -> None:
+        """Open a feed, of which nothing was read."""
         self.feed = feed
         self._connection = FeedConnection(connect, feed)
         #: The number of the connection of the present chunk.
@@ -371,6 +373,7 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     batched = tf.nest.map_structure(partial(_batched, tf), output_signature)
 
     def batches() -> Iterator[Any]:
+        """Yield each batch as arrays in the structure of the signature, until the feed has ended."""
         while not feed.should_stop():
             if blocks := feed.next_blocks(batch_size):
                 yield columns(codec.join(blocks), output_signature)

@@ -301,16 +301,17 @@ class LauncherConnection:
             self._peers.close()
 
     def _flush(self) -> None:
-        """Write as much as the connection accepts now."""
+        """Write as much as the connection accepts now, or in a moment."""
         if self._writing < 0:
             return
+        is_full = True
         try:
-            all_written = self.channel.write(self._writing, time.monotonic())
+            # A pseudo terminal accepts little at once, and has room again after a moment.
             for _ in range(_MAX_WRITES):
-                if all_written or not _accepts_bytes_soon(self._writing):
+                is_full = not self.channel.write(self._writing, time.monotonic())
+                if not is_full or not _accepts_bytes_soon(self._writing):
                     break
-                all_written = self.channel.write(self._writing, time.monotonic())
-            self._wait_to_write(is_full=not all_written)
+            self._wait_to_write(is_full=is_full)
         except OSError:
             self._on_end()
 

@@ -96,9 +96,10 @@ def fate_of(owner: ProcessIdentity) -> Fate:
         # This machine has seen that boot, and runs another one now.
         is_dead = _is_of_this_machine(owner) and _is_remembered(owner) and _boots_are_local()
     elif owner.pid_namespace != _pid_namespace():
+        # The pids of another namespace mean nothing here. It may be empty.
         is_dead = _is_without_processes(owner.pid_namespace)
     else:
-        # It would have to be found here.
+        # During this boot, in this namespace, a process of this machine would have to be found.
         is_dead = _is_of_this_machine(owner)
     return Fate.DEAD if is_dead else Fate.UNKNOWN
 

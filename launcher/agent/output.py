@@ -133,9 +133,7 @@ class Outputs:
             data = b""
         if data:
             # The launcher fills in the host.
-            self._connection.send(
-                TaskOutput(host="", task=task.id, attempt=task.attempt, data=data), bulk=True
-            )
+            self._connection.send(TaskOutput("", task.id, task.attempt, data=data), bulk=True)
             self.pause_or_go_on()
         else:
             self._close(task, output)

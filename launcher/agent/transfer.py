@@ -66,11 +66,14 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
     raise OSError(0, SPECIAL_FILE_REASON)
 
 
+#: Called with the path on this machine of what cannot be sent as it is, and the reason.
+OnProblem = Callable[[str, str], None]
+#: Called with a path in a tree, and whether that is a folder. Returns whether to leave it out.
+IsLeftOut = Callable[[str, bool], bool]
+
+
 def entries_below(
-    top: str,
-    name: str,
-    on_problem: Callable[[str, str], None],
-    is_left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
+    top: str, name: str, on_problem: OnProblem, is_left_out: IsLeftOut = lambda path, is_folder: False
 ) -> Iterator[Tuple[str, FileEntry]]:
     """Yield a file, or a folder and everything in it. Each folder comes before its content.
 
@@ -79,7 +82,7 @@ def entries_below(
         name: The path of ``top`` in the tree. If it is empty, ``top`` itself is not yielded.
         on_problem: Called with the path of what cannot be copied, and the reason.
         is_left_out: Called with a path in the tree, and whether that is a folder. Returns whether to leave it
-            out.
+            out. By default nothing is left out.
 
     Yields:
         A path on this machine, and the entry for it.
@@ -199,9 +202,7 @@ class TransferStream:
 
 
 def send_entries(
-    stream: TransferStream,
-    entries: Iterable[Tuple[str, FileEntry]],
-    on_problem: Callable[[str, str], None],
+    stream: TransferStream, entries: Iterable[Tuple[str, FileEntry]], on_problem: OnProblem
 ) -> None:
     """Send entries and the content of files. Files that changed while they were read are sent once more.
 

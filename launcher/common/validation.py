@@ -197,10 +197,8 @@ class FieldReader(Record):
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
     """Return the annotations of those fields of a record class that JSON contains."""
-    hints = get_type_hints(record)
-    names = [name for name in record._fields if name != "data"]
-    # A message does not contain the host, because a connection belongs to one host. Only as the first field,
-    # ``host`` is the host of the message.
-    if names[:1] == ["host"]:
-        del names[0]
-    return {name: hints[name] for name in names}
+    hints, names = get_type_hints(record), record._fields
+    # A message does not contain its host, the first field, because a connection belongs to one host.
+    if names[:1] == ("host",):
+        names = names[1:]
+    return {name: hints[name] for name in names if name != "data"}

@@ -452,6 +452,7 @@ class Call:
             self.has_dropped_rows = True
             del self._partitions[partition.number]
         elif self.is_in_step and has_sent_rows:
+            # No other task may receive it. All rounds are fed again, or the call raises an error.
             self.broken[partition.task] = loss
         else:
             try:

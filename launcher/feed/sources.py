@@ -498,11 +498,10 @@ def rounds(
     if equal == "drop" or not rows:
         return
     last = join(rest)
+    # All of the data may be shorter than a round.
+    filler = last if first is None else first
     if equal == "pad":
         filler = part(last, rows - 1, rows)
-    else:
-        # All of the data may be shorter than a round.
-        filler = last if first is None else first
     filled = [last]
     while (missing := round_rows - sum(map(size, filled))) > 0:
         filled.append(part(filler, 0, missing))

@@ -393,6 +393,7 @@ class _Sync:
         sent = f"{byte_size(moved)} sent" if moved else "nothing sent"
         folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(hosts, 'host')}"
         self._transfer.report(f"synced {folders}, {sent}, in {duration(self._transfer.seconds)}")
+        # Who syncs an unchanged folder again has seen this before.
         for text in left_out(self._trees) if moved else ():
             self._transfer.report(text)
 

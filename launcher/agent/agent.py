@@ -174,8 +174,10 @@ class Agent:
         while self._tasks or not self._ends_tasks:
             self._turn()
         self._ports.release_all()
+        _, kill_seconds = ABANDONED_STOP_SEQUENCE[-1]
         # What is left belongs to no task, because it has left its session and removed its process tag.
-        processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
+        processes.kill_descendants(kill_seconds, self._reap)
+        # An agent that was cut short has told the launcher already that it exits.
         if self._phase is not _AgentPhase.CUT_SHORT:
             self._connection.hold_output(is_held=False)
             self._send_after_output(events.AgentClosed(*_stamp()))
@@ -249,8 +251,8 @@ class Agent:
 
     def _on_disconnect(self) -> None:
         """Stop all tasks, because the launcher is gone for good."""
-        self._connection.hold_output(is_held=False)
         self._end_job(_AgentPhase.CLOSING)
+        # The watchdog lets the agent live so long, even if it was stopping the tasks already.
         self._ending_until = max(self._ending_until, time.monotonic() + END_TIMEOUT_SECONDS)
 
     def _cut_short(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
@@ -382,6 +384,7 @@ class Agent:
         self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted(*_stamp_of(task), pid=task.pid))
+        # Its fork server has forked it while all tasks are being stopped.
         if self._ends_tasks:
             self._end_tasks([task], ABANDONED_STOP_SEQUENCE)
 
@@ -532,11 +535,12 @@ class Agent:
         # A process that has ended already must not be reported as ended by our signal.
         self._poll_ended()
         now = time.monotonic()
+        first_signal, _ = steps[0]
         for task in tasks:
             if not task.is_empty:
                 self._stopping.begin(task, steps, now)
             # Another process keeps the output open. Nobody waits for that if the task is to be killed.
-            elif steps[0][0] == SIGKILL:
+            elif first_signal == SIGKILL:
                 self._outputs.let_go(task)
         self._poll_stopping()
 
@@ -545,7 +549,8 @@ class Agent:
         signalled = events.TaskSignalled(*_stamp_of(task), signal=number, processes=count)
         # The main process has ended, and the signal went to what it left behind: the end is reported first.
         if task in self._delayed:
-            self._delayed[task][1].append(signalled)
+            _, delayed = self._delayed[task]
+            delayed.append(signalled)
         else:
             self._send(signalled)
 

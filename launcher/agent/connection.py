@@ -60,6 +60,7 @@ class Patience(Record):
     @property
     def has_no_lease(self) -> bool:
         """Whether tasks outlive any silence of the launcher, but not the end of its connection."""
+        # An infinite lease stands for none.
         return math.isinf(self.lease)
 
 
@@ -263,6 +264,7 @@ class LauncherConnection:
     def _detach(self) -> None:
         """Close the present connection, if there is one. Messages wait for the next one."""
         if self.is_open:
+            # The selector must not watch descriptors that are closed.
             self._wait_to_write(is_full=False)
             self._selector.unregister(self._reading)
             os.close(self._reading)
@@ -291,6 +293,7 @@ class LauncherConnection:
         """Return how long to wait for a new connection after one has closed, on a machine with this load."""
         load_per_processor = os.getloadavg()[0] / (os.cpu_count() or 1)
         slowdown = max(1.0, load_per_processor / _BUSY_LOAD_PER_PROCESSOR)
+        # `grace` is how long the launcher itself may need to connect again, as its last ping has said.
         return max(self._patience.outage * slowdown, self.channel.grace)
 
     def _give_up(self) -> None:

@@ -164,6 +164,7 @@ def _limit_text(path: str) -> str:
     Returns:
         An empty text if the group has no limit.
     """
+    # The file of version 2 of control groups, and that of version 1.
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = "".join(lines_of(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:

@@ -174,6 +174,7 @@ def try_python(folder: str) -> NoReturn:
         folder: The folder of the environment.
     """
     python = os.path.join(folder, "bin", "python")
+    # -I and -S leave out the user's settings and packages, which could make it fail or slow.
     os.execv(python, [python, "-I", "-S", "-c", "print()"])
 
 

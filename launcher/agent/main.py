@@ -205,6 +205,7 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
     """Remove the files that were copied to this host, because the launcher is gone and will not do it."""
+    # The run is named only if files were copied.
     if "job" not in arguments:
         return
     from launcher.agent.files import discard  # noqa: PLC0415 - only if the launcher is lost
@@ -267,10 +268,12 @@ def _await_close(agent: socket.socket) -> None:
     Raises:
         OSError: The agent has reset the socket, or has not closed it in time.
     """
+    # The agent closes its socket, or the launcher closes the other end of our stdin.
     waiting = select.poll()
     waiting.register(agent, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
     waiting.poll()
+    # The agent notices the end of stdin, too, and then closes the socket.
     agent.settimeout(2 * _ACCEPT_TIMEOUT_SECONDS)
     agent.recv(1)
 

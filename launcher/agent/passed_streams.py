@@ -84,6 +84,7 @@ class PeerListener:
         """Start to wait for the greeting of the launcher behind these streams."""
         self._streams = streams
         self._greeting = Decoder(False, only=(Hello,))
+        # The program sends nothing more on its socket, which becomes readable when the program exits.
         self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
         self._selector.register(streams.stdin, selectors.EVENT_READ, self._read_greeting)
 

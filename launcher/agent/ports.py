@@ -37,6 +37,7 @@ class PortReservations:
     """The ports that an agent holds for the tasks of its host."""
 
     def __init__(self) -> None:
+        """Hold no port at first."""
         self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId, preferred: Sequence[int] = ()) -> int:
@@ -55,6 +56,7 @@ class PortReservations:
         if task not in self._held:
             holder = first_free(preferred, lambda port: dual_stack_socket(port, can_share=True))
             holder = holder or dual_stack_socket(0)
+            # From now on a server of the task that sets the same option can bind the port, too.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
         return self.port_of(task)

@@ -213,6 +213,7 @@ _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 def children_of(pid: int) -> List[int]:
     """Return the pids of the children of all threads of a process, or no pids if the process is gone."""
+    # Some kernels are built without the lists of children. There all processes are read.
     if not _KERNEL_LISTS_CHILDREN:
         found = map(read_process, all_pids())
         return [process.pid for process in found if process is not None and process.parent == pid]
@@ -301,10 +302,11 @@ def kill_groups(processes: Iterable[Process]) -> None:
             groups. A process of our own session is left out, and so is one whose session was started
             outside of our pid namespace, which shows as 0.
     """
-    not_theirs = (0, os.getsid(0))
+    foreign_sessions = (0, os.getsid(0))
     groups: Dict[int, List[Process]] = {}
     for process in processes:
-        if process.group > 1 and process.session not in not_theirs:
+        # To killpg, 0 means our own group, and 1 is the group of the first process.
+        if process.group > 1 and process.session not in foreign_sessions:
             groups.setdefault(process.group, []).append(process)
     for group, members in groups.items():
         # A group without any of its members has ended, and another group may have its number.

@@ -133,6 +133,7 @@ class Children:
         child = _Child(function, on_output=pieces.append, on_end=lambda: on_answer(b"".join(pieces)))
         child.kill_at = time.monotonic() + timeout_seconds
         self._follow(child)
+        # The function needs no input.
         self._close(child, child.stdin)
 
     def _follow(self, child: _Child) -> None:

@@ -138,6 +138,7 @@ def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - methods of the user's classes may raise anything
         text = f"<{type(value).__name__}>"
+    # The first cut is for speed: the text may have millions of characters.
     return shortened(escape_controls(text[: 2 * width]), width)
 
 

@@ -28,7 +28,8 @@ raise one for the failure of a task, which is an event and a part of the report.
 exception.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type
+import copyreg
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from launcher.common.record import Record
 
@@ -61,18 +62,12 @@ class LaunchError(Exception):
     exit_code = 125
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        """Pickle the error with all its attributes, without calling ``__init__`` again.
+        """Pickle the error with its message and its attributes, which are restored without ``__init__``.
 
-        Errors travel from tasks to the program that runs the job.
+        Errors travel from tasks to the program that runs the job. ``__init__`` of a subclass may need other
+        arguments than the message.
         """
-        return _restored, (type(self), str(self), self.__dict__)
-
-
-def _restored(kind: "Type[LaunchError]", text: str, fields: Dict[str, Any]) -> "LaunchError":
-    """Return an error from a pickle: its class, its message and its attributes."""
-    error = kind.__new__(kind, text)
-    error.__dict__.update(fields)
-    return error
+        return copyreg.__newobj__, (type(self), str(self)), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(LaunchError):

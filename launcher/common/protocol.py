@@ -236,6 +236,7 @@ def encode(message: Message) -> List[Buffer]:
     """
     global _last
     last, frame = _last
+    # The launcher may send the same message to thousands of hosts.
     if message is last:
         return [frame]
     record = type(message)
@@ -361,7 +362,11 @@ class Decoder:
         return message
 
     def _read_fields(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
-        """Return the checked values of a record from its fields as JSON, with the host of this connection."""
+        """Return the checked values of a record from its fields as JSON, with the host of this connection.
+
+        Raises:
+            ProtocolError: The fields are no JSON, or not those of the record.
+        """
         try:
             values = self._reader.read(record, json.loads(fields))
         except (ValueError, RecursionError, ProtocolError) as error:
@@ -464,6 +469,7 @@ class MessageChannel:
             now: The time in monotonic seconds.
             at_once: Whether to acknowledge them without waiting for more.
         """
+        # Without a session nothing is acknowledged.
         if self._session and count:
             self._handled += count
             if at_once or self._handled - self._acknowledged >= _MAX_UNACKNOWLEDGED:
@@ -490,12 +496,14 @@ class MessageChannel:
         self._attempt = attempt
         # The first ping is sent at once, because the agent needs its `grace`.
         self._ping_at = now
+        # The other end answers a greeting by its own, see `greeted`.
         if self._greets:
             self._control.append(Hello(self._session, attempt, self._received))
 
     def disconnect(self) -> None:
         """Note that the connection is broken. Messages wait for the next one."""
         self.connected = self.met = False
+        # A message of which only a part has arrived or was written will be sent again as a whole.
         self._decoder = self._make_decoder()
         self._control.clear()
         self._wire = []

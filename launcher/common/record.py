@@ -66,6 +66,7 @@ else:
 
         def __new__(cls, *values, **named):
             """Make a record from values in the order of the fields, or by their names."""
+            # Most records are made from all their values, which takes no time.
             if named or len(values) != len(cls._fields):
                 values = (*values, *cls._other_values(len(values), named))
             return tuple.__new__(cls, values)
@@ -89,8 +90,8 @@ else:
             except KeyError as error:
                 raise TypeError(f"{cls.__name__} needs a value for {error}") from None
             if named or count > len(cls._fields):
-                given = f"{count} values and {', '.join(named) or 'no names'}"
-                raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}, each once; got {given}")
+                surplus = f"{count} values and {', '.join(named) or 'no names'}"
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}, each once; got {surplus}")
             return values
 
         def __eq__(self, other):

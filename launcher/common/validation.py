@@ -187,10 +187,9 @@ class FieldReader(Record):
                 return tuple(self._value(name, *pair) for pair in zip(arguments, value))
         elif origin not in (None, tuple) and kind is dict:
             key_hint, item_hint = arguments
-            return {
-                self._value(name, key_hint, key): self._value(name, item_hint, item)
-                for key, item in value.items()
-            }
+            keys = [self._value(name, key_hint, key) for key in value]
+            items = [self._value(name, item_hint, item) for item in value.values()]
+            return dict(zip(keys, items))
         raise ProtocolError(f"{name} is not {getattr(hint, '__name__', hint)} but {kind.__name__}")
 
 

@@ -419,16 +419,21 @@ class Call:
         """Note that all rows of a partition are consumed, or answered by results."""
         partition.is_done = True
         partition.forget()
+        # In inference it stays until its results are taken.
         if not self.is_inference and self.has_partition(partition):
             del self._partitions[partition.number]
 
     def limit_kept(self, partition: Partition) -> None:
         """Stop keeping the chunks of this partition if those of all partitions became too large."""
-        if partition.kept_bytes and sum([it.kept_bytes for it in self._partitions.values()]) > MAX_KEPT_BYTES:
+        kept_bytes = sum([each.kept_bytes for each in self._partitions.values()])
+        if partition.kept_bytes and kept_bytes > MAX_KEPT_BYTES:
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:
-        """With equal batches, drop the rows that wait for a task which accepts no more."""
+        """With equal batches, drop the rows that wait for a task which accepts no more.
+
+        Otherwise no rows wait for a certain task, and nothing happens.
+        """
         for number in self._queues.pop(task, ()):
             del self._partitions[number]
             self.has_dropped_rows = True

@@ -56,6 +56,7 @@ class FedTask:
     @property
     def takes_rows(self) -> bool:
         """Whether the task may accept more rows, now or after a restart."""
+        # The new process of a task that starts again may accept rows, even if the old one has refused them.
         return self.is_alive and (self.is_restarting or not self.has_refused)
 
     @property

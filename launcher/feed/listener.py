@@ -154,6 +154,7 @@ class Listener:
         with self._lock:
             self._closing.set()
             pending = dict(self._pending)
+        # This wakes the threads that accept connections, and those in a handshake.
         for sock in [*self._listening, *pending]:
             hang_up(sock)
         for thread in [*self._accepting, *pending.values()]:

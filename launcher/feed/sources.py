@@ -86,6 +86,7 @@ class FeedSource:
     """
 
     def __init__(self, pieces: MakePieces, *, once: bool) -> None:
+        """Describe data of which nothing was read."""
         self.once = once
         self.pieces = pieces
 

@@ -166,6 +166,7 @@ def join(blocks: Sequence[Block]) -> Block:
         return first
     if not all(_are_alike(first, other) for other in blocks):
         return [row for block in blocks for row in as_rows(block)]
+    # All blocks are alike, so each column of the first one has its like in all others.
     if isinstance(first, Mapping):
         return {name: _joined([block[name] for block in blocks]) for name in first}
     if isinstance(first, tuple):
@@ -174,7 +175,7 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def _joined(blocks: Sequence[Any]) -> Any:
-    """Return arrays, or lists of rows, as one."""
+    """Return arrays that are alike as one array, or lists of rows as one list."""
     if is_array(blocks[0]):
         return sys.modules["numpy"].concatenate(blocks)
     return [row for block in blocks for row in block]

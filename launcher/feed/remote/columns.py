@@ -169,7 +169,14 @@ def _column_at(block: Block, place: Any, expected: str) -> Any:
 
 
 def _no_column(block: Block, key: Any, error: Exception, expected: str) -> InputError:
-    """Return the error that rows have no such column."""
+    """Return the error that rows have no such column.
+
+    Args:
+        block: The rows, the first of which the message shows.
+        key: The name or the place of the column.
+        error: The exception that looking it up has raised.
+        expected: What is expected, for the message.
+    """
     row = block if isinstance(block, (Mapping, tuple)) else block[0]
     return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
 

@@ -114,6 +114,7 @@ class FeedConnection:
 
     def close(self) -> None:
         """Close the connection, and end the thread."""
+        # The error ends the thread, once the connection wakes it.
         self._fail("was closed")
         if (sock := self._sock) is not None:
             frames.hang_up(sock)

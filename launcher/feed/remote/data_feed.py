@@ -142,6 +142,7 @@ class DataFeed:
             ValueError: There are more results than rows were read.
             FeedError: The program is gone, or the results cannot be sent to it.
         """
+        # An array without dimensions has the methods of an iterable, and cannot be iterated.
         if not isinstance(results, Iterable) or getattr(results, "shape", None) == ():
             expected = "a list with one result for each row"
             raise codec.refused(f"batch_results({arguments.shown(results)})", expected)
@@ -291,7 +292,7 @@ class FeedReader:
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the rows of the present chunk that were not read."""
+        """Drop the rows of the present chunk that the function has not read."""
         self._at = self._size = 0
         self._block, self._blocks = [], iter(())
 

@@ -146,6 +146,7 @@ class _ConnectionFile(io.RawIOBase):
     """The bytes of a connection as a raw file, for `io.BufferedReader`."""
 
     def __init__(self, sock: socket.socket) -> None:
+        """Read from this connection."""
         self._sock = sock
 
     def readable(self) -> bool:

@@ -310,10 +310,9 @@ class Children:
         Args:
             now: The time (monotonic).
         """
-        # `_end_if_over` removes children from the list.
-        for child in list(self._children):
-            if child.kill_at is None or child.kill_at > now:
-                continue
+        # `_end_if_over` removes children from the list of all.
+        late = [child for child in self._children if child.kill_at is not None and child.kill_at <= now]
+        for child in late:
             if child.status is None:
                 # The child was not reaped, so no other process can have its pid.
                 os.kill(child.pid, signal.SIGKILL)

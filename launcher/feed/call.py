@@ -378,7 +378,10 @@ class Call:
         return partition is not None and self._partitions.get(partition.number) is partition
 
     def _waiting(self, task: str) -> dict[int, Partition]:
-        """Return the partitions that wait for a task, by number. Often all tasks share them."""
+        """Return the partitions that wait for a task, by number.
+
+        With equal batches each task has its own. Otherwise all tasks share them.
+        """
         return self._queues[task if self.is_in_step else _ANY_TASK]
 
     # What has happened.

@@ -368,6 +368,7 @@ class ForkServers:
             The tasks that waited for it, and the one whose fork was under way.
         """
         if server.link is not None:
+            # When the other end was closed, `_read` has stopped watching the socket.
             if not server.is_silent:
                 self._selector.unregister(server.link)
             server.link.close()

@@ -72,6 +72,7 @@ class Deadline:
         late_at = self._late_at()
         if now < late_at:
             return False
+        # The machine may have slept, so the agent gets a second chance to renew this deadline.
         if self._missed != late_at:
             self._missed, self._missed_at = late_at, now
         return now >= self._missed_at + _SECOND_CHANCE_SECONDS
@@ -145,6 +146,7 @@ def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> N
     try:
         code = agent(pipe)
     finally:
+        # The agent has raised an exception.
         if code is None:
             sys.excepthook(*sys.exc_info())
         # A watchdog that is stopped would not notice the end of the agent.

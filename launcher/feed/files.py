@@ -39,7 +39,7 @@ class DataFiles(FeedSource):
     def __init__(self, names: Sequence[str], reader: FileReader, *, is_remote: bool) -> None:
         """Find the files now, so that a missing one is reported before anything is fed."""
         super().__init__(self._pieces, once=False)
-        self.paths = found(names)
+        self.paths = find_files(names)
         self._readers: list[Any] = [reader._replace(path=file) for file in self.paths]
         self._is_remote = is_remote
 
@@ -75,9 +75,9 @@ class TextFiles(DataFiles):
     @named_arguments("TextFiles")
     def __init__(self, names: Names, *, encoding: str = "utf-8", read_on_worker: bool = False) -> None:
         """Check the arguments and find the files."""
-        read = Arguments("TextFiles")
-        encoding = read.read("encoding", encoding, _encoding)
-        files, is_remote = _read_files(read, names, read_on_worker)
+        arguments = Arguments("TextFiles")
+        encoding = arguments.read("encoding", encoding, _encoding)
+        files, is_remote = _read_files(arguments, names, read_on_worker)
         super().__init__(files, TextReader(encoding), is_remote=is_remote)
 
 
@@ -115,12 +115,12 @@ class CsvFiles(DataFiles):
         read_on_worker: bool = False,
     ) -> None:
         """Check the arguments, find the files, and check that they have the columns."""
-        read = Arguments("CsvFiles")
-        encoding = read.read("encoding", encoding, _encoding)
-        delimiter = read.read("delimiter", delimiter, _delimiter)
-        header = read.optional("header", header, flag, True)
-        columns = read.optional("columns", columns, several(text), [])
-        files, is_remote = _read_files(read, names, read_on_worker)
+        arguments = Arguments("CsvFiles")
+        encoding = arguments.read("encoding", encoding, _encoding)
+        delimiter = arguments.read("delimiter", delimiter, _delimiter)
+        header = arguments.optional("header", header, flag, True)
+        columns = arguments.optional("columns", columns, several(text), [])
+        files, is_remote = _read_files(arguments, names, read_on_worker)
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
         super().__init__(files, reader, is_remote=is_remote)
         # A column that a file lacks is reported now, before anything is fed.
@@ -158,17 +158,17 @@ class TFRecordFiles(DataFiles):
     @named_arguments("TFRecordFiles")
     def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
         """Check the arguments and find the files."""
-        read = Arguments("TFRecordFiles")
-        check = read.optional("check", check, flag, True)
-        files, is_remote = _read_files(read, names, read_on_worker)
+        arguments = Arguments("TFRecordFiles")
+        check = arguments.optional("check", check, flag, True)
+        files, is_remote = _read_files(arguments, names, read_on_worker)
         super().__init__(files, RecordReader(check), is_remote=is_remote)
 
 
-def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:
+def _read_files(arguments: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:
     """Read the arguments that all kinds of files have in common.
 
     Args:
-        read: Contains the faults of the other arguments, which are raised together with those of these.
+        arguments: Contains the faults of the other arguments, which are raised together with those of these.
         names: The names or patterns, as the user has passed them.
         read_on_worker: Whether tasks read the files, as the user has passed it.
 
@@ -178,9 +178,9 @@ def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[
     Raises:
         InputError: Arguments are wrong. The message lists all faults.
     """
-    files: list[str] = read.read("names", names, one_or_several(path, "paths"))
-    is_remote: bool = read.optional("read_on_worker", read_on_worker, flag, False)
-    read.check()
+    files: list[str] = arguments.read("names", names, one_or_several(path, "paths"))
+    is_remote: bool = arguments.optional("read_on_worker", read_on_worker, flag, False)
+    arguments.check()
     return files, is_remote
 
 
@@ -200,7 +200,7 @@ def _delimiter(value: Any) -> str:
     raise ValueError("expected one character")
 
 
-def found(names: Sequence[str]) -> list[str]:
+def find_files(names: Sequence[str]) -> list[str]:
     """Return the files with these names or patterns, each once. Files of one pattern are sorted by name.
 
     Raises:

@@ -112,9 +112,9 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
         InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
     """
     _check(data, "rows")
-    found = Arguments("rows")
-    per_partition = found.optional("per_partition", per_partition, whole(1))
-    found.check()
+    arguments = Arguments("rows")
+    per_partition = arguments.optional("per_partition", per_partition, whole(1))
+    arguments.check()
     return FeedSource(partial(_row_pieces, data, per_partition), once=isinstance(data, Iterator))
 
 

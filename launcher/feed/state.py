@@ -576,6 +576,7 @@ class FeedState:
             FeedError: A task is lost, or has left a batch unfinished.
         """
         for task in self.tasks.values():
+            # In this time the job should fail, for a more precise reason.
             if task.ended is not None and not task.ended.is_restart and now - task.ended.at > LONELY_SECONDS:
                 raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP_MESSAGE}")
             if task.is_connected and not call.should_feed_again and (loss := call.broken.get(task.name)):

@@ -89,9 +89,9 @@ class DataFeed:
             ValueError: ``batch_size`` is less than 1.
         """
         if type(batch_size) is not int:  # a plain int is not checked, to save time in each batch
-            found = Arguments("next_batch")
-            batch_size = found.read("batch_size", batch_size, arguments.whole(1))
-            found.check()
+            checked = Arguments("next_batch")
+            batch_size = checked.read("batch_size", batch_size, arguments.whole(1))
+            checked.check()
         if batch_size < 1:
             raise ValueError(f"next_batch({batch_size}): a batch has at least one row")
         blocks = self.next_blocks(batch_size)
@@ -164,6 +164,7 @@ class DataFeed:
 def end_all() -> None:
     """Close all feeds of this process, when the function of its task has returned."""
     for reader in list(_OPENED_FEEDS.values()):
+        # The program is told why this task accepts no more rows.
         reader.terminate(frames.RETURNED)
         reader.close()
 

@@ -494,6 +494,7 @@ class Agent:
         stopped = self._stopping.poll(time.monotonic())
         # A task may be in both.
         for task in dict.fromkeys((*exited, *stopped)):
+            # The processes that it has left behind may still have to be stopped.
             if task.has_exited and task not in self._stopping:
                 task.is_empty = True
                 self._outputs.read_rest(task)

@@ -257,11 +257,8 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
         # Other lines come from the startup of that Python (sitecustomize).
-        answers = [line for line in output.splitlines() if line.startswith(_MARK)]
-        if answers:
-            answer.update(json.loads(answers[-1][len(_MARK) :]))
-        else:
-            answer.update(state="failed", output=output)
+        lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+        answer.update(json.loads(lines[-1][len(_MARK) :]) if lines else {"state": "failed", "output": output})
     return answer
 
 

@@ -74,6 +74,7 @@ def run(
     """
     processes.carry_tag(int(arguments["agent"]))
     processes.show_as(f"tf-agent {arguments['host']}")
+    # Without a lease, the watchdog watches stdin instead.
     deadline = None if _patience(arguments).has_no_lease else Deadline()
     watch(partial(_run_agent, arguments, listener, peer, deadline), deadline, peer)
 

@@ -330,7 +330,8 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """
     until, quiet_polls, is_late = time.monotonic() + seconds, 0, False
     reap()
-    # `ended_child` returns None only if this process has no child at all.
+    # `ended_child` returns None only if this process has no child at all. A single poll that finds nobody
+    # alive proves nothing, because a process may fork meanwhile.
     while ended_child() is not None and quiet_polls < _MIN_QUIET_POLLS and not is_late:
         # Even when the time is up this kills once more, because this process may have been suspended.
         is_late = time.monotonic() >= until

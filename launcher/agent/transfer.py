@@ -152,6 +152,7 @@ class TransferStream:
     def __init__(self, host: str = "") -> None:
         """Prepare to exchange messages about files with another machine."""
         self._host = host
+        # A host is not trusted. Without a name, the launcher is at the other end.
         self._decoder = Decoder(bool(host), host, only=FILE_RECORDS)
         self._received: Deque[Any] = deque()
         self._out = bytearray()

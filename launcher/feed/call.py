@@ -183,6 +183,7 @@ class Partition:
             number: The number of the chunk on its connection.
         """
         self.last_chunk = number
+        # How many rows the code in a chunk returns is known when the task has run it.
         self._rows += chunk.rows or 0
         self._is_uncounted = chunk.rows is None
 

@@ -409,8 +409,10 @@ class FeedState:
             self.close(link, "")
         if link.reason is not None:
             return Leave(link)
+        # The rest of its partition comes before anything else.
         if link.sending is not None:
             return Make(link, link.sending) if self.may_make(link) else None
+        # Before its first frame it is unknown whether the task accepts rows.
         if call.is_over or link.is_over or link.task.has_refused or not link.has_opened:
             return None
         # In inference a batch ends with its partition. In training it ends when no more rows are left.

@@ -333,6 +333,7 @@ def _columns(rows: list[Any]) -> Any:
     """
     if type(rows[0]) is not tuple or not any(map(is_array, rows[0])):
         return rows
+    # All rows must have the same number of items, and none may be a named tuple.
     if {(type(row), len(row)) for row in rows} != {(tuple, len(rows[0]))}:
         return rows
     lists = [list(column) for column in zip(*rows)]

@@ -405,6 +405,7 @@ class Agent:
         orphans = self._task_processes.orphans()
         may_be_incomplete = self._task_processes.may_be_more()
         for task in exited:
+            # If an orphan may have been missed, stopping the task looks for it again.
             if task not in self._stopping and (may_be_incomplete or orphans.get(task.id)):
                 self._stopping.begin(task, task.steps, time.monotonic())
         self._poll_stopping(exited)

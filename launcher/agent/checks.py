@@ -342,6 +342,7 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
             line = file.readline(_MAX_TOKEN_BYTES)
     except (OSError, UnicodeError) as error:
         is_no_route = getattr(error, "errno", None) in _NO_ROUTE_ERRORS
+        # Some kinds of errors contain others. The first one that matches counts.
         results = [name for name, kinds in _ERRORS_BY_RESULT.items() if isinstance(error, kinds)]
         result = results[0] if results else "no route" if is_no_route else "failed"
         return {"result": result, "why": getattr(error, "strerror", None) or str(error), "address": address}

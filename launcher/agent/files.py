@@ -470,7 +470,8 @@ def _check_replaceable(path: str) -> None:
     if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in protected):
         fault = "is a mount point, or holds the home folder or the launcher's cache, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give a folder of its own")
-    if os.path.exists(path) and os.listdir(path) and not _read_list(path)[0]:
+    sync_key, _ = _read_list(path)
+    if not sync_key and os.path.exists(path) and os.listdir(path):
         fault = "holds files, and no sync made it, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give another place, or empty it")
 

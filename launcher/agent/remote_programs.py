@@ -201,6 +201,7 @@ class Children:
     def _watch(self, child: _Child) -> None:
         """Let the selector watch the streams of a child that may be read or written now, and no others."""
         wanted = {child.stderr}
+        # Its stdout stays in the pipe as long as the launcher accepts no more of it.
         if child.credit > 0:
             wanted.add(child.stdout)
         if child.input:

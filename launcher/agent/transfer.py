@@ -257,6 +257,7 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
         remaining, is_cut_short = entry.size, False
         while remaining:
             data = b""
+            # A disk or a file server may fail. That counts as the end of the file.
             with suppress(OSError):
                 data = b"" if is_cut_short else file.read(min(remaining, _READ_BYTES))
             is_cut_short = not data

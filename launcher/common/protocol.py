@@ -582,6 +582,7 @@ class MessageChannel:
         """
         if not self._wire and self.connected:
             self._fill(now)
+            # A program that writes line by line is between the two ends, see `swap`.
             if self.swapped and self._wire:
                 self._wire = [swap(b"".join(self._wire))]
         return self._wire

@@ -106,6 +106,7 @@ class FieldReader(Record):
         if fields.keys() != hints.keys():
             missing = hints.keys() - fields.keys() - defaults.keys()
             unknown = fields.keys() - hints.keys()
+            # A newer version of our launcher may write fields that this one does not know.
             if missing or (unknown and not self.trusted):
                 raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)[:5]}")
         return tuple(

@@ -471,6 +471,7 @@ class Feeder:
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
+            # With equal batches no other task may take the rows of a lost one.
             lost = [task.name for task in feed.state.tasks.values() if not task.is_alive]
             if call.is_in_step and lost:
                 raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP_MESSAGE}")

@@ -158,6 +158,7 @@ class CollectRequest(Record):
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
+        # A path that the user wants from all roles may be made by some of them only.
         role = "" if self.role else task.role
         return Item(task, host=host, base=base, path=path, into=os.path.abspath(into), role=role)
 
@@ -178,6 +179,7 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
+        # The form is [ROLE[/INDEX]=]PATH[:FOLDER].
         match = _TASKS_PATTERN.fullmatch(text)
         role, digits, rest = match.groups() if match else ("", None, text)
         path, colon, into = rest.rpartition(":")

@@ -290,6 +290,7 @@ def sync(
     """
     syncing = _Sync(transfer, trees, run_name, outputs or OutputFolders({}))
     done, failed = transfer.on_all(hosts, syncing.copy_to, "syncing")
+    # When the time is over, even hosts that may fail have kept the job from starting.
     if failed and transfer.is_late:
         raise StartTimeoutError(failed.values())
     if failed.keys() - optional:

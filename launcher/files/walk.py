@@ -105,6 +105,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
         if name == ".git" or source == without:
             return True
         rule_file = rules.ignored_by(source, is_folder)
+        # A list of all ignored files would be long, and nobody misses the caches of Python.
         if rule_file and path.count("/") < _MAX_LEVELS and name != "__pycache__":
             tree.left_out[f"by {rule_file}"].append(path + "/" * is_folder)
         return bool(rule_file)

@@ -86,11 +86,13 @@ def columnar(data: Any) -> Block | None:
     columns: Sequence[Any] = ()
     if isinstance(data, (tuple, Mapping)):
         columns = data if isinstance(data, tuple) else tuple(data.values())
+    # A tuple or dict with anything else in it is a row, not a block.
     if columns and all(map(is_array, columns)):
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             raise refused(f"columns of {', '.join(map(str, lengths))} rows", "one length")
         return data
+    # If the program has not imported pandas, the data cannot be a frame.
     frame, series = imported("pandas", "DataFrame"), imported("pandas", "Series")
     if frame is not None and isinstance(data, frame):
         if not data.columns.is_unique:

@@ -131,6 +131,7 @@ class RecordReader(NamedTuple):
 
         def is_right(data: bytes, checksum: bytes) -> bool:
             """Return whether this is the stored checksum of these bytes: rotated, with a constant added."""
+            # Checksums are not wanted, or google-crc32c is not installed.
             if crc32c is None:
                 return True
             crc = crc32c(data)
@@ -142,6 +143,7 @@ class RecordReader(NamedTuple):
                 if len(head) < _HEAD:
                     raise BrokenFileError(f"{self.path}: cut off within the record at byte {offset}")
                 size = int(_LENGTH.unpack_from(head)[0])
+                # Without checksums, only its size can show that a length is wrong.
                 if size > _MAX_RECORD_BYTES or not is_right(head[: _LENGTH.size], head[_LENGTH.size :]):
                     kind = "damaged" if offset else "not a TFRecord file"
                     raise BrokenFileError(

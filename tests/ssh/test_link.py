@@ -265,7 +265,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes():
             program = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL)
         soon(lambda: turned(True), TIME_LIMIT, "the agent is greeted")
     soon(lambda: turned(False), TIME_LIMIT, "the connection has ended")
-    assert agent.until < time.monotonic() + 60  # not the lease
+    assert agent.gives_up_at < time.monotonic() + 60  # not the lease
     assert program.wait(TIME_LIMIT) == 0
     agent.refuse("")
     selector.close()

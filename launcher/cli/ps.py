@@ -135,7 +135,8 @@ def _watch(run: Run, as_json: bool) -> None:
     """
     run.check_trusted()
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
-    while run.state is RunState.RUNNING:
+    # A run may end while events of it are still to be read.
+    while follower.is_live or run.state is RunState.RUNNING:
         events = follower.wait()
         moves = [event for event in events if event["event"] == "TaskMoved"]
         # The first table is drawn when the launcher can be asked.

@@ -139,9 +139,11 @@ def test_a_line_for_each_move(launch: Launch, running: Running):
     started = running("--workers", "2", "--", "sh", "-c", ATTEMPTS)
     watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
     soon(lambda: count_sockets(launch) == 2)
+    watching[1].send(signal.SIGSTOP)
     assert launch("restart", "latest", "worker/1").code == 0
     os.kill(soon(lambda: tasks_of(launch)["worker/1"]["pid"]), signal.SIGKILL)
     code = started.wait().code
+    watching[1].send(signal.SIGCONT)  # it reads all that was sent, although the run has ended
     text, lines = (each.wait() for each in watching)
     assert (text.code, lines.code) == (0, 0)
     moves = [json.loads(line) for line in lines.out.splitlines()]

@@ -7,7 +7,7 @@
     ready node1 | held node1 | refused node1 | lacks node1 | closed node1
     lost node1 | taken node1 | over node1
     closed                      every agent that is not lost
-    worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
+    worker/0 starts | cannot start 127 | exits 7 | dies 9 | out of memory | gone | left 3 | unkillable 4711
     worker/0 finishes 0         exits, and is gone
     worker/0 gets 15            a signal of ours
     worker/0 ends               as commanded: gets 15, dies of it, is gone
@@ -65,34 +65,20 @@ SIGNALS = {
 }  # fmt: skip
 #: Events that are several.
 _PARTS = {"ends": ("gets 15", "dies 15", "gone"), "finishes": ("exits {}", "gone")}
+#: Events of a task: what its host reports, by the numbers that follow.
+_TASK_EVENTS: Mapping[str, Callable[[HostEvents, TaskId, Sequence[int]], Event]] = {
+    "starts": lambda host, task, _: host.started(task),
+    "cannot start": lambda host, task, numbers: host.not_started(task, code=numbers[0]),
+    "exits": lambda host, task, numbers: host.exited(task, code=numbers[0]),
+    "dies": lambda host, task, numbers: host.exited(task, signal=numbers[0]),
+    "out of memory": lambda host, task, _: host.exited(task, signal=9, oom="oom_kill 1"),
+    "gets": lambda host, task, numbers: host.signalled(task, signal=numbers[0]),
+    "gone": lambda host, task, _: host.gone(task),
+    "left": lambda host, task, numbers: host.gone(task, leftovers=numbers[0]),
+    "unkillable": lambda host, task, numbers: host.gone(task, unkillable=numbers),
+}
 #: When a script's first event happened.
 START = 1.0
-
-
-#: Words of a role in `job`.
-_ROLE_WORDS: dict[str, Callable[[str], Any]] = {
-    "drain": float, "restart": str, "memory": int,
-    "retryable": lambda text: tuple(map(exit_codes, text.split())),
-}  # fmt: skip
-
-
-def job(*counts: str, on_failure: str = "stop", **policy: Any) -> JobSpec:
-    """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
-
-    Also ``evaluator 1 drain 60``, ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 3 128-255``,
-    and ``worker 2 memory 8``: bytes.
-    """
-    roles = []
-    for count in counts:
-        name, number, word, value = [*count.split(" ", 3), "", ""][:4]
-        role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=word == "sidecar")
-        roles.append(replace(role, **{word: _ROLE_WORDS[word](value)}) if word in _ROLE_WORDS else role)
-    return JobSpec(tuple(roles), policy=Policy(OnFailure(on_failure), **policy))
-
-
-def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
-    """``node1``, ``node2``..."""
-    return tuple(Host(f"node{number}", slots=slots) for number in range(1, count + 1))
 
 
 class Step(NamedTuple):
@@ -137,31 +123,23 @@ class SimulatedJob:
     Args:
         job: what to run.
         placement: the host of each task.
-        check: the hosts try whether they reach each other.
         tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
+        check: the hosts try whether they reach each other.
         managed: see `StopRequests`.
     """
 
     def __init__(
-        self,
-        job: JobSpec,
-        placement: Placement,
-        check: bool = False,
-        tasks_end: float | None = None,
-        managed: bool = False,
-    ) -> None:
+        self, job: JobSpec, placement: Placement, tasks_end: float | None = None, *,
+        check: bool = False, managed: bool = False,
+    ) -> None:  # fmt: skip
         self.job = job
         self.placement = placement
         self.tasks_end = tasks_end
         policy = RestartPolicy(job, placement, lambda: 0.0)
         state = JobState(
-            job,
-            placement,
-            checks_network=check,
-            restart_policy=policy,
-            seconds_until_tasks_ended=tasks_end,
+            job, placement, checks_network=check, restart_policy=policy, seconds_until_tasks_ended=tasks_end,
             managed=managed,
-        )
+        )  # fmt: skip
         self.machine = Machine("job", state)
         self.plan: Plan | None = None
         #: Timers that are set by their texts, with their seconds.
@@ -210,26 +188,20 @@ class SimulatedJob:
 
 
 class Script:
-    """Reads scripts of one job.
+    """Reads histories of one job.
 
     Args:
         job: what is run.
-        where: on which hosts; default: one.
-        check: the hosts try whether they reach each other.
-        tasks_end, managed: see `SimulatedJob`.
+        where: on which hosts.
+        tasks_end, options: see `SimulatedJob`.
     """
 
     def __init__(
-        self,
-        job: JobSpec,
-        where: Sequence[Host] = (),
-        check: bool = False,
-        tasks_end: float | None = None,
-        managed: bool = False,
+        self, job: JobSpec, where: Iterable[Host], tasks_end: float = 80.0, **options: bool
     ) -> None:
-        self._check, self._tasks_end, self._managed = check, tasks_end, managed
         self.job = job
-        self.placement: Placement = place(job, tuple(where) or hosts(1))
+        self.placement: Placement = place(job, tuple(where))
+        self._tasks_end, self._options = tasks_end, options
         self._clock = _clock(START)
         #: Hosts that are lost, and hosts that were and have an agent again.
         self._lost: set[str] = set()
@@ -240,6 +212,10 @@ class Script:
         """The host of each task now."""
         return {placed.task: placed.host.name for placed in self.placement.tasks}
 
+    def simulated(self) -> SimulatedJob:
+        """The job, before it begins."""
+        return SimulatedJob(self.job, self.placement, self._tasks_end, **self._options)
+
     def play(self, text: str) -> Replay:
         """Give the events of this history to the real machine.
 
@@ -247,7 +223,7 @@ class Script:
             ValueError: a timer runs out that is not set.
             launcher.supervisor.InvalidTransitionError: the events contradict each other.
         """
-        simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end, self._managed)
+        simulated = self.simulated()
         steps, moves = [Step(None, simulated.begin())], []
         for event in self.events_of(text):
             found = simulated.take(event)
@@ -326,25 +302,60 @@ class Script:
     def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:
         verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0]
         numbers = [int(number) for number in re.findall(r"\d+", text)]
-        report = HostEvents(self.host_of[task], now)
         if verb in _PARTS:
             for part in _PARTS[verb]:
                 yield from self._task(task, part.format(*numbers), now)
-        elif verb == "starts":
-            yield report.started(task)
-        elif verb == "cannot start":
-            yield report.not_started(task, code=numbers[0])
-        elif verb == "exits":
-            yield report.exited(task, code=numbers[0])
-        elif verb == "dies":
-            yield report.exited(task, signal=numbers[0], oom="oom_kill 1" if text.endswith(" oom") else "")
-        elif verb == "gets":
-            yield report.signalled(task, signal=numbers[0])
-        elif verb == "unkillable":
-            yield report.gone(task, unkillable=numbers)
         else:
-            assert verb in ("gone", "left"), text
-            yield report.gone(task, leftovers=sum(numbers))
+            yield _TASK_EVENTS[verb](HostEvents(self.host_of[task], now), task, numbers)
+
+
+#: Words of a role in a setup.
+_ROLE_WORDS: dict[str, Callable[[str], Any]] = {
+    "drain": float, "restart": str, "memory": int,
+    "retryable": lambda text: tuple(map(exit_codes, text.split())),
+}  # fmt: skip
+#: Words of a setup that are settings of the policy.
+_POLICY: dict[str, Callable[[str], Any]] = {
+    "grace": float, "timeout": float, "restarts": int, "restart": str, "stall": float, "done-when": str
+}  # fmt: skip
+
+
+def script(setup: str) -> Script:
+    """Return a reader of histories of the job of a setup.
+
+    ::
+
+        worker 2, ps 1, hosts 2, slots 1, spares s1 s2, containers, managed, check, continue, grace 0
+
+    A ps or evaluator is a service, as the command line has it. Words of a role: ``evaluator 1 drain 60``,
+    ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 3 128-255``, ``worker 2 memory 8`` (bytes).
+    """
+    words = dict(part.partition(" ")[::2] for part in setup.split(", "))
+    names = [name for name in _POLICY if name in words]
+    policy = {name.replace("-", "_"): _POLICY[name](words.pop(name)) for name in names}
+    on_failure = OnFailure.STOP if words.pop("continue", None) is None else OnFailure.CONTINUE
+    tasks_end = 80.0 if words.pop("containers", None) is None else 0.0
+    options = {name: words.pop(name, None) is not None for name in ("check", "managed")}
+    where = hosts(int(words.pop("hosts", 1)), int(words.pop("slots", 0)) or None)
+    spares = tuple(Host(name, spare=True) for name in words.pop("spares", "").split())
+    spec = JobSpec(tuple(_role(*role) for role in words.items()), policy=Policy(on_failure, **policy))
+    return Script(spec, where + spares, tasks_end, **options)
+
+
+def play(setup: str, history: str) -> Replay:
+    """Return what came of a history of the job of a setup; see `script` and `Script.play`."""
+    return script(setup).play(history)
+
+
+def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
+    """``node1``, ``node2``..."""
+    return tuple(Host(f"node{number}", slots=slots) for number in range(1, count + 1))
+
+
+def _role(name: str, text: str) -> Role:
+    number, word, value = [*text.split(" ", 2), "", ""][:3]
+    role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=word == "sidecar")
+    return replace(role, **{word: _ROLE_WORDS[word](value)}) if word in _ROLE_WORDS else role
 
 
 def _clock(start: float, step: float = 0.01) -> Callable[[], float]:
@@ -380,10 +391,6 @@ _SHORT = {
     "succeeded": "succeeded: exit", "failed": "failed: exit", "stopped": "stopped: stopped",
     "lost": "lost: host lost", "stalled": "failed: stalled", "never": "cancelled: never started",
 }  # fmt: skip
-#: Words of a setup that are settings of the policy.
-_POLICY: dict[str, Callable[[str], Any]] = {
-    "grace": float, "timeout": float, "restarts": int, "restart": str, "stall": float, "done-when": str
-}  # fmt: skip
 _SEQUENCES = {"TERM": ((15, 10.0), (6, 2.0), (9, 5.0)), "KILL": ((9, 5.0),)}
 
 
@@ -392,11 +399,12 @@ def cases(table: str) -> list[Any]:
 
     ::
 
-        worker 2, ps 1, hosts 2, containers, managed, continue, grace 0, timeout 5: HISTORY; with indented
+        SETUP: HISTORY; with indented
             lines of more
             -> EXIT CODE | state of each task
 
-    In the place of states the stop sequences of a job that need not be over: TERM, KILL; ``-`` for none.
+    `script` says what a setup is. In the place of states the stop sequences of a job that need not be over:
+    TERM, KILL; ``-`` for none.
     """
     found = []
     for block in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
@@ -409,18 +417,7 @@ def cases(table: str) -> list[Any]:
 
 def check(case: Case, snapshot: SnapshotAssertion) -> None:
     """Compare the end of a history with the one in its table, and what the user is told with the snapshot."""
-    options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
-    policy = {word: kind(options.pop(word)) for word, kind in _POLICY.items() if word in options}
-    policy |= {"on_failure": "continue"} if "continue" in options else {}
-    tasks_end, managed = 0.0 if "containers" in options else 80.0, "managed" in options
-    slots = int(options.pop("slots", 0)) or None
-    where = hosts(int(options.pop("hosts", 1)), slots)
-    where += tuple(Host(name, spare=True) for name in options.pop("spares", "").split())
-    roles = [
-        " ".join(role) for role in options.items() if role[0] not in ("continue", "containers", "managed")
-    ]
-    spec = job(*roles, **{word.replace("-", "_"): value for word, value in policy.items()})
-    replay = Script(spec, where, tasks_end=tasks_end, managed=managed).play(case.history)
+    replay = play(case.setup, case.history)
     failure = replay.report.failure
     assert replay.report.exit_code == case.code
     assert (failure is None) == (case.code == 0)
@@ -429,9 +426,8 @@ def check(case: Case, snapshot: SnapshotAssertion) -> None:
         assert [stop.steps for stop in replay.all(events.StopTasks)] == sequences
         assert bool(replay.all(events.StartTask)) == case.history.strip().startswith("up")
     else:
-        assert list(states(replay).values()) == [
-            _SHORT.get(state, state) for state in case.states.split(", ")
-        ]
+        expected = [_SHORT.get(state, state) for state in case.states.split(", ")]
+        assert list(states(replay).values()) == expected
         assert replay.exit_code == case.code
         assert not {"end", "start", "ready", "job", "silence"} & set(replay.timers)
     assert "\n".join([*replay.notices, *([f"failure: {failure.text}"] if failure else [])]) == snapshot

@@ -11,11 +11,11 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.record import from_attributes
 from launcher.common.report import Attempt, Reason, Report, TaskState
-from launcher.job import Host, JobSpec, OnFailure
+from launcher.job import Host, JobSpec
 from launcher.scheduler.placement import place
 from launcher.supervisor.records import deciding_tasks
 from tests.conftest import examples
-from tests.histories.script import SimulatedJob, hosts, job
+from tests.histories.script import SimulatedJob, hosts, script
 from tests.histories.world import World
 
 OF_ATTEMPT = ("host", "state", "reason", "status", "detail", "pid")
@@ -24,23 +24,21 @@ TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 
 @st.composite
 def jobs(draw: st.DrawFn) -> JobSpec:
-    counts = [
-        f"worker {draw(st.integers(1, 3))}{draw(st.sampled_from(['', '', ' drain 30', ' retryable 7']))}"
+    parts = [
+        f"worker {draw(st.integers(1, 3))}{draw(st.sampled_from(['', '', ' drain 30', ' retryable 7']))}",
+        *(f"{role} 1" for role in ("chief", "reader") if draw(st.integers(0, 3)) == 0),
+        draw(st.sampled_from(["evaluator 0", "evaluator 1", "evaluator 1 drain 60"])),
+        f"ps {draw(st.integers(0, 2))}{draw(st.sampled_from(['', ' drain 20', ' drain 60']))}",
+        draw(st.sampled_from(["", "board 1 sidecar"])),
+        draw(st.sampled_from(["", "continue"])),
+        draw(st.sampled_from(["grace 0", "grace 10"])),
+        draw(st.sampled_from(["", "timeout 60"])),
+        draw(st.sampled_from(["", "", "restarts 1", "restarts 5"])),
+        draw(st.sampled_from(["", "", "restart task", "restart job"])),
+        draw(st.sampled_from(["", "stall 20"])),
+        draw(st.sampled_from(["", "", "done-when chief", "done-when workers", "done-when worker"])),
     ]
-    counts += [f"{role} 1" for role in ("chief", "reader") if draw(st.integers(0, 3)) == 0]
-    counts += [draw(st.sampled_from(["evaluator 0", "evaluator 1", "evaluator 1 drain 60"]))]
-    counts += [f"ps {draw(st.integers(0, 2))}{draw(st.sampled_from(['', ' drain 20', ' drain 60']))}"]
-    counts += ["board 1 sidecar"] if draw(st.booleans()) else []
-    return job(
-        *counts,
-        on_failure=draw(st.sampled_from(OnFailure)).value,
-        grace=draw(st.sampled_from([0.0, 10.0])),
-        timeout=draw(st.sampled_from([None, 60.0])),
-        restarts=draw(st.sampled_from([0, 0, 1, 5])),
-        restart=draw(st.sampled_from(["auto", "auto", "task", "job"])),
-        stall=draw(st.sampled_from([None, 20.0])),
-        done_when=draw(st.sampled_from(["", "", "chief", "workers", "worker"])),
-    )
+    return script(", ".join(filter(None, parts))).job
 
 
 def run(
@@ -81,7 +79,7 @@ def run(
     st.lists(st.sampled_from([0.0, 0.05, -0.05, 3.0]), min_size=3, max_size=3),
     st.sampled_from([0, 1, 4]),
     st.booleans(),
-    st.sampled_from([80.0, 80.0, 0.0]),
+    st.sampled_from([80.0, 80.0, 0.0, None]),
 )
 def test_every_history_ends(
     spec: JobSpec,
@@ -90,7 +88,7 @@ def test_every_history_ends(
     skews: list[float],
     surprising: int,
     calm: bool,
-    tasks_end: float,
+    tasks_end: float | None,
 ):
     spare = Host("spare", spare=True)
     simulated = SimulatedJob(spec, place(spec, (*hosts(count), spare)), tasks_end=tasks_end)
@@ -155,7 +153,7 @@ def check_cause(report: Report, restarts: bool) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(jobs(), st.integers(1, 3), TAPES, st.booleans(), st.sampled_from([80.0, 0.0]))
-@example(job("worker 1", "chief 1", restarts=1, grace=0.0), 1, [0, 6, 0, 0, 0, 65536], True, 0.0)
+@example(script("worker 1, chief 1, restarts 1, grace 0").job, 1, [0, 6, 0, 0, 0, 65536], True, 0.0)
 def test_whatever_hosts_say_a_job_ends(
     spec: JobSpec, count: int, tape: list[int], calm: bool, tasks_end: float
 ):

@@ -8,17 +8,17 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common import events
 from launcher.common.record import replace
 from launcher.supervisor import commands
-from tests.histories.script import Script, after, hosts, job, states
+from tests.histories.script import Case, Script, after, cases, check, hosts, play, script, states
 
-DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
-PS_DRAINS = ("worker 1", "evaluator 1 drain 60", "ps 1 drain 60")
-BRIEF = ("worker 1", "evaluator 1 drain 0.9", "ps 1 drain 0.2")
-APART = ("worker 1", "evaluator 1 drain 60", "ps 1 drain 20")
+DRAINING = "worker 1, evaluator 1 drain 60, ps 1"
+PS_DRAINS = "worker 1, evaluator 1 drain 60, ps 1 drain 60"
+BRIEF = "worker 1, evaluator 1 drain 0.9, ps 1 drain 0.2"
+APART = "worker 1, evaluator 1 drain 60, ps 1 drain 20"
 #: Workers that a chief leaves.
-WORKING = ("chief 1", "worker 2 drain 60", "ps 1")
-PS_STAYS = ("chief 1", "worker 1 drain 60", "ps 1 drain 20", "evaluator 1 drain 90")
-EARLY = ("chief 1", "worker 1 drain 60", "evaluator 1 drain 300")
-BOARD = (*DRAINING, "board 1 sidecar")
+WORKING = "chief 1, worker 2 drain 60, ps 1"
+PS_STAYS = "chief 1, worker 1 drain 60, ps 1 drain 20, evaluator 1 drain 90"
+EARLY = "chief 1, worker 1 drain 60, evaluator 1 drain 300"
+BOARD = f"{DRAINING}, board 1 sidecar"
 
 DONE = "up; worker/0 finishes 0; "
 CHIEF_DONE = "up; chief/0 finishes 0; "
@@ -26,17 +26,12 @@ HOLDS = "worker/1,worker/0,ps/0 gets 15; "
 DRAIN = "`--drain 60s` gives it time to finish"
 
 
-def timers(*found: commands.Command) -> dict[str, float]:
-    timers = [command for command in found if isinstance(command, commands.SetTimer)]
-    return {str(timer.timer): timer.seconds for timer in timers}
-
-
 def stopped(*found: commands.Command) -> list[str]:
     return [task for command in found if isinstance(command, events.StopTasks) for task in command.tasks]
 
 
 @pytest.mark.parametrize(
-    ("roles", "history", "tasks"),
+    ("setup", "history", "tasks"),
     [
         # All but the evaluator are stopped at once, each once.
         (DRAINING, "up; worker/0 exits 0", "ps/0"),
@@ -67,64 +62,74 @@ def stopped(*found: commands.Command) -> list[str]:
         (BOARD, DONE + "ps/0 ends; evaluator/0 exits 0", "board/0"),
     ],
 )
-def test_the_tasks_that_the_last_event_stops(roles: tuple[str, ...], history: str, tasks: str):
-    replay = Script(job(*roles)).play(history)
-    assert sorted(stopped(*after(replay))) == tasks.split()
+def test_the_tasks_that_the_last_event_stops(setup: str, history: str, tasks: str):
+    assert sorted(stopped(*after(play(setup, history)))) == tasks.split()
 
 
-@pytest.mark.parametrize(
-    ("roles", "history", "notices"),
-    [
-        (DRAINING, "ps/0 ends; evaluator/0 exits 0 @ 40; evaluator/0 gone; closed", 0),
-        (DRAINING, "ps/0 ends; time up drain; evaluator/0 ends; closed", 1),
-        (DRAINING, "Ctrl-C; evaluator/0,ps/0 ends; closed", 1),
-        (DRAINING, "time up job; evaluator/0,ps/0 ends; closed", 1),
-        (BRIEF, "time up drain; ps/0 ends; time up drain; evaluator/0 ends; closed", 2),
-        (WORKING, "worker/1,worker/0 finishes 0; ps/0 ends; closed", 0),
-        (WORKING, "time up drain; worker/0,worker/1,ps/0 ends; closed", 1),
-    ],
-)
-def test_a_job_that_is_done_is_a_success(
-    roles: tuple[str, ...], history: str, notices: int, snapshot: SnapshotAssertion
-):
-    done = CHIEF_DONE if "chief 1" in roles else DONE
-    replay = Script(job(*roles, timeout=90)).play(done + history)
-    assert (replay.exit_code, len(replay.notices)) == (0, notices)
-    assert "\n".join(replay.notices) == snapshot
+SUCCESSES = f"""
+{DRAINING}: {DONE}ps/0 ends; evaluator/0 exits 0 @ 40; evaluator/0 gone; closed
+    -> 0 | succeeded, stopped, succeeded
+{DRAINING}: {DONE}ps/0 ends; time up drain; evaluator/0 ends; closed
+    -> 0 | succeeded, stopped, stopped
+{DRAINING}: {DONE}Ctrl-C; evaluator/0,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped
+{DRAINING}, timeout 90: {DONE}time up job; evaluator/0,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped
+{BRIEF}: {DONE}time up drain; ps/0 ends; time up drain; evaluator/0 ends; closed
+    -> 0 | succeeded, stopped, stopped
+{WORKING}: {CHIEF_DONE}worker/1,worker/0 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, succeeded, stopped
+{WORKING}: {CHIEF_DONE}time up drain; worker/0,worker/1,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped, stopped
+# the end of a sidecar does not matter
+worker 1, board 1 sidecar: up; worker/0 finishes 0; board/0 ends; closed
+    -> 0 | succeeded, stopped
+worker 1, board 1 sidecar: up; board/0 finishes 1; worker/0 finishes 0; closed
+    -> 0 | succeeded, failed
+worker 1, board 1 sidecar: up; board/0 dies 9; board/0 gone; worker/0 finishes 0; closed
+    -> 0 | succeeded, failed: signal
+worker 1, board 1 sidecar: up; board/0 finishes 0; worker/0 finishes 0; closed
+    -> 0 | succeeded, succeeded
+worker 1, board 1 sidecar: ready node1; held node1; worker/0 starts; board/0 cannot start 127;
+    worker/0 finishes 0; closed
+    -> 0 | succeeded, failed: not found
+"""
+
+
+@pytest.mark.parametrize("case", cases(SUCCESSES))
+def test_a_job_that_is_done_is_a_success(case: Case, snapshot: SnapshotAssertion):
+    check(case, snapshot)
 
 
 def test_the_time_that_is_left():
-    replay = Script(job(*DRAINING)).play(DONE + "time up notice")
-    begun = Script(job(*DRAINING)).play("up; worker/0 exits 0")
-    assert timers(*after(begun)) == {"notice": 2.0, "drain": 60.0}
-    (notice,) = replay.notices
+    begun = play(DRAINING, "up; worker/0 exits 0")
+    assert (begun.timers["notice"], begun.timers["drain"]) == (2.0, 60.0)
+    (notice,) = play(DRAINING, DONE + "time up notice").notices
     assert "evaluator/0" in notice and "60s" in notice
-    assert Script(job(*APART)).play(DONE + "time up drain").timers["drain"] == 40.0
-    assert Script(job(*PS_STAYS)).play(CHIEF_DONE + "time up drain").timers["drain"] == 40.0
-    early = Script(job(*EARLY)).play(CHIEF_DONE + "worker/0 finishes 0; time up drain")
-    assert early.timers["drain"] == 240.0
+    assert play(APART, DONE + "time up drain").timers["drain"] == 40.0
+    assert play(PS_STAYS, CHIEF_DONE + "time up drain").timers["drain"] == 40.0
+    assert play(EARLY, CHIEF_DONE + "worker/0 finishes 0; time up drain").timers["drain"] == 240.0
 
 
 def test_ctrl_c_does_not_wait_for_a_silent_host():
     """The end of its lease is far away. The end of its service is not known, so it is no success."""
-    script = Script(job(*DRAINING), hosts(3, slots=1))
+    it = script(f"{DRAINING}, hosts 3, slots 1")
     text = DONE + "ps/0 ends; Ctrl-C @ 5.0; "
-    replay = script.play(text)
-    assert replay.timers["answer"] == 13.0
-    replay = script.play(text + "time up answer @ 18.0")
-    where = script.host_of["evaluator/0"]
+    assert it.play(text).timers["answer"] == 13.0
+    replay = it.play(text + "time up answer @ 18.0")
+    where = it.host_of["evaluator/0"]
     assert [command.host for command in after(replay) if isinstance(command, commands.CloseLink)] == [where]
     assert where in replay.notices[-1] and "13s" in replay.notices[-1]
-    replay = script.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
+    replay = it.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
     assert replay.exit_code == 125
-    assert script.play(text + "evaluator/0 ends; closed").exit_code == 0
+    assert it.play(text + "evaluator/0 ends; closed").exit_code == 0
 
 
 def test_a_lost_host_ends_the_wait():
-    script = Script(job(*PS_DRAINS), hosts(3, slots=1))
-    where = script.host_of["ps/0"]
-    assert where != script.host_of["evaluator/0"]
-    assert stopped(*after(script.play(DONE + f"lost {where}"))) == ["evaluator/0"]
+    it = script(f"{PS_DRAINS}, hosts 3, slots 1")
+    where = it.host_of["ps/0"]
+    assert where != it.host_of["evaluator/0"]
+    assert stopped(*after(it.play(DONE + f"lost {where}"))) == ["evaluator/0"]
 
 
 # ---------------------------------------------------------------------- advice: --drain
@@ -132,7 +137,7 @@ def test_a_lost_host_ends_the_wait():
 
 def test_drain_is_advised_where_the_chief_is_done():
     history = CHIEF_DONE + HOLDS + "ps/0 gets 6; worker/0 gets 6; worker/1 gets 6"
-    replay = Script(job("chief 1", "worker 2", "ps 1")).play(history)
+    replay = play("chief 1, worker 2, ps 1", history)
     assert [DRAIN in text for text in replay.notices] == [False, True, True]
     assert "worker/0" in replay.notices[1] and "SIGABRT" in replay.notices[1]
 
@@ -147,39 +152,15 @@ def test_drain_is_advised_where_the_chief_is_done():
     ],
 )
 def test_drain_is_not_advised_where_it_does_not_help(drain: str, history: str):
-    replay = Script(job("chief 1", f"worker 2{drain}", "ps 1")).play(history)
+    replay = play(f"chief 1, worker 2{drain}, ps 1", history)
     assert "sent SIGABRT" in replay.notices[-1]
     assert not any(DRAIN in text for text in replay.notices)
 
 
 # ---------------------------------------------------------------------- sidecars
 
-SIDECAR = ("worker 1", "board 1 sidecar")
-
-
-@pytest.mark.parametrize(
-    ("history", "state"),
-    [
-        ("up; worker/0 finishes 0; board/0 ends", "stopped: stopped"),
-        ("up; board/0 exits 1", "failed: exit"),
-        ("up; board/0 dies 9", "failed: signal"),
-        ("up; board/0 exits 0", "succeeded: exit"),
-        ("ready node1; held node1; worker/0 starts; board/0 cannot start 127", "failed: not found"),
-    ],
-)
-def test_the_end_of_a_sidecar_does_not_matter_to_the_job(
-    history: str, state: str, snapshot: SnapshotAssertion
-):
-    rest = "" if "worker/0 finishes" in history else "; worker/0 finishes 0"
-    gone = "; board/0 gone" if " exits " in history or " dies " in history else ""
-    replay = Script(job(*SIDECAR)).play(f"{history}{gone}{rest}; closed")
-    assert (replay.exit_code, replay.report.failure) == (0, None)
-    assert states(replay)["board/0"] == state
-    assert "\n".join(replay.notices) == snapshot
-
-
 def test_a_host_of_sidecars_alone_can_be_lost():
-    spec = job(*SIDECAR)
+    spec = script("worker 1, board 1 sidecar").job
     apart = replace(spec, roles=(spec.roles[0], replace(spec.roles[1], hosts=("node2",))))
     replay = Script(apart, hosts(2)).play("up; lost node2; worker/0 finishes 0; closed")
     assert (replay.exit_code, states(replay)["board/0"]) == (0, "lost: host lost")
@@ -190,26 +171,25 @@ TRAINED = "; ".join(["silence 1; says worker/1 loss 0.3"] * 6)
 SERVED = "silence 1; says worker/1 Started server; silence 1; says worker/1 context; silence 9"
 
 
+CHIEF = "chief 1, worker 2, ps 1"
+
+
 @pytest.mark.parametrize(
-    ("roles", "history", "done_when", "told"),
+    ("setup", "history", "told"),
     [
-        (("chief 1", "worker 2", "ps 1"), TRAINED, "", True),
-        (("master 1", "worker 2"), TRAINED, "", True),
+        (CHIEF, TRAINED, True),
+        ("master 1, worker 2", TRAINED, True),
         # ParameterServerStrategy: the workers are servers; one that has been silent; one that has ended
-        (("chief 1", "worker 2", "ps 1"), SERVED, "", False),
-        (("chief 1", "worker 2", "ps 1"), f"{TRAINED}; silence 3", "", False),
-        (("chief 1", "worker 2", "ps 1"), f"{TRAINED}; worker/1 finishes 0", "", False),
+        (CHIEF, SERVED, False),
+        (CHIEF, f"{TRAINED}; silence 3", False),
+        (CHIEF, f"{TRAINED}; worker/1 finishes 0", False),
         # the user knows about it
-        (("chief 1", "worker 2", "ps 1"), TRAINED, "chief", False),
-        (("chief 1", "worker 2 drain 9", "ps 1"), TRAINED, "", False),
+        (f"{CHIEF}, done-when chief", TRAINED, False),
+        ("chief 1, worker 2 drain 9, ps 1", TRAINED, False),
     ],
 )
-def test_workers_that_printed_until_the_chief_was_done_are_named(
-    roles: tuple[str, ...], history: str, done_when: str, told: bool
-):
-    replay = Script(job(*roles, done_when=done_when), hosts(1)).play(
-        f"up; {history}; {roles[0][:-2]}/0 finishes 0"
-    )
+def test_workers_that_printed_until_the_chief_was_done_are_named(setup: str, history: str, told: bool):
+    replay = play(setup, f"up; {history}; {setup.split()[0]}/0 finishes 0")
     lines = [line for line in replay.notices if "--done-when workers" in line]
     assert len(lines) == told
     assert not told or ("worker/1" in lines[0] and "worker/0" not in lines[0] and "--drain" in lines[0])

@@ -6,7 +6,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from launcher.common import events
-from tests.histories.script import Case, Script, cases, check, hosts, job
+from tests.histories.script import Case, cases, check, play, script
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
 
@@ -50,7 +50,7 @@ chief 1, worker 1, done-when workers: up; chief/0 finishes 0; worker/0 finishes 
 ps 1: up; ps/0 finishes 0; closed
     -> 0 | succeeded
 # out of memory
-worker 1: up; worker/0 dies 9 oom; worker/0 gone; closed
+worker 1: up; worker/0 out of memory; worker/0 gone; closed
     -> 137 | failed: out of memory
 # a ps exits with 0 before the end: no failure, but a notice
 worker 2, ps 1: up; ps/0,worker/0,worker/1 finishes 0; closed
@@ -114,11 +114,11 @@ def test_ends(case: Case, snapshot: SnapshotAssertion):
 
 
 def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
-    script = Script(job("worker 5", "ps 1"), hosts(3, slots=2))
-    replay = script.play("up; worker/3 exits 7")
+    it = script("worker 5, ps 1, hosts 3, slots 2")
+    replay = it.play("up; worker/3 exits 7")
     stops = [command for command in replay.steps[-1].commands if isinstance(command, events.StopTasks)]
     on: dict[str, tuple[str, ...]] = {}
-    for task, host in script.host_of.items():
+    for task, host in it.host_of.items():
         on[host] = (*on.get(host, ()), *((task,) if task != "worker/3" else ()))
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
@@ -128,19 +128,19 @@ def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
 
 
 def test_a_later_failure_has_no_notice():
-    replay = Script(job("worker 3")).play("up; worker/0 exits 7; worker/1 exits 1")
+    replay = play("worker 3", "up; worker/0 exits 7; worker/1 exits 1")
     (notice,) = replay.notices
     assert "worker/0" in notice and "2 tasks" in notice
 
 
 def test_continue_counts_the_tasks_that_are_left():
-    replay = Script(job("worker 3", on_failure="continue")).play("up; worker/0 exits 7; worker/1 exits 1")
+    replay = play("worker 3, continue", "up; worker/0 exits 7; worker/1 exits 1")
     assert [notice.rpartition("; ")[2] for notice in replay.notices] == ["2 tasks left", "1 task left"]
     assert not replay.all(events.StopTasks)
 
 
 def test_the_report_of_a_task():
-    replay = Script(job("worker 1")).play("up; worker/0 exits 7 @ 5.0; worker/0 left 3; closed")
+    replay = play("worker 1", "up; worker/0 exits 7 @ 5.0; worker/0 left 3; closed")
     (task,) = replay.report.tasks
     assert (task.host, task.address, task.port, task.pid) == ("node1", "node1:4000", 4000, 1000)
     assert (task.ended_at, task.peak_rss, task.cpu_s, task.leftovers) == (5.0, 1 << 20, 0.5, 3)
@@ -149,8 +149,7 @@ def test_the_report_of_a_task():
 
 
 def test_events_after_the_end_change_nothing():
-    script = Script(job("worker 1"))
-    replay = script.play("up; worker/0 finishes 0; closed; Ctrl-C; lost node1")
+    replay = play("worker 1", "up; worker/0 finishes 0; closed; Ctrl-C; lost node1")
     assert replay.exit_code == 0
     assert not replay.steps[-1].commands
     assert replay.report.failure is None

@@ -1,4 +1,4 @@
-"""How jobs end when hosts and agents are lost, refuse, or do not answer."""
+"""How jobs end when hosts and agents are lost, refuse, or do not answer, or do not reach each other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from launcher.common import events
 from launcher.common.errors import ProtocolError
 from launcher.common.report import Reason
 from launcher.supervisor import Timer, TimerKind, commands
-from tests.histories.script import Case, Replay, Script, SimulatedJob, cases, check, hosts, job, states
+from tests.histories.script import Case, Replay, cases, check, play, script, states
 
-WORKERS = job("worker 2")
 LOST, STOPPED = "lost: host lost", "stopped: stopped"
 
 
@@ -91,28 +90,25 @@ def test_ends(case: Case, snapshot: SnapshotAssertion):
 
 def test_the_faults_of_all_hosts_are_reported():
     """The launch is over with the first fault, but a user with forty hosts needs all of them."""
-    script = Script(job("worker 4"), hosts(4))
-    replay = script.play("lost node2; ready node1; lost node4; held node1; ready node3; held node3; closed")
+    history = "lost node2; ready node1; lost node4; held node1; ready node3; held node3; closed"
+    replay = play("worker 4, hosts 4", history)
     assert [notice.split()[1] for notice in replay.notices] == ["node2", "node4"]
     assert not replay.all(events.StartTask)
     assert of_host(replay, "node3")[-1] == events.CloseAgent("node3")
     assert replay.report.failure is not None and replay.report.failure.host == "node2"
-    script = Script(WORKERS, hosts(2))
-    replay = script.play("ready node1; ready node2; refused node2; refused node1; closed")
+    replay = play("worker 2, hosts 2", "ready node1; ready node2; refused node2; refused node1; closed")
     assert [notice.split()[0] for notice in replay.notices] == ["node2", "node1"]
     assert [close.host for close in replay.all(events.CloseAgent)] == ["node1", "node2"]
 
 
 def test_the_time_for_the_others_begins_with_the_first_failure():
-    script = Script(job("worker 3"), hosts(3))
-    replay = script.play("lost node1; ready node2; refused node2; time up rest; closed node2")
+    replay = play("worker 3, hosts 3", "lost node1; ready node2; refused node2; time up rest; closed node2")
     assert replay.all(commands.SetTimer).count(commands.SetTimer(Timer(TimerKind.OTHER_HOSTS), 10.0)) == 1
     assert replay.notices[-1].startswith("host node3 cannot be used: ")
 
 
 def test_lost_while_it_runs():
-    script = Script(job("worker 4"), hosts(2))
-    replay = script.play("up; lost node2 @ 9.0; worker/0,worker/2 ends; closed")
+    replay = play("worker 4, hosts 2", "up; lost node2 @ 9.0; worker/0,worker/2 ends; closed")
     assert replay.exit_code == 125
     assert list(states(replay).values()) == [STOPPED, LOST, STOPPED, LOST]
     stops = [(stop.host, stop.tasks) for stop in replay.all(events.StopTasks)]
@@ -126,9 +122,9 @@ def test_lost_while_it_runs():
 
 @pytest.mark.promise("hundreds of tasks, a thousand hosts")
 def test_200_tasks_on_20_hosts_cost_few_commands():
-    script = Script(job("worker 196", "ps 4"), hosts(20))
-    others = ",".join(task for task in script.host_of if task != "worker/7")
-    replay = script.play(f"up; worker/7 finishes 7; {others} ends; closed")
+    it = script("worker 196, ps 4, hosts 20")
+    others = ",".join(task for task in it.host_of if task != "worker/7")
+    replay = it.play(f"up; worker/7 finishes 7; {others} ends; closed")
     assert replay.exit_code == 7
     kinds = (events.HoldPorts, commands.MakePlan, events.StartTask, events.StopTasks, events.CloseAgent)
     assert [len(replay.all(kind)) for kind in kinds] == [20, 1, 200, 20, 20]
@@ -137,10 +133,10 @@ def test_200_tasks_on_20_hosts_cost_few_commands():
 
 
 def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
-    script = Script(job("worker 1"))
-    simulated = SimulatedJob(script.job, script.placement)
+    it = script("worker 1")
+    simulated = it.simulated()
     simulated.begin()
-    *before, starts = script.events_of("up")
+    *before, starts = it.events_of("up")
     notice = events.HostNotice("node1", 9.0, "hello")
     for event in (*before, *[notice] * 100, starts, *[notice] * 100):
         assert isinstance(event, get_args(events.AgentEvent))
@@ -148,3 +144,66 @@ def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
         simulated.take(event)
     with pytest.raises(ProtocolError):
         simulated.machine.verify(notice)
+
+
+# ---------------------------------------------------------------------- before a start they try the network
+
+
+GATHERED = "ready node1; ready node2; ready node3; held node1; held node2; held node3; "
+
+
+def gathered(text: str) -> Replay:
+    """The replay of what follows when the hosts of three tasks hold their ports, and try the network."""
+    return play("worker 3, hosts 3, check", GATHERED + text)
+
+
+def test_each_tries_the_next_two():
+    replay = gathered("")
+    (trial,) = replay.all(commands.CheckNetwork)
+    assert trial.peers == {
+        "node1": {"worker/1": 4001, "worker/2": 4002},
+        "node2": {"worker/2": 4002, "worker/0": 4000},
+        "node3": {"worker/0": 4000, "worker/1": 4001},
+    }
+    assert not replay.all(events.StartTask)
+    assert replay.timers["check"] == 12.0
+
+
+def test_when_all_reach_each_other_it_starts():
+    replay = gathered("reaches node1; reaches node2")
+    assert not replay.all(events.StartTask)
+    replay = gathered("reaches node1; reaches node2; reaches node3")
+    assert len(replay.all(events.StartTask)) == 3
+    assert "check" not in replay.timers
+
+
+def test_addresses_that_cannot_be_reached_are_reported():
+    replay = gathered(
+        "reaches node1 all but node2:4001; reaches node2; reaches node3 all but node2:4001; closed"
+    )
+    told = [line for line in replay.notices if "node2:4001" in line]
+    assert [line.split()[0] for line in told] == ["node1", "node3"]
+    assert not replay.all(events.StartTask)
+    assert replay.exit_code == 125
+    assert replay.report.failure is not None and replay.report.failure.host == "node1"
+
+
+def test_a_silent_host_holds_nothing_up():
+    replay = gathered("reaches node1; time up check")
+    assert any("node2, node3" in notice for notice in replay.notices)
+    assert len(replay.all(events.StartTask)) == 3
+
+
+def test_a_host_that_is_lost_meanwhile():
+    replay = gathered("reaches node1; lost node2; reaches node3; closed")
+    assert not replay.all(events.StartTask)
+    assert replay.exit_code == 125
+    replay = gathered("lost node2; time up check; closed")
+    assert not replay.all(events.StartTask)
+    assert replay.exit_code == 125
+
+
+def test_a_single_host_does_not_check():
+    replay = play("worker 2, check", "ready node1; held node1")
+    assert not replay.all(commands.CheckNetwork)
+    assert len(replay.all(events.StartTask)) == 2

@@ -8,9 +8,8 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, TaskState
-from launcher.scheduler.placement import place
 from launcher.supervisor.restart_policy import RestartPolicy
-from tests.histories.script import Case, Replay, Script, cases, check, hosts, job
+from tests.histories.script import Case, Replay, cases, check, play, script
 
 GROUPS = """
 worker 2, ps 2 -> worker/1: worker/1 | ps/0: ps/0
@@ -26,38 +25,40 @@ worker 1, board 1 sidecar -> board/0: - | worker/0: worker/0
 """
 
 
+def policy(setup: str) -> RestartPolicy:
+    """The policy of a setup, without chance."""
+    it = script(setup)
+    return RestartPolicy(it.job, it.placement, lambda: 0.0)
+
+
 @pytest.mark.promise("which tasks come back, when and how often")
 @pytest.mark.parametrize("line", GROUPS.strip().splitlines())
 def test_the_tasks_that_start_again_together(line: str):
     roles, _, expected = line.partition(" -> ")
-    spec = job(*roles.split(", "), restarts=9)
-    placement = place(spec, hosts(1))
-    workers = {str(placed.task) for placed in placement.tasks if placed.role.name != "evaluator"}
+    workers = {task for task in script(roles).host_of if not task.startswith("evaluator")}
     for case in expected.split(" | "):
         failed, _, names = case.partition(": ")
-        decision = RestartPolicy(spec, placement).restart_after(TaskId(failed), ExitStatus(code=1), 20.0)
+        decision = policy(f"{roles}, restarts 9").restart_after(TaskId(failed), ExitStatus(code=1), 20.0)
         chosen = workers if names == "all" else set(names.replace("-", "").split())
         assert (set() if decision is None else set(decision.tasks)) == chosen
 
 
 def test_preemption_starts_the_whole_job_again_and_does_not_count():
-    spec = job("worker 2", "evaluator 1", restarts=1)
-    policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
+    of_job = policy("worker 2, evaluator 1, restarts 1")
     for _ in range(3):
-        decision = policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
+        decision = of_job.restart_after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
         assert decision is not None
         assert (len(decision.tasks), decision.includes_succeeded, decision.number) == (3, True, 0)
     # An exit with this code at once is a failure.
-    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None
-    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
+    assert of_job.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None
+    assert of_job.restart_after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
 
 
 def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back():
-    spec = job("worker 1", restarts=7)
-    policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
+    of_job = policy("worker 1, restarts 7")
 
     def after(seconds: float) -> float | None:
-        decision = policy.restart_after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
+        decision = of_job.restart_after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
         return None if decision is None else decision.pause_seconds
 
     assert [after(0.0) for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
@@ -67,19 +68,17 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
 
 @pytest.mark.parametrize("code", [126, 127])
 def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
-    spec = job("worker 1", restarts=7)
-    policy = RestartPolicy(spec, place(spec, hosts(1)))
-    assert policy.restart_after(TaskId("worker/0"), ExitStatus(code=code), 1.0) is None
+    ended = ExitStatus(code=code)
+    assert policy("worker 1, restarts 7").restart_after(TaskId("worker/0"), ended, 1.0) is None
 
 
 def test_why_nothing_starts_again():
-    spec = job("worker 1", "ps 1 restart never", restarts=1)
-    policy = RestartPolicy(spec, place(spec, hosts(1)))
+    of_job = policy("worker 1, ps 1 restart never, restarts 1")
     worker, failed = TaskId("worker/0"), ExitStatus(code=1)
-    assert "program" in policy.refusal(worker, ExitStatus(code=127))
-    assert policy.restart_after(worker, failed, 1.0) is not None
-    assert policy.refusal(worker, failed) == "no restart is left of 1"
-    assert policy.refusal(TaskId("ps/0"), failed) == ""
+    assert "program" in of_job.refusal(worker, ExitStatus(code=127))
+    assert of_job.restart_after(worker, failed, 1.0) is not None
+    assert of_job.refusal(worker, failed) == "no restart is left of 1"
+    assert of_job.refusal(TaskId("ps/0"), failed) == ""
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"
@@ -93,7 +92,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"
         ("ValueError: row 3 -> exits 1 | ValueError: row 4 -> exits 1 | ValueError: row 5 -> exits 1", 3),
         ("tasks 1 -> exits 1 | tasks 2 -> exits 1 | tasks 3 -> exits 1", 3),
         ("-> dies 11 | -> dies 11 | -> dies 11", 3),
-        ("-> dies 9 oom | -> dies 9 oom | -> dies 9 oom", 3),
+        ("-> out of memory | -> out of memory | -> out of memory", 3),
         # another cause between: another code, another exception; something that kills the task, a preemption
         ("-> exits 1 | -> exits 1 | -> exits 2 | -> exits 1", 0),
         ("ValueError: x -> exits 1 | ValueError: x -> exits 1 | KeyError: x -> exits 1 | -> exits 1", 0),
@@ -123,7 +122,7 @@ def test_three_failures_with_one_cause_without_progress_are_the_last(failures: s
         history += f"; worker/0 {end} @ {at}; worker/0 gone"
         if number != ended:
             history += f"; time up restart {number}; worker/0 starts @ {at}"
-    found = play("worker 1", history=history).report.failure
+    found = play("worker 1, restarts 3", history).report.failure
     assert (found is not None) == bool(ended)
     stuck = "not started again: it failed 3 times in the same way without progress (docs/restarts.md)"
     assert found is None or found.text.endswith(stuck)
@@ -139,8 +138,8 @@ LINES = {
 AGAIN = "time up restart 1; worker/1 starts"
 ENDS = f"""
 # a worker of a classic job comes back
-worker 2, ps 1, restarts 1: up; worker/1 dies 9; worker/1 gone; {AGAIN}; worker/0,worker/1 finishes 0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/1 dies 9; worker/1 gone; {AGAIN}; worker/0,worker/1 finishes 0; ps/0
+    ends; closed
     -> 0 | succeeded, succeeded, stopped
 # the wait is over before the last process is gone
 worker 2, ps 1, restarts 1: up; worker/1 dies 9; time up restart 1; worker/1 gone; worker/1 starts;
@@ -154,28 +153,27 @@ worker 2, restarts 1: up; worker/1 dies 9; worker/0 exits 1; worker/0,worker/1 g
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # one that had ended well starts again with all
-worker 2, restarts 1: up; worker/0 finishes 0; worker/1 finishes 3; time up restart 1;
-    worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+worker 2, restarts 1: up; worker/0 finishes 0; worker/1 finishes 3; time up restart 1; worker/0,worker/1
+    starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # two die in the same millisecond: alone each of them, and both count
-worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone;
-    time up restart 2; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone; time up
+    restart 2; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 6 @ 5.0; worker/0,worker/1 gone;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 6 @ 5.0; worker/0,worker/1 gone; ps/0
+    ends; closed
     -> 134 | failed: signal, failed: signal, stopped
 # together they count once
-worker 2, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone;
-    time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+worker 2, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone; time up
+    restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # ParameterServerStrategy: the ps takes the chief with it, the worker stays
-chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; chief/0 exits 1; chief/0 gone;
-    time up restart 1; chief/0,ps/0 starts; chief/0 finishes 0; worker/0,ps/0 ends; closed
+chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; chief/0 exits 1; chief/0 gone; time up
+    restart 1; chief/0,ps/0 starts; chief/0 finishes 0; worker/0,ps/0 ends; closed
     -> 0 | succeeded, stopped, stopped
 # the chief was just done: so is the job
-chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; chief/0 exits 0; chief/0,ps/0 gone;
-    worker/0 ends; closed
+chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; chief/0 exits 0; chief/0,ps/0 gone; worker/0 ends;
+    closed
     -> 0 | succeeded, stopped, failed: signal
 # the user, the time limit, a lost host, a lost agent: before the tasks are gone, and while they wait
 worker 2, restarts 1: up; worker/1 dies 9; Ctrl-C; worker/1 gone; worker/0 ends; closed
@@ -209,12 +207,12 @@ worker 1, restarts 3: up; worker/0 finishes 1; time up restart 1; worker/0 canno
     -> 127 | failed: not found
 # a lost ps: workers that fail because of it do not count, and it was the first
 worker 2, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/1 exits 1 @ 4.0; worker/0 dies 6 @ 5.0;
-    worker/0,worker/1 gone; time up restart 1; time up restart 2; time up restart 3;
-    worker/0,worker/1,ps/0 starts; worker/1 finishes 1 @ 9.0; time up restart 4; worker/1 starts;
-    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    worker/0,worker/1 gone; time up restart 1; time up restart 2; time up restart 3; worker/0,worker/1,ps/0
+    starts; worker/1 finishes 1 @ 9.0; time up restart 4; worker/1 starts; worker/0,worker/1 finishes 0; ps/0
+    ends; closed
     -> 0 | succeeded, succeeded, stopped
-worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0; time up restart 1;
-    time up restart 2; worker/0,ps/0 starts; ps/0 finishes 1 @ 9.0; worker/0 ends; closed
+worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0; time up restart 1; time up
+    restart 2; worker/0,ps/0 starts; ps/0 finishes 1 @ 9.0; worker/0 ends; closed
     -> 1 | stopped, failed
 # what fails after a ps that was stopped with it, or later, or was killed, counts
 chief 1, worker 1, ps 1, restarts 1: up; chief/0 dies 6; chief/0 gone; ps/0 ends; time up restart 1;
@@ -222,52 +220,42 @@ chief 1, worker 1, ps 1, restarts 1: up; chief/0 dies 6; chief/0 gone; ps/0 ends
     -> 134 | failed: signal, stopped, stopped
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 dies 9 @ 4.0; worker/0 gone; closed
     -> 137 | failed: signal, failed: signal
-worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts;
-    worker/0 finishes 1 @ 70.0; ps/0 ends; closed
+worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts; worker/0 finishes 1 @
+    70.0; ps/0 ends; closed
     -> 1 | failed, stopped
 # a lost worker: those whose exceptions name it do not count
-worker 3, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
-    worker/1 exits 1 @ 4.0;
-    says worker/2 REMOTE; worker/2 exits 1 @ 5.0; worker/1,worker/2 gone; time up restart 1;
-    time up restart 2;
-    time up restart 3; worker/0,worker/1,worker/2 starts; worker/0,worker/1,worker/2 finishes 0; ps/0 ends;
-    closed
+worker 3, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST; worker/1 exits 1 @
+    4.0; says worker/2 REMOTE; worker/2 exits 1 @ 5.0; worker/1,worker/2 gone; time up restart 1; time up
+    restart 2; time up restart 3; worker/0,worker/1,worker/2 starts; worker/0,worker/1,worker/2 finishes 0;
+    ps/0 ends; closed
     -> 0 | succeeded, succeeded, succeeded, stopped
 # all output is here only when the task is gone
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0;
-    says worker/1 LOST;
-    worker/1 gone; time up restart 1; time up restart 2; worker/0,worker/1 starts;
-    worker/0,worker/1 finishes 0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0; says worker/1
+    LOST; worker/1 gone; time up restart 1; time up restart 2; worker/0,worker/1 starts; worker/0,worker/1
+    finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped
 # it names another one, or none, or itself: it counts
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER;
-    worker/1 finishes 1 @ 4.0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER; worker/1 finishes 1
+    @ 4.0; ps/0 ends; closed
     -> 1 | failed: signal, failed, stopped
-worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER;
-    worker/1 finishes 1 @ 4.0;
-    time up restart 1; time up restart 2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER; worker/1 finishes 1
+    @ 4.0; time up restart 1; time up restart 2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; ps/0
+    ends; closed
     -> 0 | succeeded, succeeded, stopped
 # it is named in a line that is no error; it failed long before; or the signal is another's
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 WAITS;
-    worker/1 finishes 1 @ 4.0;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 WAITS; worker/1 finishes 1
+    @ 4.0; ps/0 ends; closed
     -> 1 | failed: signal, failed, stopped
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; time up restart 1; worker/0 starts;
-    says worker/1 LOST; worker/1 finishes 1 @ 70.0; worker/0,ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; time up restart 1; worker/0 starts; says
+    worker/1 LOST; worker/1 finishes 1 @ 70.0; worker/0,ps/0 ends; closed
     -> 1 | stopped, failed, stopped
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
-    worker/1 dies 9 @ 4.0;
-    worker/1 gone; ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST; worker/1 dies 9 @
+    4.0; worker/1 gone; ps/0 ends; closed
     -> 137 | failed: signal, failed: signal, stopped
 # two that fail because of each other do not start for ever
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
-    worker/1 finishes 1 @ 4.0;
-    time up restart 1; time up restart 2; worker/0,worker/1 starts; says worker/0 OTHER;
-    worker/0 finishes 1 @ 5.0;
-    worker/1,ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST; worker/1 finishes 1
+    @ 4.0; time up restart 1; time up restart 2; worker/0,worker/1 starts; says worker/0 OTHER; worker/0
+    finishes 1 @ 5.0; worker/1,ps/0 ends; closed
     -> 1 | failed, stopped, stopped
 # its exit code is not retryable: it may follow from another failure
 worker 2 retryable 9 137, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
@@ -278,13 +266,12 @@ worker 2 retryable 9 137, ps 1, restarts 9: up; worker/0 dies 9 @ 3.0; worker/0 
     worker/1 finishes 1 @ 4.0; ps/0 ends; closed
     -> 1 | failed: signal, failed, stopped
 # the job ends, or all start again, before its output is here
-worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0; Ctrl-C;
-    worker/1 gone;
-    ps/0 ends; closed
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0; Ctrl-C; worker/1
+    gone; ps/0 ends; closed
     -> 130 | failed: signal, failed, stopped
-worker 2, ps 1 restart job, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0;
-    ps/0 dies 9 @ 4.1; worker/1,ps/0 gone; time up restart 3; worker/0,worker/1,ps/0 starts;
-    worker/0,worker/1 finishes 0; ps/0 ends; closed
+worker 2, ps 1 restart job, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0; ps/0
+    dies 9 @ 4.1; worker/1,ps/0 gone; time up restart 3; worker/0,worker/1,ps/0 starts; worker/0,worker/1
+    finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped
 # an exit code that is not retryable, then one that is; a signal counts as 128 + N
 worker 1 retryable 3 128-255, restarts 3: up; worker/0 finishes 3; time up restart 1; worker/0 starts;
@@ -293,8 +280,8 @@ worker 1 retryable 3 128-255, restarts 3: up; worker/0 finishes 3; time up resta
 worker 1 retryable 3, ps 1, restarts 3: up; worker/0 dies 11; worker/0 gone; ps/0 ends; closed
     -> 139 | failed: signal, stopped
 # the list is about the own failures of a task: not after a lost ps, nor of a silent task or a lost host
-worker 1 retryable 3, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0;
-    time up restart 1; time up restart 2; worker/0,ps/0 starts; worker/0 finishes 0; ps/0 ends; closed
+worker 1 retryable 3, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0; time up restart
+    1; time up restart 2; worker/0,ps/0 starts; worker/0 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, stopped
 # asked by the user: a task that had ended, too, and it does not count
 worker 2, ps 1, restarts 0: up; worker/1 finishes 0; restart worker/1,ps/0; ps/0 ends; time up restart 1;
@@ -315,16 +302,12 @@ def test_ends(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 
 
-def play(*roles: str, history: str, restarts: int = 3) -> Replay:
-    return Script(job(*roles, restarts=restarts), hosts(1)).play(history)
-
-
 def starts(replay: Replay) -> list[tuple[str, int]]:
     return [(str(start.task), start.attempt) for start in replay.all(events.StartTask)]
 
 
 def test_a_worker_that_waits_does_not_stop_the_others():
-    replay = play("worker 2", "ps 1", history="up; worker/1 dies 9; worker/1 gone")
+    replay = play("worker 2, ps 1, restarts 3", "up; worker/1 dies 9; worker/1 gone")
     assert not replay.all(events.StopTasks)
     assert replay.timers["restart 1"] == pytest.approx(1.0, abs=0.1)
 
@@ -337,29 +320,26 @@ def test_the_progress_of_any_task_counts(epochs: tuple[int, ...], ended: bool):
         history += f"; says worker/0 epochs=100\nEpoch {epoch}/100; worker/1 finishes 1 @ {number * 60.0}"
         if not ended or number < len(epochs):
             history += f"; time up restart {number}; worker/1 starts @ {number * 60.0}"
-    assert (play("worker 2", "ps 1", history=history, restarts=9).report.failure is not None) == ended
+    assert (play("worker 2, ps 1, restarts 9", history).report.failure is not None) == ended
 
 
 @pytest.mark.promise("every ps starts first")
 def test_every_ps_starts_first():
     """On whatever host; programs of TensorFlow 1 may hang otherwise."""
-    replay = Script(job("chief 1", "worker 2", "ps 2", restarts=1), hosts(3)).play("up")
+    replay = play("chief 1, worker 2, ps 2, restarts 1, hosts 3", "up")
     assert [task for task, _ in starts(replay)] == ["ps/0", "ps/1", "chief/0", "worker/0", "worker/1"]
     again = "up; ps/1 dies 9; ps/1 gone; chief/0,ps/0 ends; time up restart 1"
-    replay = play("chief 1", "worker 1", "ps 2", history=again)
+    replay = play("chief 1, worker 1, ps 2, restarts 3", again)
     assert starts(replay)[4:] == [("ps/0", 2), ("ps/1", 2), ("chief/0", 2)]
     assert [each.task for each in replay.report.tasks] == ["chief/0", "worker/0", "ps/0", "ps/1"]
 
 
 def test_tasks_of_a_preempted_job_have_time_to_end_by_themselves():
-    replay = play("worker 2", history="up; worker/0 exits 42 @ 60.0")
+    replay = play("worker 2, restarts 3", "up; worker/0 exits 42 @ 60.0")
     assert not replay.all(events.StopTasks)
     assert replay.timers["restart 1"] == 30.0
-    replay = play(
-        "worker 2",
-        history="up; worker/0 exits 42 @ 60.0; worker/1 exits 42 @ 61.0; worker/0,worker/1 gone;"
-        "time up restart 1; worker/0,worker/1 starts",
-    )
+    ends = "worker/0 exits 42 @ 60.0; worker/1 exits 42 @ 61.0; worker/0,worker/1 gone"
+    replay = play("worker 2, restarts 3", f"up; {ends}; time up restart 1; worker/0,worker/1 starts")
     assert not replay.all(events.StopTasks)
     assert starts(replay)[2:] == [("worker/0", 2), ("worker/1", 2)]
     assert replay.report.restarts == 1
@@ -370,48 +350,36 @@ def test_no_start_is_announced_after_an_import_failed():
     missing = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 exits 1"
     other = "up; says worker/0 ValueError: x; worker/0 exits 1"
     histories = (f"{missing}; worker/0 gone", other, f"{other}; worker/0 gone")
-    first, second, (line,) = (play("worker 1", history=history).notices for history in histories)
+    first, second, (line,) = (play("worker 1, restarts 3", history).notices for history in histories)
     assert not any("starting" in each for each in (*first, *second))
     assert "exit code 1; starting worker/0 again in 1." in line
 
 
 def test_an_agent_that_does_not_end_the_tasks_is_lost():
-    replay = play("worker 2", history="up; worker/1 dies 9; time up restart 1; time up restart 1")
+    replay = play("worker 2, restarts 3", "up; worker/1 dies 9; time up restart 1; time up restart 1")
     assert replay.report.exit_code == 125
     assert "its agent did not stop the tasks" in replay.notices[-1]
 
 
 def test_the_report_has_every_attempt():
-    replay = play(
-        "worker 1",
-        "ps 1",
-        history="up; worker/0 finishes 7; time up restart 1; worker/0 starts; worker/0 dies 9; worker/0 gone;"
-        "time up restart 2; worker/0 starts; worker/0 finishes 0; ps/0 ends; closed",
-    )
+    first = "worker/0 finishes 7; time up restart 1; worker/0 starts"
+    second = "worker/0 dies 9; worker/0 gone; time up restart 2; worker/0 starts"
+    history = f"up; {first}; {second}; worker/0 finishes 0; ps/0 ends; closed"
+    replay = play("worker 1, ps 1, restarts 3", history)
     worker, _ = replay.report.tasks
-    assert (worker.attempt, worker.state, worker.reason) == (3, TaskState.SUCCEEDED, worker.reason)
-    assert [(each.attempt, each.host, each.detail) for each in worker.earlier] == [
-        (1, "node1", "exit code 7"),
-        (2, "node1", "killed by SIGKILL"),
-    ]
+    assert (worker.attempt, worker.state) == (3, TaskState.SUCCEEDED)
+    assert [(each.attempt, each.host) for each in worker.earlier] == [(1, "node1"), (2, "node1")]
+    assert [each.detail for each in worker.earlier] == ["exit code 7", "killed by SIGKILL"]
     assert all(each.started_at and each.ended_at for each in worker.earlier)
     assert starts(replay) == [("ps/0", 1), ("worker/0", 1), ("worker/0", 2), ("worker/0", 3)]
 
 
 def test_the_others_have_the_wait_to_end():
-    replay = play("worker 2", history="up; worker/1 finishes 1")
+    replay = play("worker 2, restarts 3", "up; worker/1 finishes 1")
     assert [stop.steps for stop in replay.all(events.StopTasks)] == [((15, 1.0), (9, 5.0))]
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [
-        ("memory 8", "a larger `--memory` gives it more; or make its batches or caches smaller"),
-        ("", "give it a machine with more memory, or make its batches or caches smaller"),
-    ],
-)
-def test_out_of_memory_a_hint_says_what_gives_the_task_more(limit: str, expected: str):
-    replay = Script(job(f"worker 2 {limit}"), hosts(1)).play("up; worker/1 dies 9 oom; worker/1 gone")
-    failure = replay.report.failure
-    assert failure is not None
-    assert failure.hint == expected
+@pytest.mark.parametrize(("limit", "more"), [(" memory 8", "--memory"), ("", "a machine with more memory")])
+def test_out_of_memory_a_hint_says_what_gives_the_task_more(limit: str, more: str):
+    failure = play(f"worker 2{limit}", "up; worker/1 out of memory; worker/1 gone").report.failure
+    assert failure is not None and more in failure.hint

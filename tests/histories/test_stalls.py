@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common import events
 from launcher.common.record import replace
 from launcher.job import Program, ProgramKind
-from tests.histories.script import Case, Replay, Script, cases, check, hosts, job
+from tests.histories.script import Case, Script, cases, check, hosts, play, script
 
 ENDS = """
 # one is silent while another prints; the job fails
@@ -83,11 +83,8 @@ def test_ends(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 
 
-def stops(*roles: str, history: str, restarts: int = 2) -> list[str]:
-    """The tasks that were stopped, each list with the first signal that they get."""
-    spec = job(*roles, restarts=restarts, stall=20.0)
-    replay = Script(spec, hosts(1)).play(history)
-    return [f"{' '.join(stop.tasks)}: {stop.steps[0][0]}" for stop in replay.all(events.StopTasks)]
+PS_AGAIN = "ps/0 dies 9; ps/0 gone; silence 3; time up restart 1; ps/0 starts"
+LATE_AGAIN = "worker/1 dies 9; worker/1 gone; time up restart 1; silence 3; worker/1 starts"
 
 
 @pytest.mark.parametrize(
@@ -99,17 +96,9 @@ def stops(*roles: str, history: str, restarts: int = 2) -> list[str]:
         ("worker 2, ps 1", "up; silence 8; output delayed; silence 11", ["worker/0 worker/1: 6"]),
         # a restart of another resets the time; no longer than until it has started
         ("worker 2, ps 1", "up; silence 8; ps/0 dies 9; silence 20; ps/0 gone; silence 20", []),
-        (
-            "worker 2, ps 1",
-            "up; ps/0 dies 9; ps/0 gone; silence 3; time up restart 1; ps/0 starts; silence 11",
-            ["worker/0 worker/1: 6"],
-        ),
+        ("worker 2, ps 1", f"up; {PS_AGAIN}; silence 11", ["worker/0 worker/1: 6"]),
         # one that has just started has not printed: it is no peer that prints
-        (
-            "worker 2, ps 1",
-            "up; worker/1 dies 9; worker/1 gone; time up restart 1; silence 3; worker/1 starts; silence 10",
-            [],
-        ),
+        ("worker 2, ps 1", f"up; {LATE_AGAIN}; silence 10", []),
         # one that has ended is not silent
         ("worker 2, ps 1", "up; worker/1 finishes 0; silence 6; says worker/0 x; silence 6", []),
         # other roles are no peers
@@ -119,41 +108,41 @@ def stops(*roles: str, history: str, restarts: int = 2) -> list[str]:
         # with the others of its group, which get SIGTERM
         ("worker 2", "up; silence 10; says worker/0 x; silence 1", ["worker/1: 6", "worker/0: 15"]),
         ("worker 2", "up; says worker/0 x; worker/0 exits 1; silence 99", ["worker/1: 15"]),
+        # those that may never start again fail the job
+        ("worker 1 restart never, ps 1", "up; silence 11", ["worker/0: 6", "ps/0: 15"]),
     ],
 )
 def test_who_is_silent(roles: str, history: str, expected: list[str]):
-    assert stops(*roles.split(", "), history=history) == expected
+    """The tasks that are stopped, with the first signal that they get."""
+    stops = play(f"{roles}, restarts 2, stall 20", history).all(events.StopTasks)
+    assert [f"{' '.join(stop.tasks)}: {stop.steps[0][0]}" for stop in stops] == expected
 
 
-def test_tasks_that_may_never_start_again_fail_the_job():
-    assert stops("worker 1 restart never", "ps 1", history="up; silence 11") == ["worker/0: 6", "ps/0: 15"]
-
-
-def lines(*roles: str, history: str) -> list[str]:
-    """The lines about silent tasks, without `--stall`."""
-    replay: Replay = Script(job(*roles), hosts(1)).play(f"up; {history}")
+def lines(history: str) -> list[str]:
+    """The lines about silent ones of two workers, without `--stall`."""
+    replay = play("worker 2", f"up; {history}")
     assert not replay.all(events.StopTasks)
     return [line for line in replay.notices if "printed nothing" in line]
 
 
 def test_without_stall_a_line_after_one_two_four_minutes():
-    assert lines("worker 2", history="silence 10") == []
-    shown = lines("worker 2", history="silence 99")
+    assert lines("silence 10") == []
+    shown = lines("silence 99")
     assert [line.partition("; ")[0] for line in shown] == [
         f"worker/0, worker/1 printed nothing for {time}" for time in ("1m00s", "2m00s", "4m00s", "8m00s")
     ]
     assert shown[0].endswith("; `--stall 10m` would stop such tasks and show where they hang")
     often = "; ".join(["silence 15; says worker/0 x; says worker/1 x"] * 20)
-    assert len(lines("worker 2", history=often)) == 1, "a task that prints every 90 s is named once"
+    assert len(lines(often)) == 1, "a task that prints every 90 s is named once"
     others = "; ".join(["silence 5; says worker/0 x"] * 12)
-    (line,) = lines("worker 2", history=f"says worker/1 x; {others}")
+    (line,) = lines(f"says worker/1 x; {others}")
     assert line.startswith("worker/1 on node1 printed nothing for 5m00s"), "perhaps only worker/0 prints"
 
 
 WORKER_1_AGAIN = "worker/1 dies 9; worker/1 gone; time up restart 1; worker/1 starts"
 BOTH_AGAIN = "worker/1 dies 9; worker/1 gone; worker/0 ends; time up restart 1; worker/0,worker/1 starts"
 TRAINED = "silence 9; says worker/0 step 1; silence 9; says worker/0 step 2; silence 12"
-CLASSIC, COLLECTIVE, WITH_CHIEF = ("worker 2", "ps 1"), ("worker 2",), ("chief 1", "worker 2", "ps 1")
+CLASSIC, COLLECTIVE, WITH_CHIEF = "worker 2, ps 1", "worker 2", "chief 1, worker 2, ps 1"
 #: Roles, a history, and words that are in what is said of the silence, or are not (!).
 CAUSES = [
     (CLASSIC, "worker/1 finishes 0; silence 11", "worker/1 ended device_filters !--done-when"),
@@ -178,8 +167,8 @@ CAUSES = [
 
 
 @pytest.mark.parametrize(("roles", "history", "words"), CAUSES)
-def test_the_likely_cause_of_a_silence(roles: tuple[str, ...], history: str, words: str):
-    replay = Script(job(*roles, timeout=99.0, restarts=2), hosts(1)).play(f"up; {history}")
+def test_the_likely_cause_of_a_silence(roles: str, history: str, words: str):
+    replay = play(f"{roles}, timeout 99, restarts 2", f"up; {history}")
     failure = replay.report.failure
     said = [failure.hint] if failure else [line for line in replay.notices if "printed nothing" in line]
     assert said
@@ -188,19 +177,9 @@ def test_the_likely_cause_of_a_silence(roles: tuple[str, ...], history: str, wor
 
 
 def test_a_stalled_task_that_started_again_alone():
-    failed = Script(job(*CLASSIC, restarts=1, stall=20.0), hosts(1)).play(
-        f"up; {WORKER_1_AGAIN}; silence 11; worker/0,worker/1 ends; ps/0 ends; closed"
-    )
-    assert failed.report.failure and "`--restart job`" in failed.report.failure.hint
-
-
-def hint_of(program: Program) -> str:
-    """The hint for a job of this program that its time limit ends."""
-    spec = job("worker 2", timeout=99.0)
-    spec = replace(spec, roles=tuple(replace(role, program=program) for role in spec.roles))
-    failure = Script(spec, hosts(1)).play("up; silence 30; time up job").report.failure
-    assert failure is not None
-    return failure.hint
+    history = f"up; {WORKER_1_AGAIN}; silence 11; worker/0,worker/1 ends; ps/0 ends; closed"
+    failure = play(f"{CLASSIC}, restarts 1, stall 20", history).report.failure
+    assert failure and "`--restart job`" in failure.hint
 
 
 @pytest.mark.parametrize(
@@ -219,11 +198,12 @@ def hint_of(program: Program) -> str:
 )
 def test_programs_that_run_python(program: Program, is_python: bool):
     """Only those get advice about Python; a failed import ends only those for good."""
-    assert bool(hint_of(program)) == is_python
-    spec = job("worker 1", restarts=1)
-    spec = replace(spec, roles=(replace(spec.roles[0], program=program),))
+    spec = script("worker 2, timeout 99, restarts 1").job
+    it = Script(replace(spec, roles=(replace(spec.roles[0], program=program),)), hosts(1))
+    failure = it.play("up; silence 30; time up job").report.failure
+    assert failure is not None and bool(failure.hint) == is_python
     history = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1"
-    failure = Script(spec, hosts(1)).play(history).report.failure
+    failure = it.play(history).report.failure
     assert (failure is not None and "an import failed" in failure.text) == is_python
 
 
@@ -231,7 +211,7 @@ def test_a_session_that_waits_for_every_task_is_told_once():
     waits = f"says worker/1 {WAITING}/job:worker/replica:0/task:0\n"
 
     def told(*events: str) -> list[str]:
-        replay = Script(job("worker 2", "ps 1"), hosts(1)).play("; ".join(["up", *events]))
+        replay = play("worker 2, ps 1", "; ".join(["up", *events]))
         return [line for line in replay.notices if "waits for worker/0" in line]
 
     assert told(waits, waits) == told(waits, "says worker/1 x\n", waits, waits) == []
@@ -239,7 +219,7 @@ def test_a_session_that_waits_for_every_task_is_told_once():
     (ended,) = told("worker/0 finishes 0", waits, waits)
     assert "worker/1" in ended and "which has ended" in ended and "device_filters" in ended
     late = f"up; worker/0 finishes 0; {waits}; silence 5; {waits}; time up job"
-    failure = Script(job("worker 2", "ps 1", timeout=50)).play(late).report.failure
+    failure = play("worker 2, ps 1, timeout 50", late).report.failure
     assert failure and "waits for worker/0" in failure.hint
 
 
@@ -252,5 +232,5 @@ def test_a_session_that_waits_for_every_task_is_told_once():
     ],
 )
 def test_lines_in_which_tensorflow_waits_are_silence(line: str):
-    assert lines("worker 2", history=f"silence 9; says worker/0 {line}; silence 2")
-    assert not lines("worker 2", history=f"silence 9; says worker/0 {line}step 1\n; silence 2")
+    assert lines(f"silence 9; says worker/0 {line}; silence 2")
+    assert not lines(f"silence 9; says worker/0 {line}step 1\n; silence 2")

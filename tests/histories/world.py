@@ -24,12 +24,7 @@ from tests.histories.script import SimulatedJob
 
 ABANDONED: StopSequence = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
-BOUNDS = {
-    Phase.STARTUP: "ready",
-    Phase.DRAINING: "drain",
-    Phase.STOPPING: "end",
-    Phase.CLOSING: "close",
-}
+BOUNDS = {Phase.STARTUP: "ready", Phase.DRAINING: "drain", Phase.STOPPING: "end", Phase.CLOSING: "close"}
 
 Action = Callable[[], object]
 
@@ -216,21 +211,21 @@ class World:
 
     def actions(self) -> list[Action]:
         """Everything that keeps the world going."""
-        found: list[Action] = []
-        for agent in self.agents.values():
-            found.extend(agent.actions())
-            if agent.outbox:
-                found.append(lambda agent=agent: self._take(agent.outbox.popleft()))  # type: ignore[misc]
-        return found
+        agents = [*self.agents.values()]
+        return [action for agent in agents for action in (*agent.actions(), *self._arrivals(agent))]
+
+    def _arrivals(self, agent: ModelAgent) -> Iterator[Action]:
+        """The next event of an agent arrives."""
+        if agent.outbox:
+            yield lambda: self._take(agent.outbox.popleft())
 
     def surprises(self) -> list[Action]:
         """Everything else that can happen."""
-        found: list[Action] = [accident for agent in self.agents.values() for accident in agent.accidents()]
-        found.extend(lambda timer=timer: self.time_up(timer) for timer in self.simulated.timers)  # type: ignore[misc]
-        found.extend([self._ctrl_c] * 2)
-        found.append(self._restart)
-        found.extend(lie for agent in self.agents.values() for lie in (agent.lies() if self._lies else ()))
-        return found
+        agents = [*self.agents.values()]
+        accidents = [accident for agent in agents for accident in agent.accidents()]
+        timers = [functools.partial(self.time_up, timer) for timer in self.simulated.timers]
+        lies = [lie for agent in agents if self._lies for lie in agent.lies()]
+        return [*accidents, *timers, self._ctrl_c, self._ctrl_c, self._restart, *lies]
 
     def _restart(self) -> None:
         """The user asks for a restart of the first task and the last one."""
@@ -319,15 +314,13 @@ class World:
 
     def start(self) -> None:
         """Every task is started, and none has ended."""
-        while moves := [*self._deliveries()]:
-            moves[0]()
+        while ready := [action for agent in self.agents.values() for action in self._deliveries(agent)]:
+            ready[0]()
 
-    def _deliveries(self) -> Iterator[Action]:
-        for agent in self.agents.values():
-            if agent.outbox:
-                yield lambda agent=agent: self._take(agent.outbox.popleft())  # type: ignore[misc]
-            if agent.inbox:
-                yield agent._execute
+    def _deliveries(self, agent: ModelAgent) -> Iterator[Action]:
+        yield from self._arrivals(agent)
+        if agent.inbox and not agent.over:
+            yield agent._execute
 
     def settle(self) -> None:
         """No more surprises: every agent does what it must, and only what can't go on runs into its timer."""
@@ -345,19 +338,13 @@ class World:
         raise AssertionError("it never ends")
 
     def _sound(self, agent: ModelAgent) -> Iterator[Action]:
-        if agent.outbox:
-            yield lambda: self._take(agent.outbox.popleft())
-        if agent.over:
-            return
-        if agent.inbox:
-            yield agent._execute
-        for name, task in agent.tasks.items():
-            service = name.role in ("ps", "evaluator", "board")
+        yield from self._deliveries(agent)
+        for name, task in agent.tasks.items() if not agent.over else ():
             if not task.alive:
-                yield lambda name=name: agent._gone(name)  # type: ignore[misc]
+                yield functools.partial(agent._gone, name)
             elif task.signalled:
-                yield lambda name=name, task=task: agent._exit(name, task, None, 15)  # type: ignore[misc]
-            elif not service:
-                yield lambda name=name, task=task: agent._exit(name, task, 0, None)  # type: ignore[misc]
-        if agent.closing and not agent.tasks:
+                yield functools.partial(agent._exit, name, task, None, 15)
+            elif name.role not in ("ps", "evaluator", "board"):
+                yield functools.partial(agent._exit, name, task, 0, None)
+        if agent.closing and not agent.tasks and not agent.over:
             yield agent._close

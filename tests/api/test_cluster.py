@@ -41,15 +41,20 @@ def write(args: Any, ctx: Any) -> None:
         time.sleep(0.01)  # the end of the chief would stop nodes that have not begun
 
 
+def wait_for(file: str, ctx: Any) -> None:
+    """Wait until there is this file."""
+    while not Path(file).exists():
+        time.sleep(0.01)
+
+
 def seen_by(folder: Path, node: str) -> Any:
     """The file of that node."""
     return json.loads((folder / node).read_text())
 
 
 def test_what_the_nodes_of_a_cluster_see(tmp_path: Path):
-    with TFCluster.run(
-        write, {"folder": str(tmp_path)}, 5, 1, master_node="chief", eval_node=True
-    ) as cluster:
+    args = {"folder": str(tmp_path)}
+    with TFCluster.run(write, args, 5, 1, master_node="chief", eval_node=True) as cluster:
         roles = [(row["executor_id"], row["job_name"], row["task_index"]) for row in cluster.cluster_info]
     expected = [(0, "ps", 0), (1, "chief", 0), (2, "evaluator", 0), (3, "worker", 0), (4, "worker", 1)]
     assert roles == expected
@@ -80,9 +85,8 @@ def test_workers_only_have_a_tf_config_and_a_list_is_argv(tmp_path: Path):
 def test_a_closure_and_a_module_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As the module is no file where the node looks, it has to travel as code."""
     (tmp_path / "only_here").mkdir()
-    (tmp_path / "only_here" / "mine_alone.py").write_text(
-        "WORD = 'carried'\ndef word(number):\n    return WORD * number\n"
-    )
+    source = "WORD = 'carried'\ndef word(number):\n    return WORD * number\n"
+    (tmp_path / "only_here" / "mine_alone.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path / "only_here"))
     import mine_alone  # type: ignore[import-not-found]
 
@@ -130,9 +134,8 @@ def test_a_python_of_another_version_is_refused():
     env = {"LAUNCH_START": other, "JOB_NAME": "worker", "TASK_INDEX": "0"}
     ended = subprocess.run([sys.executable, "-c", start.START_CODE], env=env, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert re.search(
-        r"it runs Python \S+, the program that drives the job 3.0; .*\(set python=\)", ended.stderr
-    )
+    other = r"it runs Python \S+, the program that drives the job 3.0; .*\(set python=\)"
+    assert re.search(other, ended.stderr)
 
 
 # ---------------------------------------------------------------------- several, and elsewhere
@@ -207,11 +210,7 @@ def test_a_program_that_is_gone_leaves_nothing(
 
 
 def test_a_cluster_belongs_to_the_process_that_made_it(tmp_path: Path):
-    def fun(args: Any, ctx: Any) -> None:
-        while not Path(args).exists():
-            time.sleep(0.01)
-
-    with TFCluster.run(fun, str(tmp_path / "go"), 1, input_mode=InputMode.FEED, quiet=True) as cluster:
+    with TFCluster.run(wait_for, str(tmp_path / "go"), 1, input_mode=InputMode.FEED, quiet=True) as cluster:
         since = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -260,10 +259,6 @@ def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path:
 def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("roles: {worker: 1}\ngrace: 5\n")
 
-    def fun(args: Any, ctx: Any) -> None:
-        while not Path(args).exists():
-            time.sleep(0.01)
-
     def listening() -> list[str]:
         lines = subprocess.check_output(["ss", "-Hltnp"], text=True).splitlines()
         return [line for line in lines if f"pid={os.getpid()}," in line]
@@ -271,7 +266,7 @@ def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Pa
     before = listening()
     job = tmp_path / "job.yaml" if where == "a job file" else None
     hosts = "localhost:2" if where == "hosts" else None
-    with TFCluster.run(fun, str(tmp_path / "go"), 1, job=job, hosts=hosts, quiet=True):
+    with TFCluster.run(wait_for, str(tmp_path / "go"), 1, job=job, hosts=hosts, quiet=True):
         after = listening()
         (tmp_path / "go").touch()
     assert after == before

@@ -105,10 +105,7 @@ def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     [
         ({"num_executors": 1, "num_ps": 1}, "leaves no worker beside 1 ps; expected 2 or more"),
         ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
-        (
-            {"num_executors": 2, "reservation_timeout": "600", "queues": "x"},
-            "(?s)reservation_time.*queues='x'",
-        ),
+        ({"num_executors": 2, "reservation_timeout": "6", "queues": "x"}, "(?s)reservation_t.*queues='x'"),
         ({"num_executors": 2, "num_executor": 3}, 'num_executor\'; did you mean "num_executors"'),
         ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),

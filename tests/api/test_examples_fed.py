@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-#: Where the data is kept: the user's own, so that it is fetched once.
-CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+from tests.local.training import CACHE
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Run = Callable[..., str]
@@ -83,9 +82,8 @@ def test_text_search(run: Run, tmp_path: Path):
     assert [context for context, _ in tried] == ["2", "6"]
     assert all(2.0 < float(bits) < 4.5 for _, bits in tried)
     assert f"best: context {min(tried, key=lambda found: float(found[1]))[0]}" in out
-    assert len(re.findall(r"worker/[01] \| context \d, rate 0.01", out)) == 4, (
-        "two instances, then two workers"
-    )
+    runs = re.findall(r"worker/[01] \| context \d, rate 0.01", out)
+    assert len(runs) == 4, "two instances, then two workers"
     assert (tmp_path / "text_model" / "saved_model.pb").is_file()
 
 

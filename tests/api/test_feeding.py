@@ -32,21 +32,13 @@ def consume(args: Any, ctx: Any) -> None:
 
 
 def consumed(folder: Path) -> list[int]:
-    return sorted(
-        int(line) for path in folder.glob("*-*") if path.is_file() for line in path.read_text().split()
-    )
+    files = [path for path in folder.glob("*-*") if path.is_file()]
+    return sorted(int(line) for path in files for line in path.read_text().split())
 
 
 @pytest.mark.promise("`TFCluster` feeds functions; each row arrives")
 def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
-    cluster = TFCluster.run(
-        consume,
-        {"folder": str(tmp_path), "dies": 1},
-        2,
-        input_mode=InputMode.FEED,
-        quiet=True,
-        on_failure="continue",
-    )
+    cluster = TFCluster.run(consume, {"folder": str(tmp_path), "dies": 1}, 2, on_failure="continue", **FED)
     partitions = [range(start, start + 500) for start in range(0, 20_000, 500)]
     cluster.train(partitions)
     assert set(consumed(tmp_path)) == set(range(20_000))

@@ -69,9 +69,8 @@ def fail(how: str, ctx: Any) -> str:
 
 
 def test_failures_among_the_results():
-    found = TFParallel.run(
-        fail, ["raise", "fine", "exit", "kill", "well"], at_once=2, return_exceptions=True, quiet=True
-    )
+    ways = ["raise", "fine", "exit", "kill", "well"]
+    found = TFParallel.run(fail, ways, at_once=2, return_exceptions=True, quiet=True)
     assert (found[1], found[4]) == ("fine", "well")
     raised, exited, killed = found[0], found[2], found[3]
     assert all(isinstance(each, TaskFailed) for each in (raised, exited, killed))

@@ -164,9 +164,8 @@ def test_instances_that_fail_are_run_again(tmp_path: Path, capfd: pytest.Capture
     failed = [attempt for how, attempt in found if how != "well"]
     assert failed == [2, 2, 2]
     error = capfd.readouterr().err
-    assert re.search(
-        r"instance 0 \(worker/\d\) raised ValueError: of the first attempt; it runs again", error
-    )
+    again = r"instance 0 \(worker/\d\) raised ValueError: of the first attempt; it runs again"
+    assert re.search(again, error)
     assert "(attempt 2, restart 2 of 3)" in error
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher import InputMode, TFCluster
+from tests.local.board import page_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -41,10 +39,7 @@ def test_a_dataset_a_model_and_tensorboard(tmp_path: Path):
     ) as cluster:  # fmt: skip
         url = cluster.tensorboard_url()
         assert url is not None and f"TensorBoard: {url}" in repr(cluster)
-        until = time.monotonic() + 150
-        while not answers(url):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        assert page_of(url, 150)
         cluster.train([([float(row), 1.0], 0.5) for row in range(100)])
     assert (tmp_path / "rows").read_text() == "100"
     assert Path(cluster.run_dir, "output", "worker-0", "model", "saved_model.pb").exists()
@@ -71,20 +66,7 @@ def work(args, ctx):
 print("found", float(halve(tf.constant(3.0))), TFParallel.run(work, [5.0]))
 """
     )
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    argv = [sys.executable, str(tmp_path / "program.py")]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=200)
     assert "found 0.75 [0.625]" in ended.stdout, ended.stderr
     assert "AutoGraph could not" not in ended.stdout + ended.stderr
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

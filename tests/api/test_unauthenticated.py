@@ -91,33 +91,6 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
         thread.join(10)
 
 
-@pytest.mark.parametrize("serves_first", [True, False])
-def test_the_port_refuses_connections_until_it_is_needed(tmp_path: Path, serves_first: bool):
-    peers: list[FeedPeer] = []
-    listener = Listener(KEY, str(tmp_path), ["127.0.0.1"])
-    connector = DriverRoutes([f"tcp:127.0.0.1:{listener.port}"], "", KEY, HELLO)
-    if serves_first:
-        listener.serve(peers.append)
-    with pytest.raises(ConnectError, match="refused"):
-        connector.connect("member", timeout=0.0)
-    assert listener.listen_on_network() and not listener.listen_on_network()
-    if not serves_first:
-        listener.serve(peers.append)
-    connector.connect("member", timeout=0.0).close()
-    soon(lambda: peers)
-    listener.close()
-    assert not listener.listen_on_network()
-    peers[0].sock.close()
-
-
-def test_a_task_comes_by_the_relay_before_the_network(lab: Lab):
-    """Both lead here, one with another name."""
-    routes = [f"tcp:127.0.0.1:{lab.listener.port}", "unix:/no/such/socket"]
-    connector = DriverRoutes(routes, f"localhost:{lab.listener.port}", KEY, HELLO)
-    connector.connect("member").close()
-    assert connector._routes[0].startswith("relay:")
-
-
 def test_a_long_hello_is_not_read(lab: Lab):
     with lab.connector(more="x" * 5000).connect("member", timeout=0.0) as sock:
         sock.settimeout(10)

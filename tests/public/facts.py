@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
-import collections.abc
 import enum
 import inspect
-import pathlib
 import re
 import textwrap
-import typing
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -66,7 +62,8 @@ def _described(value: Any) -> Any:
     found: dict[str, Any] = dict(_members(value))
     if value.__name__ in _MADE_BY_US:
         del found["__init__"]
-    if bases := [base.__name__ for base in value.__bases__ if base.__name__ in _KNOWN and base is not object]:
+    public = {*launcher.__all__, *testing.__all__, *dir(builtins)} - {"object"}
+    if bases := [base.__name__ for base in value.__bases__ if base.__name__ in public]:
         found["bases"] = bases
     return found
 
@@ -90,12 +87,8 @@ def _attributes(kind: type) -> Iterator[str]:
     if "__init__" not in vars(kind):
         return
     source = textwrap.dedent(inspect.getsource(kind))
-    pattern = (
-        r"^ +self\.([a-zA-Z]\w*)(?::.*)? = "
-        if issubclass(kind, Exception)
-        else r"#:.*\n +self\.([a-zA-Z]\w*)"
-    )
-    yield from re.findall(pattern, source, re.M)
+    documented, every = r"#:.*\n +self\.([a-zA-Z]\w*)", r"^ +self\.([a-zA-Z]\w*)(?::.*)? = "
+    yield from re.findall(every if issubclass(kind, Exception) else documented, source, re.M)
     section = (inspect.getdoc(kind) or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
     yield from re.findall(r"^    (\w+): ", section, re.M)
 
@@ -109,7 +102,7 @@ def _member(value: Any) -> Any:
 
 
 def _signature(call: Any) -> str:
-    """Return the parameters of a function, also those of ``**options``, with their types in one form."""
+    """Return the parameters of a function, also those of ``**options``, with their types."""
     signature = inspect.signature(call)
     shown: list[str] = []
     kinds = inspect.Parameter
@@ -124,9 +117,8 @@ def _signature(call: Any) -> str:
         written = "" if each.default is kinds.empty else f" = {_value(each.default)}"
         annotated = "" if each.annotation is kinds.empty else f": {_type(each.annotation)}"
         shown.append(f"{marks.get(each.kind, '')}{each.name}{annotated}{written}")
-    returned = (
-        "" if signature.return_annotation is signature.empty else f" -> {_type(signature.return_annotation)}"
-    )
+    result = signature.return_annotation
+    returned = "" if result is signature.empty else f" -> {_type(result)}"
     return f"({', '.join(shown)}){returned}"
 
 
@@ -139,44 +131,9 @@ def _value(value: object) -> str:
     return repr(value) if isinstance(value, (str, int, float, bool, tuple, type(None))) else "..."
 
 
-#: Types that users know.
-_KNOWN = frozenset(
-    {
-        *launcher.__all__, *testing.__all__, *typing.__all__, *collections.abc.__all__, *dir(builtins),
-        *dir(pathlib), "PathLike", "Pattern", "socket",
-    }
-)  # fmt: skip
-_NEW_NAMES: Mapping[str, str] = {"Tuple": "tuple", "List": "list", "Dict": "dict", "Type": "type"}
-
-
 def _type(annotation: Any) -> str:
-    """Return a type in one form, ``int | None``, without modules; types that are not public are ``_``."""
+    """Return a type in one form, ``int | None``, without modules."""
     annotation = getattr(annotation, "__forward_arg__", annotation)
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return ast.unparse(_Types().visit(ast.parse(text, mode="eval")))
-
-
-class _Types(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 - the name is that of ast
-        """Replace types that are not public."""
-        name = _NEW_NAMES.get(node.id, node.id)
-        return ast.Name(name if name in _KNOWN else "_")
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
-        """Leave out the module."""
-        return self.visit_Name(ast.Name(node.attr))
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # noqa: N802
-        """Read a type that is written as a text."""
-        return ast.parse(_type(node.value), mode="eval").body if isinstance(node.value, str) else node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
-        """Write ``Optional`` and ``Union`` with bars."""
-        name = ast.unparse(node.value).rpartition(".")[2]
-        self.generic_visit(node)
-        parts = node.slice.elts if name == "Union" and isinstance(node.slice, ast.Tuple) else [node.slice]
-        if name == "Optional":
-            parts = [*parts, ast.Constant(None)]
-        if name not in ("Optional", "Union"):
-            return node
-        return ast.parse(" | ".join(map(ast.unparse, parts)), mode="eval").body
+    text = re.sub(r"\b(?:\w+\.)+", "", text).replace("Tuple[", "tuple[")
+    return re.sub(r"Optional\[(.*)\]", r"\1 | None", text)

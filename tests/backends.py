@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Ended, Launch, Started
+from tests.conftest import COMMAND, Ended, Launch, Started
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import DockerHost
@@ -81,7 +80,7 @@ class Backend:
 
     def beside(self, *words: str | Path, **settings: Any) -> Started:
         """Start another command, from the same place."""
-        command = (*self.before, sys.executable, "-m", "launcher")
+        command = (*self.before, *COMMAND)
         settings = {"cwd": self.folder, **settings, "env": {**self.env, **settings.get("env", {})}}
         return self.launch.start(*words, command=command, **settings)
 

@@ -6,12 +6,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Launch, Started
+from tests.conftest import COMMAND, Launch, Started
 from tests.seeing import ROOT
 
 
@@ -49,7 +48,7 @@ class Machines:
         self, launch: Launch, *args: str | Path, before: Sequence[str] = (), env: Any = None, **more: Any
     ) -> Started:
         """Start launch where it reaches the cluster, perhaps with more words before it."""
-        command = (*self.enter, *before, sys.executable, "-m", "launcher")
+        command = (*self.enter, *before, *COMMAND)
         return launch.start(*args, command=command, env={**self.environ, **(env or {})}, **more)
 
     def program(self, name: str) -> str:

@@ -357,6 +357,15 @@ def _own_signals() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+#: The installed command, as every start of it begins.
+COMMAND = (sys.executable, "-m", "launcher")
+
+
+def in_shell(script: str, shell: str = "sh") -> tuple[str, ...]:
+    """Return the beginning of a command that a shell script runs as ``"$@"``."""
+    return (shell, "-c", script, shell, *COMMAND)
+
+
 class Launch:
     """The installed command, at home in a folder of the test.
 
@@ -409,7 +418,7 @@ class Launch:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
-        command: Sequence[str] = (sys.executable, "-m", "launcher"),
+        command: Sequence[str] = COMMAND,
     ) -> Started:
         """Start it; whatever still runs at the end of the test is killed.
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -253,11 +254,6 @@ class RunFolder:
         """Each task's state."""
         return {task["task"]: task["state"] for task in self.report["tasks"]}
 
-    def codes(self) -> list[int]:
-        """Each task's end as a shell would show it."""
-        ends = [task["status"] for task in self.report["tasks"]]
-        return [end["code"] if end["code"] is not None else 128 + end["signal"] for end in ends]
-
     def log(self, task: str) -> bytes:
         """What a task printed."""
         return (self.path / "logs" / f"{task.replace('/', '-')}.log").read_bytes()
@@ -273,3 +269,23 @@ def run_of(launch: Launch, started: Started) -> RunFolder:
     records = {path.parent: json.loads(path.read_text()) for path in launch.state.glob("*/launcher.json")}
     (path,) = (path for path, record in records.items() if record["pid"] == started.pid)
     return RunFolder(path)
+
+
+# ---------------------------------------------------------------------- the control socket
+
+
+def connected(run: str) -> socket.socket:
+    """A connection to the launcher of a run."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(30)
+    peer.connect(f"\0tf-launcher-{run}")
+    return peer
+
+
+def asked(peer: socket.socket, packet: bytes) -> Any:
+    """The answer to a packet, from a file that comes with one."""
+    peer.send(packet)
+    _, files, _, _ = socket.recv_fds(peer, 100, 1)
+    with open(files[0], "rb") as file:
+        file.seek(0)
+        return json.load(file)

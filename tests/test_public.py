@@ -18,7 +18,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +32,9 @@ from launcher import testing
 
 # The only module here that is not public: it lists the events.
 from launcher.output.renderers import DisplayEvent
-from tests.conftest import Ended, Launch, Started
+from tests.conftest import COMMAND, Ended, Launch, Started
 from tests.public.facts import names_of, shape
-from tests.seeing import soon
+from tests.seeing import RunFolder, asked, connected, soon
 
 TOP = Path(__file__).resolve().parents[1]
 FILES = TOP / "tests" / "public"
@@ -66,10 +65,8 @@ def test_commands_and_their_options(launch: Launch):
     """A change of a description is none; one of its ``(default: X)`` is."""
     overview = launch.here("--help").out
     commands = re.findall(r"(?m)^  (\w+) ", overview.partition("\ncommands (")[2].partition("\n\n")[0])
-    texts = {
-        "run": launch.here("--help-all").out,
-        **{name: launch.here("help", name).out for name in commands},
-    }
+    texts = {name: launch.here("help", name).out for name in commands}
+    texts["run"] = launch.here("--help-all").out
     check("options", {name: dict(_rows(text)) for name, text in texts.items()})
 
 
@@ -107,8 +104,7 @@ def test_events():
 class Observed(NamedTuple):
     """What could be seen of a run of two tasks, one of which was started again, that was stopped."""
 
-    name: str
-    folder: Path
+    run: RunFolder
     code: int
     #: The lines of ``launch --json``.
     printed: Sequence[Mapping[str, Any]]
@@ -122,13 +118,10 @@ class Observed(NamedTuple):
     #: The tag of the process of a task.
     tag: int
 
-    def json(self, name: str) -> Any:
-        """The content of a file of the run."""
-        return json.loads((self.folder / name).read_text())
-
-    def events(self) -> list[Mapping[str, Any]]:
-        """Its events."""
-        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+    @property
+    def launcher(self) -> Any:
+        """``launcher.json``."""
+        return json.loads((self.run.path / "launcher.json").read_text())
 
 
 #: The environment of that launch, with what else it needs.
@@ -143,7 +136,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     launch = Launch(home)
     environment = {**ENVIRONMENT, "PATH": os.environ["PATH"], **launch.environment()}
     variables = (f"{name}={value}" for name, value in environment.items())
-    alone = ("env", "-i", *variables, sys.executable, "-m", "launcher")
+    alone = ("env", "-i", *variables, *COMMAND)
     tasks = ("--ps", "1", "--workers", "1", "--gpus", "1", "--flags", "--output-dirs", "--restarts", "1")
     program = ("sh", "-c", "env; echo up; exec sleep 60")
     try:
@@ -165,7 +158,7 @@ def observe(launch: Launch, started: Started) -> Observed:
     tag = int(re.findall(r"Max realtime timeout +(\d+)", limits)[0])
     with connected(folder.name) as follower:
         follow = {"request": "follow", "from": 1, "output": True}
-        answers[json.dumps(follow)] = asked(follower, follow)
+        answers[json.dumps(follow)] = asked(follower, json.dumps(follow).encode())
         for task in ("worker/0", "no/0"):
             restart = {"request": "restart", "tasks": [task]}
             answers[json.dumps(restart)] = ask(folder.name, restart)
@@ -174,34 +167,17 @@ def observe(launch: Launch, started: Started) -> Observed:
         text = b"".join(iter(lambda: follower.recv(1 << 16), b""))
     code = started.wait().code
     printed, followed = ([json.loads(line) for line in lines.splitlines()] for lines in (started.out, text))
-    return Observed(folder.name, folder, code, printed, runs, shown, answers, followed, tag)
+    return Observed(RunFolder(folder), code, printed, runs, shown, answers, followed, tag)
 
 
 def _measured(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if answer["measuring"] else answer
 
 
-def connected(run: str) -> socket.socket:
-    """A connection to the control socket of a run."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    peer.settimeout(30)
-    peer.connect(f"\0tf-launcher-{run}")
-    return peer
-
-
-def asked(peer: socket.socket, request: Mapping[str, Any]) -> Any:
-    """The answer to a request, from a file that comes with a packet."""
-    peer.send(json.dumps(request).encode())
-    _, files, _, _ = socket.recv_fds(peer, 100, 1)
-    with open(files[0], "rb") as file:
-        file.seek(0)
-        return json.load(file)
-
-
 def ask(run: str, request: Mapping[str, Any]) -> Any:
     """The answer to a request on a connection of its own."""
     with connected(run) as peer:
-        return asked(peer, request)
+        return asked(peer, json.dumps(request).encode())
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -211,23 +187,21 @@ def _events(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def test_files_of_a_run(observed: Observed):
-    names = sorted(str(path.relative_to(observed.folder)) for path in observed.folder.rglob("*"))
-    files = {name: shape(observed.json(name)) for name in ("launcher.json", "plan.json", "report.json")}
-    check("files", {"names": names, **files, "events.jsonl": _events(observed.events())})
-    assert b"\nlaunch: attempt 2 starts here\n" in (observed.folder / "logs" / "worker-0.log").read_bytes()
-    assert observed.folder.parts[-4:-1] == ("state", "tf-launcher", "runs")
-    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-z]{5}", observed.name)
+    run = observed.run
+    names = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*"))
+    files = {"launcher.json": observed.launcher, "plan.json": run.plan, "report.json": run.report}
+    shapes = {name: shape(content) for name, content in files.items()}
+    check("files", {"names": names, **shapes, "events.jsonl": _events(run.events)})
+    assert b"\nlaunch: attempt 2 starts here\n" in run.log("worker/0")
+    assert run.path.parts[-4:-1] == ("state", "tf-launcher", "runs")
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-z]{5}", run.path.name)
 
 
 def test_json_of_a_run(observed: Observed):
     """`launch --json`, `launch ps --json`, `launch ps --json RUN`."""
-    shapes = {
-        "launch": _events(observed.printed),
-        "ps": shape(observed.runs),
-        "ps RUN": shape(observed.tasks),
-    }
-    check("json-of-a-run", shapes)
-    assert (observed.code, observed.json("report.json")["exit_code"]) == (143, 143)
+    listed = {"ps": shape(observed.runs), "ps RUN": shape(observed.tasks)}
+    check("json-of-a-run", {"launch": _events(observed.printed), **listed})
+    assert (observed.code, observed.run.report["exit_code"]) == (143, 143)
 
 
 def test_the_control_socket(observed: Observed):
@@ -238,7 +212,7 @@ def test_the_control_socket(observed: Observed):
 
 
 def test_variables_of_a_task(observed: Observed):
-    lines = (observed.folder / "logs" / "worker-0.log").read_text().partition("\nup\n")[0].splitlines()
+    lines = observed.run.log("worker/0").decode().partition("\nup\n")[0].splitlines()
     variables = dict(line.split("=", 1) for line in lines)
     others = "XDG_|PATH|HOME|PWD|SHLVL|_|OLDPWD|LC_ALL|http_proxy"
     own = {name for name in variables if not re.match(others, name)}
@@ -246,16 +220,16 @@ def test_variables_of_a_task(observed: Observed):
     same = ("JOB_NAME", "TASK_INDEX", "LAUNCH_ATTEMPT", "CUDA_VISIBLE_DEVICES", "grpc_proxy")
     values = {name: variables[name] for name in (*same, "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER")}
     check("variables", {"names": sorted(own), **shapes, **values})
-    assert variables["TF_LAUNCHER_TASK"] == f"{observed.name}:worker/0"
-    assert variables["OUTPUT_DIR"] == f"{observed.folder}/output/worker-0"
+    assert variables["TF_LAUNCHER_TASK"] == f"{observed.run.path.name}:worker/0"
+    assert variables["OUTPUT_DIR"] == f"{observed.run.path}/output/worker-0"
     cluster, config = json.loads(variables["CLUSTER_SPEC"]), json.loads(variables["TF_CONFIG"])
     assert [variables["TASK_ADDRESS"]] == cluster["worker"] == config["cluster"]["worker"]
 
 
 def test_the_mark_of_processes(observed: Observed):
     """A limit of each process of a run, by which a later `launch` finds what a killed one has left."""
-    assert (observed.tag - (5 << 60)) >> 24 in observed.json("launcher.json")["agents"]
-    record = observed.json("launcher.json")
+    record = observed.launcher
+    assert (observed.tag - (5 << 60)) >> 24 in record["agents"]
     boots = Path(f"/var/tmp/tf-launcher-{os.getuid()}/boots").read_text()
     assert f"{record['boot_id']} {record['pid_namespace']}\n" in boots
 
@@ -371,6 +345,7 @@ def test_exit_codes_of_commands(launch: Launch):
     check("exits-of-commands", codes)
 
 
+@pytest.mark.promise("exit codes, the same everywhere")
 def test_exit_codes_of_launch(launch: Launch):
     """Each code in the table of docs/errors.md."""
     ended = {
@@ -473,10 +448,8 @@ def test_a_launcher_that_runs(launch: Launch):
         assert (restarted.code, stopped.code) == (0, 0), restarted.err + stopped.err
         assert (attached.code, logs.code, watched.code) == (143, 143, 0)
         assert "up" in attached.out and "up" in logs.out
-        moves = [json.loads(line) for line in watched.out.splitlines()]
-        assert ("worker/0", 2, "running") in {
-            (each["task"], each["attempt"], each["state"]) for each in moves
-        }
+        moves = map(json.loads, watched.out.splitlines())
+        assert ("worker/0", 2, "running") in {(it["task"], it["attempt"], it["state"]) for it in moves}
         assert old.said()[-1] == {"stop-asked": ""}
 
 
@@ -489,7 +462,7 @@ def test_a_launcher_that_is_stopped_at_once(launch: Launch):
 def test_a_launcher_that_died(launch: Launch, observed: Observed):
     """What it has left is found by the mark of processes."""
     agent = 4711
-    own = {name: observed.json("launcher.json")[name] for name in IDENTITY}
+    own = {name: observed.launcher[name] for name in IDENTITY}
     store(launch, "report.json", "launcher.log", **own, agents=[agent])
     limit = resource.RLIMIT_RTTIME
     mark = ((5 << 60) + (agent << 24) + 1, resource.getrlimit(limit)[1])
@@ -498,7 +471,9 @@ def test_a_launcher_that_died(launch: Launch, observed: Observed):
     assert (run["state"], run["exit_code"]) == ("died", None)
     assert left.wait(10) == -signal.SIGKILL, "launch ps kills it"
     assert launch.here("logs", RUN, "worker/0").stdout == (STORED / "logs" / "worker-0.log").read_bytes()
-    assert [launch.here(command, RUN).code for command in ("attach", "ps", "stop")] == [125, 125, 0]
+    codes = {"attach": 125, "ps": 125, "restart": 125, "stop": 0}
+    tasks = {"restart": ["worker/0"]}
+    assert codes == {each: launch.here(each, RUN, *tasks.get(each, [])).code for each in codes}
 
 
 def test_an_environment_of_launch_prepare(launch: Launch):
@@ -571,7 +546,7 @@ def _labels(call: Mapping[str, Any]) -> list[str]:
 
 def test_clean(launch: Launch, tmp_path: Path, observed: Observed):
     """Removes what a launcher that has ended has labelled, and leaves what one elsewhere may have made."""
-    record = observed.json("launcher.json")
+    record = observed.launcher
     fields = [record[name] for name in IDENTITY]
     dead = ":".join(map(str, [*fields[:3], os.getuid(), *fields[3:]]))
     assert re.fullmatch(OWNER, dead)
@@ -633,13 +608,8 @@ def test_a_launcher_in_a_pod(launch: Launch, tmp_path: Path):
     clusters = Clusters(tmp_path / "bin", {"kubernetes": {"pods": [pod]}})
     (run,) = json.loads(launch.here("ps", "--json", env=clusters.env).out)
     assert (run["run"], run["state"]) == (RUN, "running")
-    codes = {
-        "logs RUN worker/0": 0,
-        "ps RUN": 0,
-        "ps -w --json RUN": 0,
-        "restart RUN worker/0": 0,
-        "attach RUN": 125,
-    }
+    answered = ("logs RUN worker/0", "ps RUN", "ps -w --json RUN", "restart RUN worker/0")
+    codes = {**dict.fromkeys(answered, 0), "attach RUN": 125}
     words = {each: each.replace("RUN", RUN).split() for each in codes}
     assert codes == {each: launch.here(*words[each], env=clusters.env).code for each in codes}
     calls = [call["words"] for call in clusters.calls("kubectl", "exec", "pod/pod-1", "--container=task")]

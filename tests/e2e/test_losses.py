@@ -81,7 +81,8 @@ def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(backend: Ssh):
     assert set(backend.run.states().values()) == {"lost"}
 
 
-@on("ssh")
+@pytest.mark.promise("silent tasks: which they are; they show their stacks and come back")
+@on("local", "ssh")
 def test_a_detached_job_that_hangs_comes_back(backend: Backend):
     """It starts again without a terminal, and ends well; who attaches sees that."""
     code = Path(STUBS / "hangs_once.py").read_text()
@@ -95,4 +96,5 @@ def test_a_detached_job_that_hangs_comes_back(backend: Backend):
         task = run.task(f"worker/{index}")
         assert (task["attempt"], task["state"]) == (2, "succeeded")
         assert re.search(rf"worker/{index} +\| attempt 2 step 2$", ended.out, re.MULTILINE), ended.out
-    assert run.task("worker/1")["earlier"][0]["reason"] == "stalled"
+    (earlier,) = run.task("worker/1")["earlier"]
+    assert (earlier["reason"], earlier["detail"]) == ("stalled", "stalled, killed by SIGABRT")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Launch
+from tests.local.terminal import Terminal
 from tests.seeing import alive, kill
 
 #: What a launch exits with after each kind of request. A closed pipe is noticed at the next line of a task.
@@ -34,7 +33,7 @@ while :; do echo tick; sleep 0.5; done
 """
 
 
-class Stoppable:
+class Stoppable(Terminal):
     """A launch at a terminal of its own, whose output goes through a pipe.
 
     Args:
@@ -47,27 +46,19 @@ class Stoppable:
     def __init__(self, launch: Launch, folder: Path, seconds: float, *words: str) -> None:
         self._folder = folder
         self.out = b""
-        self._master, slave = os.openpty()
         self._reading, writing = os.pipe()
-        for fd in (self._master, self._reading):
-            os.set_blocking(fd, False)
+        os.set_blocking(self._reading, False)
         options = ["--run-dir", str(folder), "--workers", "2", "--grace", "20", *words]
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "launcher", *options, "--", "sh", "-c", SAVES, "sh"]
-            + [f"{seconds / 0.5:.0f}"],
-            stdin=slave, stdout=writing, stderr=slave, env={**os.environ, **launch.environment()},
-        )  # fmt: skip
-        os.close(slave)
+        program = ["sh", "-c", SAVES, "sh", f"{seconds / 0.5:.0f}"]
+        super().__init__(launch, *options, "--", *program, stdout=writing)
         os.close(writing)
-        #: Why the launch did not end as it should.
-        self.faults: list[str] = []
 
     def pump(self) -> None:
         """Read what it prints."""
-        for fd in (self._reading, self._master):
-            with suppress(OSError):
-                data = os.read(fd, 65536) if fd >= 0 else b""
-                self.out += data if fd == self._reading else b""
+        with suppress(OSError):
+            self.out += os.read(self._reading, 65536)
+        if self.is_open:
+            self._read(0.0)
 
     @property
     def is_up(self) -> bool:
@@ -76,14 +67,14 @@ class Stoppable:
 
     def ask(self, kind: str) -> None:
         """Ask it to stop, in one of the ways of `CODES`."""
-        if kind == "Ctrl-C" and self._master < 0:  # nobody can press it
+        if kind == "Ctrl-C" and not self.is_open:  # nobody can press it
             os.kill(self.process.pid, signal.SIGINT)
         elif kind == "Ctrl-C":
-            os.write(self._master, b"\x03")
+            self.press("\x03")
         elif kind == "pipe":
-            self._reading = _closed(self._reading)
+            self._close_pipe()
         elif kind == "terminal":
-            self._master = _closed(self._master)
+            self.hang_up()
         elif kind in ("group", "service"):
             for pid in [*processes_of(self.process.pid, with_tasks=kind == "service")]:
                 kill(pid, signal.SIGTERM)
@@ -103,15 +94,15 @@ class Stoppable:
 
     def close(self) -> None:
         """Kill what is left."""
-        self._reading, self._master = _closed(self._reading), _closed(self._master)
+        self._close_pipe()
+        self.hang_up()
         self.process.kill()
         self.process.wait()
 
-
-def _closed(fd: int) -> int:
-    if fd >= 0:
-        os.close(fd)
-    return -1
+    def _close_pipe(self) -> None:
+        if self._reading >= 0:
+            os.close(self._reading)
+            self._reading = -1
 
 
 def processes_of(launcher: int, with_tasks: bool = True) -> Iterator[int]:

@@ -9,14 +9,13 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from tests.conftest import Ended, Launch, Started
+from tests.conftest import COMMAND, Ended, Launch, Started
 from tests.seeing import ROOT, soon
 
 #: Of a traceback: a file of ours, and a line in it. The package's own is run when nothing of ours is yet.
@@ -60,24 +59,20 @@ class Terminal:
         columns, lines: the size.
         env: added to its environment.
         command: what runs there, before the arguments.
+        stdout: where its output goes instead; its errors are in the terminal.
     """
 
     def __init__(
-        self,
-        launch: Launch,
-        *args: str,
-        columns: int = 100,
-        lines: int = 30,
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "launcher"),
-    ) -> None:
+        self, launch: Launch, *args: str, columns: int = 100, lines: int = 30,
+        env: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND, stdout: int | None = None,
+    ) -> None:  # fmt: skip
         self._master, slave = os.openpty()
         self.resize(columns, lines)
         os.set_blocking(self._master, False)
         self.raw = b""
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *command, *args],
-            stdin=slave, stdout=slave, stderr=slave,
+            stdin=slave, stdout=slave if stdout is None else stdout, stderr=slave,
             env={**os.environ, **launch.environment(), "TERM": "xterm-256color", **(env or {})},
         )  # fmt: skip
         os.close(slave)
@@ -116,20 +111,25 @@ class Terminal:
 
     def wait(self, seconds: float = 40.0) -> int:
         """Read until the command has ended; its exit code."""
-        deadline = time.monotonic() + seconds
-        while self.process.poll() is None:
-            self._read(0.05)
-            if time.monotonic() > deadline:
-                pytest.fail(f"still running after {seconds} s; the terminal shows:\n{self.text[-3000:]}")
+        self.until(lambda it: it.process.poll() is not None, seconds)
         while self._read(0.0):
             continue
         return self.process.returncode
 
-    def close(self) -> None:
-        """Close the window: the kernel hangs up."""
-        if self._master >= 0:
+    @property
+    def is_open(self) -> bool:
+        """Whether its window is open."""
+        return self._master >= 0
+
+    def hang_up(self) -> None:
+        """Close the window, and wait for nothing."""
+        if self.is_open:
             os.close(self._master)
             self._master = -1
+
+    def close(self) -> None:
+        """Close the window: the kernel hangs up."""
+        self.hang_up()
         if self.process.poll() is None:
             try:
                 self.process.wait(30)

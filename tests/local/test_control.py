@@ -19,9 +19,9 @@ import pytest
 
 from launcher.agent.identity import this_process
 from launcher.common.record import as_dict, replace
-from tests.conftest import Launch, Started, executable
+from tests.conftest import COMMAND, Launch, Started, executable
 from tests.local.terminal import Terminal
-from tests.seeing import last_run, soon, stat_field
+from tests.seeing import asked, connected, last_run, soon, stat_field
 
 #: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
 MEMORY = """
@@ -107,13 +107,6 @@ def test_a_task_that_waits_to_start_again(launch: Launch):
     started.wait()
 
 
-def test_a_launcher_that_died(launch: Launch, running: Running):
-    started = running()
-    started.kill()
-    for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
-        assert "died and left no report" in launch.here(*words, code=125).err
-
-
 @pytest.mark.slow
 def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
     started = running()
@@ -184,12 +177,8 @@ def count_sockets(launch: Launch) -> int:
 
 def test_a_follower_gets_the_events_of_the_file(launch: Launch, running: Running):
     started = running()
-    with connect(launch) as peer:
-        peer.send(b'{"request": "follow", "from": 1}')
-        _, files, _, _ = socket.recv_fds(peer, 100, 1)
-        with open(files[0], "rb") as file:
-            file.seek(0)
-            assert json.load(file) == {"next": 1, "output": False}
+    with connected(last_run(launch).path.name) as peer:
+        assert asked(peer, b'{"request": "follow", "from": 1}') == {"next": 1, "output": False}
         started.send(signal.SIGINT)
         text = b"".join(iter(lambda: peer.recv(1 << 16), b""))
     assert started.wait().code == 130
@@ -197,36 +186,22 @@ def test_a_follower_gets_the_events_of_the_file(launch: Launch, running: Running
     assert lines == [{"number": n, **event} for n, event in enumerate(last_run(launch).events, 1)]
 
 
-def connect(launch: Launch) -> socket.socket:
-    """A connection to the launcher of the newest run."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    peer.settimeout(30)
-    peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
-    return peer
-
-
 @pytest.mark.promise("the launcher answers its own user only, whatever clients do")
 def test_clients_that_misbehave(launch: Launch, running: Running):
     """The launcher serves the others, and the job goes on."""
     started = running()
-    silent = [connect(launch) for _ in range(17)]
+    run = last_run(launch).path.name
+    silent = [connected(run) for _ in range(17)]
     assert silent[0].recv(1) == b""  # the oldest one has made room
+    restarts = [b'{"request": "restart", "tasks": 7}', b'{"request": "restart", "tasks": ["no/1"]}']
+    follows = [b'{"request": "follow", "from": 1000000}', b'{"request": "follow", "from": []}']
     wrong = [b"nonsense", b"{}", b'"request"', b"\xff", b"[" * 9999, b"7" * 60000]
-    for packet in [
-        *wrong,
-        b'{"request": "restart", "tasks": 7}',
-        b'{"request": "restart", "tasks": ["no/1"]}',
-        b'{"request": "follow", "from": 1000000}',
-        b'{"request": "follow", "from": []}',
-    ]:
-        with connect(launch) as peer:
-            peer.send(packet)
-            _, files, _, _ = socket.recv_fds(peer, 100, 1)
-            with open(files[0], "rb") as file:
-                file.seek(0)
-                assert re.search("not a request|no task 'no/1'|followed from 1 to", json.load(file)["error"])
+    for packet in (*restarts, *follows, *wrong):
+        with connected(run) as peer:
+            error = asked(peer, packet)["error"]
+        assert re.search("not a request|no task 'no/1'|followed from 1 to", error)
     for _ in range(20):
-        with connect(launch) as peer:
+        with connected(run) as peer:
             peer.send(b'{"request": "tasks"}')  # and goes
     assert launch.here("ps", "latest").code == 0
     for peer in silent:
@@ -380,3 +355,29 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, running: Running, tmp_path
     assert launch.here("stop", "--now", "latest").code == 0
     assert started.wait().code == 130
     assert "has ended" in launch("restart", "latest", "worker/0", code=125).err
+
+
+# ---------------------------------------------------------------------- --events-fd
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_reader_that_stops_reading_or_is_gone_holds_nothing_up(launch: Launch, gone: bool):
+    """The Python API and the pytest plug-in follow a launch by this pipe.
+
+    It holds 64 KiB; 300 tasks have more events.
+    """
+    reading, writing = os.pipe()
+    argv = [*COMMAND, "--events-fd", str(writing), "--workers", "300", "--", "true"]
+    environ = {**os.environ, **launch.environment()}
+    with subprocess.Popen(argv, env=environ, pass_fds=[writing], stdout=subprocess.DEVNULL) as process:
+        try:
+            os.close(writing)
+            if gone:
+                os.close(reading)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    if not gone:
+        os.close(reading)
+    assert launch("ps", "--all").out.rstrip().endswith(" --workers 300 -- true")

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.config.settings import SourceKind
 from launcher.config.table import ROWS
-from tests.conftest import Launch
+from tests.conftest import Launch, executable
 
 SHOW = "import os, sys; print(os.environ['JOB_NAME'], os.getcwd(), os.environ.get('WORD'), *sys.argv[1:])"
 
@@ -57,20 +57,15 @@ def test_the_file_beside_the_program_comes_first(launch: Launch, project: Path):
 
 @pytest.mark.promise("defaults of a project: where they are, what overrides them, `--dry-run` names them")
 def test_the_command_line_overrides(launch: Launch, project: Path):
-    (project / "launch.toml").write_text(
-        "workers = 3\nps = 1\nevaluator = true\ntimeout = 1\nrestarts = 2\n"
-        "env = {WORD = 'file', MORE = 'x'}\n"
-    )
+    numbers = "workers = 3\nps = 1\nevaluator = true\ntimeout = 1\nrestarts = 2\n"
+    (project / "launch.toml").write_text(f"{numbers}env = {{WORD = 'file', MORE = 'x'}}\n")
     words = ["--workers", "1", "--ps", "0", "-x", "WORD=line", "--timeout", "0", "--restarts", "0"]
     shown = json.loads(launch.here(*words, "--dry-run", "--json", "src/train.py", cwd=project).out)
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "evaluator/0"]
     assert shown["restarts"] == 0
-    assert shown["notes"] == [
-        "default: evaluator=true (launch.toml:3)",
-        "default: env=WORD,MORE (launch.toml:6)",
-    ]
-    ended = launch(*words, "src/train.py", cwd=project)
-    assert f"worker {project} line" in _lines(ended.out)
+    notes = [note.removeprefix("default: ") for note in shown["notes"]]
+    assert notes == ["evaluator=true (launch.toml:3)", "env=WORD,MORE (launch.toml:6)"]
+    assert f"worker {project} line" in _lines(launch(*words, "src/train.py", cwd=project).out)
     ended = launch("--no-defaults", "src/train.py", cwd=project)
     assert _lines(ended.out) == [f"worker {project} None"]
 
@@ -94,8 +89,7 @@ def test_paths_are_relative_to_the_file(launch: Launch, project: Path):
     (project / "src" / "hosts.txt").write_text("localhost slots=2\n")
     ended = launch("src/train.py", cwd=project)
     assert _lines(ended.out) == [f"worker {project / 'src'} None"]
-    (project / "run.sh").write_text("#!/bin/sh\necho $PWD\n")
-    (project / "run.sh").chmod(0o700)
+    executable(project / "run.sh", "#!/bin/sh\necho $PWD\n")
     (project / "launch.toml").write_text("workdir = 'src'\n")
     assert _lines(launch("./run.sh", cwd=project).out) == [str(project / "src")]
 
@@ -167,10 +161,8 @@ def test_faults_of_other_programs_do_not_matter(launch: Launch, project: Path):
 def test_two_files(launch: Launch, project: Path):
     (project / "launch.toml").write_text("workers = 2")
     (project / "pyproject.toml").write_text("[tool.launch]\nworkers = 3\n")
-    ended = launch.here("true", cwd=project, code=2)
-    assert ended.err == (
-        f"launch: launch.toml and pyproject.toml of '{project}' both have defaults; expected one of them\n"
-    )
+    both = f"launch: launch.toml and pyproject.toml of '{project}' both have defaults; expected one of them\n"
+    assert launch.here("true", cwd=project, code=2).err == both
     (project / "pyproject.toml").write_text("[project]\nname = = launch\n")  # perhaps it has none
     assert launch.here("true", cwd=project).err == "launch: pyproject.toml:2: not TOML: Invalid value\n"
 

@@ -6,18 +6,16 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, executable
+from tests.conftest import Launch, executable, in_shell
 from tests.local.terminal import Terminal
 from tests.seeing import Family, last_run
 
 Open = Callable[..., Terminal]
-COMMAND = (sys.executable, "-m", "launcher")
 NAME = re.compile(r"\d{8}-\d{6}-\w{5}")
 
 
@@ -72,7 +70,7 @@ def test_no_line_is_lost_when_the_terminal_is_closed(
 
 def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
     """No process keeps the pipes of the command, so that ``name=$(launch -d ...)`` returns."""
-    shell = ("sh", "-c", 'name=$("$@"); echo "<$name>"; "$@" 2>&1 | tail -n 1', "sh", *COMMAND)
+    shell = in_shell('name=$("$@"); echo "<$name>"; "$@" 2>&1 | tail -n 1')
     ended = launch.start("-q", "-d", "--", *counting(tmp_path), command=shell).wait()
     names = ended.out.replace("<", "").replace(">", "").split()
     assert sorted(names) == sorted(path.name for path in launch.state.iterdir())

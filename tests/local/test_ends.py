@@ -12,21 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, in_shell
 from tests.local.stops import ask_each
 from tests.local.terminal import ended_by_ctrl_c, press_ctrl_c
 from tests.seeing import Family, alive, last_run, named, soon, stopped, stub
-
-KILLED = {"kill -9 $$": 137, "kill -11 $$": 139, "kill -15 $$": 143, "kill -64 $$": 192}
-
-
-@pytest.mark.promise("exit codes, the same everywhere")
-@pytest.mark.parametrize("end", ["exit 0", "exit 2", "exit 125", "exit 255", *KILLED])
-def test_the_exit_code_of_the_job_is_that_of_the_task(launch: Launch, end: str):
-    """Of one that a signal has killed it is 128 and the signal."""
-    code = KILLED.get(end) or int(end.split()[1])
-    assert launch("--timeout", "0", "--", "sh", "-c", end).code == code
-    assert last_run(launch).codes() == [code]
 
 
 def test_the_first_to_fail_is_the_first_to_end(launch: Launch, family: Family):
@@ -43,14 +32,6 @@ def test_the_first_to_fail_is_the_first_to_end(launch: Launch, family: Family):
     os.kill(agent, signal.SIGCONT)
     assert started.wait().code == 137
     assert last_run(launch).report["failure"]["task"] == "worker/5"
-
-
-def test_the_user_chooses_the_tasks_that_decide(launch: Launch):
-    script = "test $JOB_NAME = chief || sleep 0.5; exit $(test $JOB_NAME != ps || sleep 300)"
-    options = ["--chief", "--workers", "2", "--ps", "1", "--done-when", "workers"]
-    assert launch(*options, "--", "sh", "-c", script).code == 0
-    states = {"chief/0": "succeeded", "worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
-    assert last_run(launch).states() == states
 
 
 def _pids(launch: Launch) -> dict[str, int]:
@@ -115,15 +96,35 @@ def test_continue_lets_the_others_finish(launch: Launch):
     assert ended.out.count("done") == 2
 
 
+# ---------------------------------------------------------------------- all is done
+
+
+#: A job whose evaluator finishes when there is a file.
+EVALUATED = """\
+roles:
+  worker: {count: 1, command: [-c, "print('trained')"]}
+  evaluator:
+    {count: 1, drain: 30s, command: [sh, -c, "until test -e GO; do sleep 0.05; done; echo evaluated"]}
+  ps: {count: 1, command: [sleep, '300']}
+  board: {count: 1, sidecar: true, command: [sleep, '300']}
+"""
+
+
+@pytest.mark.promise("a job is done with its chief, or all workers; then ps and evaluator are stopped")
+def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
+    """The launcher waits for it and prints that; TensorBoard stays as long."""
+    (tmp_path / "job.yaml").write_text(EVALUATED.replace("GO", str(tmp_path / "go")))
+    started = launch.start(tmp_path / "job.yaml").until(lambda it: "waiting for evaluator/0" in it.err)
+    (tmp_path / "go").touch()
+    ended = started.wait(code=0)
+    assert "evaluator/0 | evaluated\n" in ended.out
+    assert "launch: waiting for evaluator/0 to finish (at most 30s after the job's end)\n" in ended.err
+    states = {"worker/0": "succeeded", "ps/0": "stopped", "evaluator/0": "succeeded", "board/0": "stopped"}
+    assert last_run(launch).states() == states
+
+
+
 # ---------------------------------------------------------------------- signals and time limits
-
-
-@pytest.mark.promise("exit codes, the same everywhere")
-def test_timeout(launch: Launch, family: Family):
-    ended = launch("--workers", "2", "--timeout", "0.3s", "--grace", "300", "--", "sleep", "300", code=124)
-    assert last_run(launch).report["failure"]["reason"] == "timeout"
-    assert ": timed out after 0.3s, exit code 124\n" in ended.err + ended.out
-    family.gone(0.5)
 
 
 ENDS = {
@@ -174,7 +175,7 @@ def test_forks_of_a_preloaded_process_keep_their_grace(launch: Launch, tmp_path:
 
 
 def test_nohup_is_respected(launch: Launch, family: Family):
-    command = ("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-m", "launcher")
+    command = in_shell('trap "" HUP INT; exec "$@"')
     started = launch.start("--", "sh", "-c", "echo up; sleep 0.5", command=command).up(1)
     started.send(signal.SIGHUP)
     assert started.stop(signal.SIGINT).code == 0

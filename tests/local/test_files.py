@@ -7,15 +7,12 @@ import os
 import re
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import COMMAND, Launch, in_shell
 from tests.seeing import RunFolder, last_run, stub
-
-COMMAND = (sys.executable, "-m", "launcher")
 
 
 @pytest.mark.promise("report, events, plan, logs, `--run-dir`")
@@ -73,12 +70,8 @@ def test_the_report_and_a_folder_for_the_run(launch: Launch, weird_path: Path):
     run = RunFolder(folder)
     report = run.report
     assert json.loads(path.read_text()) == report
-    assert {
-        "schema", "job", "run_dir", "exit_code", "started_at", "ended_at", "failure", "tasks",
-    } <= report.keys()  # fmt: skip
     assert (report["schema"], report["exit_code"], report["run_dir"]) == (1, 7, str(folder))
     assert report["started_at"] < report["ended_at"]
-    assert {"reason", "task", "host", "at", "text", "hint"} <= report["failure"].keys()
     stopped, failed = report["tasks"]
     assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped")
     assert (failed["state"], failed["reason"], failed["detail"]) == ("failed", "exit", "exit code 7")
@@ -95,22 +88,11 @@ def test_the_report_and_a_folder_for_the_run(launch: Launch, weird_path: Path):
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask, "asked for: as any other file"
 
 
-@pytest.mark.parametrize("where", ["folder", "absent/report.json"])
-def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_path: Path, where: str):
-    (tmp_path / "folder").mkdir()
-    assert "--report" in launch("--report", tmp_path / where, "--", "touch", tmp_path / "started", code=2).err
-    assert not (tmp_path / "started").exists()
-
-
 def test_a_run_dir_that_can_not_be_one(launch: Launch, tmp_path: Path):
-    (tmp_path / "used").mkdir()
-    (tmp_path / "used" / "thesis.tex").touch()
-    for folder in ("used", "used/thesis.tex/run"):
-        ended = launch("--run-dir", tmp_path / folder, "--", "touch", tmp_path / "started")
-        assert ended.code in (2, 125)
-        assert "thesis.tex" in ended.err and "Traceback" not in ended.err
+    (tmp_path / "thesis.tex").touch()
+    ended = launch("--run-dir", tmp_path / "thesis.tex" / "run", "touch", tmp_path / "started", code=125)
+    assert "thesis.tex" in ended.err and "Traceback" not in ended.err
     assert not (tmp_path / "started").exists()
-    assert os.listdir(tmp_path / "used") == ["thesis.tex"]
 
 
 def test_no_home_at_all(launch: Launch, tmp_path: Path):
@@ -161,10 +143,8 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["--json"], 3)])
 def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: list[str], code: int):
     """One rule for all that is written; whose reader has gone is another matter."""
-    command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)
-    ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait(
-        code=code or 125
-    )
+    command = in_shell('"$@" >/dev/full')
+    ended = launch(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command, code=code or 125)
     assert "the output cannot be written: No space left on device" in ended.err
     assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
 

@@ -1,9 +1,15 @@
-"""Job files, hosts and options by the installed command: what the tasks get, and what is noted."""
+"""Job files, hosts and options by the installed command: what the tasks get, and what is noted; restarts."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
+import socket
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -60,9 +66,7 @@ def test_roles_of_the_user(launch: Launch, tmp_path: Path):
     )
     ended = launch(job, code=0)
     run = last_run(launch)
-    assert run.states() == {
-        "reader/0": "stopped", "reader/1": "stopped", "trainer/0": "succeeded", "trainer/1": "succeeded",
-    }  # fmt: skip
+    assert [*run.states().values()] == ["stopped", "stopped", "succeeded", "succeeded"]
     readers = ",".join(run.plan["cluster"]["reader"])
     assert f"trainer/1 | train {readers} more" in ended.out
 
@@ -72,19 +76,18 @@ def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
     for name in ("here/bin", "here/sub", "here/main"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "here/bin/python").symlink_to(sys.executable)
-    (tmp_path / "here/main/where.py").write_text("import os\nprint(os.getcwd())\n")
-    (tmp_path / "here/sub/where.py").write_text("import os\nprint(os.getcwd())\n")
+    for name in ("main", "sub"):
+        (tmp_path / f"here/{name}/where.py").write_text("import os\nprint(os.getcwd())\n")
     (tmp_path / "here/hosts").write_text("localhost slots=2\n")
     job = tmp_path / "here/job.yaml"
     job.write_text(
         "command: [where.py]\nworkdir: main\npython: bin/python\nrun_dir: run\nhosts: hosts\n"
         "roles: {worker: 1, other: {workdir: sub}}\n"
     )
-    environment = {"PYTHONPATH": str(ROOT)}
-    launch("here/job.yaml", cwd=tmp_path, env=environment, code=0)
+    launch("here/job.yaml", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, code=0)
     run = RunFolder(tmp_path / "here/run")
-    assert run.log("worker/0").decode().strip() == str(tmp_path / "here/main")
-    assert run.log("other/0").decode().strip() == str(tmp_path / "here/sub")
+    for task, folder in {"worker/0": "main", "other/0": "sub"}.items():
+        assert run.log(task).decode().strip() == str(tmp_path / "here" / folder)
     assert run.plan["tasks"][0]["argv"][0] == str(tmp_path / "here/bin/python")
 
 
@@ -136,9 +139,8 @@ def test_the_command_line_wins_over_hostfile_and_job_file(launch: Launch, tmp_pa
 
 def test_placeholders_in_variables(launch: Launch, tmp_path: Path):
     """Of job file, hostfile and ``-x NAME=VALUE``; a copied variable stays as it is."""
-    (tmp_path / "hosts.yaml").write_text(
-        "hosts:\n  - {name: localhost, slots: 2, env: {LOCAL: '{local_rank}'}}\n"
-    )
+    host = "{name: localhost, slots: 2, env: {LOCAL: '{local_rank}'}}"
+    (tmp_path / "hosts.yaml").write_text(f"hosts: [{host}]\n")
     (tmp_path / "job.yaml").write_text(
         "env: {RANK: '{rank}', LIST: '{\"rank\": [1]}'}\nhosts: hosts.yaml\n"
         "roles:\n  worker:\n    count: 2\n    env: {PORT: '{first_port}'}\n"
@@ -153,31 +155,23 @@ def test_placeholders_in_variables(launch: Launch, tmp_path: Path):
 # ---------------------------------------------------------------------- output folders
 
 
-def test_each_task_has_an_output_folder_in_the_run(launch: Launch, tmp_path: Path):
+def test_each_task_has_an_output_folder_in_the_run_if_asked(launch: Launch, tmp_path: Path):
     stays = "test $JOB_NAME = ps && sleep 60; until test -s $OUTPUT_DIR/../ps-0/file; do sleep 0.05; done"
     script = f"echo $JOB_NAME $TASK_INDEX > $OUTPUT_DIR/file; {stays}"
     job = f"command: [sh, -c, '{script}']\nroles: {{worker: 2, ps: 1}}\noutput_dirs: yes\n"
     (tmp_path / "job.yaml").write_text(job)
-    launch(tmp_path / "job.yaml", "--run-dir", tmp_path / "run", code=0)
-    run = RunFolder(tmp_path / "run")
-    assert {file.parent.name: file.read_text() for file in run.path.glob("output/*/file")} == {
-        "worker-0": "worker 0\n",
-        "worker-1": "worker 1\n",
-        "ps-0": "ps 0\n",
-    }
-    assert run.plan["tasks"][0]["env"]["OUTPUT_DIR"] == str(run.path / "output/worker-0")
-
-
-def test_no_output_folder_by_default(launch: Launch, tmp_path: Path):
-    ended = launch("--run-dir", tmp_path / "run", "--", "sh", "-c", 'echo "<$OUTPUT_DIR>"')
-    assert "<>" in ended.out and not (tmp_path / "run/output").exists()
-
-
-def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
-    ended = launch.here("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true", code=0)
-    assert f"{tmp_path}/run/output/worker-0" in ended.out
-    assert "# --output-dirs: what tasks put into OUTPUT_DIR is in " in ended.out
+    options = [str(tmp_path / "job.yaml"), "--run-dir", str(tmp_path / "run")]
+    shown = launch.here(*options, "--dry-run", code=0).out
+    assert f"{tmp_path}/run/output/worker-0" in shown
+    assert "# --output-dirs: what tasks put into OUTPUT_DIR is in " in shown
     assert not (tmp_path / "run").exists()
+    launch(*options, code=0)
+    run = RunFolder(tmp_path / "run")
+    made = {file.parent.name: file.read_text() for file in run.path.glob("output/*/file")}
+    assert made == {"worker-0": "worker 0\n", "worker-1": "worker 1\n", "ps-0": "ps 0\n"}
+    assert run.plan["tasks"][0]["env"]["OUTPUT_DIR"] == str(run.path / "output/worker-0")
+    ended = launch("--run-dir", tmp_path / "other", "--", "sh", "-c", 'echo "<$OUTPUT_DIR>"')
+    assert "<>" in ended.out and not (tmp_path / "other/output").exists()
 
 
 # ---------------------------------------------------------------------- ports
@@ -189,11 +183,8 @@ def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
 def test_two_launches_at_once(launch: Launch):
     """16 tasks each serve on their port, and try to get those of the others."""
     for _ in range(2):
-        both = [
-            launch.start("--workers", "16", "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"))
-            for _ in range(2)
-        ]
-        for started in both:
+        words = ["--workers", "16", "--", *stub("binder", "{ps_hosts}", "{worker_hosts}")]
+        for started in [launch.start(*words) for _ in range(2)]:
             started.wait(100, code=0)
 
 
@@ -202,3 +193,104 @@ def test_ports_on_several_hosts(launch: Launch):
     launch(*words, "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"), code=0)
     addresses = [task["address"] for task in last_run(launch).plan["tasks"]]
     assert {address.partition(":")[0] for address in addresses} == {"127.0.0.1", "127.0.0.2"}
+
+
+def test_this_machine_by_its_own_name(launch: Launch):
+    launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true", code=0)
+
+
+#: Each task has a server in a child: worker/0 on its own port, the ps on any, the others on those given.
+SERVER = """
+import os, socket, sys, time
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+own, index = int(os.environ["TASK_ADDRESS"].rpartition(":")[2]), int(os.environ["TASK_INDEX"])
+port = 0 if os.environ["JOB_NAME"] == "ps" else int(sys.argv[index]) if index else own
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", port))
+    server.listen()
+    time.sleep(66)
+"""
+
+
+def _chosen() -> Iterator[str]:
+    """Free ports that the kernel chooses for no socket."""
+    for port in range(random.randrange(20000, 31000), 32000):
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)):
+                yield str(port)
+
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_tasks_that_listen_on_ports_of_their_own_choice_are_named(launch: Launch):
+    ports = [*islice(_chosen(), 2)]
+    ended = launch("--ps", "1", "--workers", "3", "-c", SERVER, *ports, timeout=150, code=0)
+    (line,) = re.findall("launch: localhost: listening on .*", ended.err)
+    assert f"not the one in TF_CONFIG: worker/1 on {ports[0]}, worker/2 on {ports[1]}; does the" in line
+
+
+# ---------------------------------------------------------------------- restarts
+
+#: Kills itself in its first attempt, in the middle of a line.
+FRAIL = """
+import os, sys
+print("attempt", os.environ["LAUNCH_ATTEMPT"], sys.argv[1], os.environ["TASK_ADDRESS"])
+if os.environ["LAUNCH_ATTEMPT"] == "1" and os.environ["TASK_INDEX"] == sys.argv[2]:
+    print("no end", end="", flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.promise("a task comes back with its port; all of it is reported")
+def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Launch):
+    ended = launch("--restarts", "2", "--workers", "2", "--ps", "1", "-c", FRAIL, "{attempt}", "1", code=0)
+    run = last_run(launch)
+    worker = run.task("worker/1")
+    assert (worker["attempt"], worker["state"], run.report["restarts"]) == (2, "succeeded", 1)
+    (earlier,) = worker["earlier"]
+    assert (earlier["attempt"], earlier["host"], earlier["state"]) == (1, "localhost", "failed")
+    assert earlier["detail"] == "killed by SIGKILL"
+    address = worker["address"]
+    first, again = f"attempt 1 1 {address}\nno end\n", f"attempt 2 2 {address}\n"
+    assert run.log("worker/1").decode() == f"{first}launch: attempt 2 starts here\n{again}"
+    failed = r"worker/1 failed after \S+: killed by SIGKILL; starting worker/1 again in [01]\.\ds"
+    assert re.search(failed, ended.err)
+    assert "(attempt 2, restart 1 of 2)" in ended.err
+    *_, head, first, second, ps, _, verdict = ended.out.splitlines()
+    assert [line.split()[-1] for line in (head, first, second, ps)] == ["ATTEMPT", "1", "2", "1"]
+    assert verdict.endswith("tasks started again 1 time")
+    moves = [event for event in run.events if event["event"] == "TaskMoved" and event["task"] == "worker/1"]
+    expected = ["starting", "running", "ended", "failed", "starting", "running", "ended", "succeeded"]
+    assert [move["state"] for move in moves] == expected
+    assert [move["attempt"] for move in moves] == [1] * 4 + [2] * 4
+
+
+
+def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch, tmp_path: Path):
+    (tmp_path / "train.py").write_text("import there_is_no_such_module\n")
+    ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path, code=1)
+    assert "not started again: an import failed" in ended.err
+    assert {task["attempt"] for task in last_run(launch).report["tasks"]} == {1}
+
+
+
+def test_a_role_may_have_a_rule_of_its_own(launch: Launch, tmp_path: Path):
+    """Without it all workers would start again."""
+    command = "command: [sh, -c, 'test {attempt}-{task_index} != 1-0 || exit 3']"
+    (tmp_path / "job.yaml").write_text(f"{command}\nroles: {{worker: {{count: 2, restart: task}}}}\n")
+    launch(tmp_path / "job.yaml", "--restarts", "1", code=0)
+    assert [task["attempt"] for task in last_run(launch).report["tasks"]] == [2, 1]
+
+
+def test_options_without_effect_are_noted(launch: Launch, tmp_path: Path):
+    path = tmp_path / "lab.yaml"
+    path.write_text("hosts: [localhost]\nspares: [node9]\n")
+    ended = launch("--restart", "job", "--preload", "tensorflow", "--hosts", path, "true", code=0)
+    noted = re.findall("launch: (.+) ha(?:s|ve) no effect", ended.err)
+    assert noted == ["--restart", "--preload", "spare hosts"]
+    ended = launch.here("--restarts", "1", "--preload", "json", "--hosts", path, "--dry-run", "-c", "pass")
+    assert "no effect" not in ended.err + ended.out
+    assert launch("--restarts", "-1", "true").code == 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -18,45 +19,25 @@ from launcher.cli.commands import COMMANDS
 from launcher.config import table
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import ROLE
-from tests.conftest import Launch
+from tests.conftest import COMMAND, Launch, executable
 from tests.unit.config.answers import answered
 
 #: What is typed after ``launch``, as in a shell: each is refused with exit code 2.
 COMMAND_LINES = r"""
-# Options of other launchers.
--n 4 train.py
+# Options of other launchers, all of which `test_options_and_commands_of_other_launchers` tries.
 --np=4 train.py
 --num_workers 3 train.py
---nproc-per-node 2 train.py
 --nnodes=2 --nproc_per_node=1 train.py
 -e A=secret train.py
 --env A=secret train.py
 -env A 1 train.py
---hostfile lab train.py
--H node1:2 train.py
---max-restarts 3 train.py
---gpus-per-task 1 train.py
---image tf:1 train.py
---volume /data:/data train.py
---log-dir logs train.py
---name mnist train.py
---resume train.py
---rm train.py
--it train.py
---oversubscribe train.py
---rdzv_endpoint=n1:1 train.py
---master-addr n1 train.py
---identity key train.py
---mca btl tcp train.py
--f job.yaml
-# Options and commands of Slurm.
+# Options of Slurm.
 -N 4 train.py
 --nodes=4 --workers 8 train.py
 --slurm --nodes=four train.py
 --slurm -n 8 train.py
 --slurm --ntasks=8 train.py
 --slurm --ntasks-per-node=4 train.py
---gres=gpu:2 train.py
 --slurm -t 10 train.py
 --slurm -p gpu train.py
 --slurm -A lab train.py
@@ -81,19 +62,9 @@ COMMAND_LINES = r"""
 --docker x --memory 2g,4g true
 --kubernetes x --memory chief=1g true
 --start-timeout 5m true
-srun -n 4 train.py
-sbatch job.sh
-scancel 12
-squeue
-# Commands of other launchers.
-init
-apply
-status
-submit train.py
-top
-cp worker/0:model .
-help nosuch
 # Programs and job files.
+help nosuch
+submit train.py
 job.yml
 --docker job.yaml
 --docker JOB.JSON
@@ -115,6 +86,20 @@ logs nosuch
 stop
 ps latest2
 restart
+# All faults at once; more tasks than an environment has room for.
+-x NO_SUCH_A -x NO_SUCH_B --grace -1 --timeout x --hosts localhost:none --report no/report -- echo {ps_host}
+--workers 9000 true
+# Exports.
+export kubernetes true
+export compose true
+export compose --kubernetes tf true
+export kubernetes --docker tf:2 --hosts a,b true
+export slurm --docker tf:2 true
+export kubernetes --docker tf:2 --chief --workers 2 -- echo {rank}
+export kubernetes --docker tf:2 --user me true
+export slurm --workers 1 --nosuch true
+export swarm true
+export
 """
 #: Misspelt options and bad values.
 MISSPELT = r"""
@@ -158,6 +143,7 @@ hosts me@[::1]:22
 --venv lab --docker tf:1 train.py
 --docker train.py --epochs 3
 --report no/report.json train.py
+--report used train.py
 --run-dir used train.py
 --show wroker train.py
 --ps 1 --workers 1 --done-when cheif train.py
@@ -184,7 +170,9 @@ hosts no/such/thing
 """
 LONG_FOLDER, LONG_NAME = "a/" * 3000, "a" * 65
 ODD_COMMAND_LINES = [
-    "", f"--run-dir {LONG_FOLDER} true", f"--venv {LONG_NAME} train.py", "'--wor\nkers' 2 true"
+    "", f"--run-dir {LONG_FOLDER} true", f"--venv {LONG_NAME} train.py", "'--wor\nkers' 2 true",
+    "export compose --docker tf:2 -x A=\udce9 true",
+    "export slurm \"--slurm-options=--comment='a\nb'\" true",
 ]  # fmt: skip
 
 #: Programs that are not there (127), or can't be run (126).
@@ -204,9 +192,18 @@ log
 -x PATH=/nowhere sh
 --slurm -N 3 nosuch.py
 --slurm -N 3 --python /nosuch/python train.py
+export slurm nosuch.py
+--python no/python nosuch.py
+plain
 """
-NOT_RUNNABLE = "folder.py"
+NOT_RUNNABLE = """
+folder.py
+./plain
+-x PATH=. plain
+--python ./plain -m x
+"""
 
+TFJOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec:\n  tfReplicaSpecs:\n"
 START = "command: train.py\nroles: {worker: 2}\n"
 #: A job file, and the line of its fault.
 JOB_FILES = {
@@ -242,6 +239,7 @@ JOB_FILES = {
     "roles: {worker: 1}\ncomand: [true]\nhosts: lab2.yaml": "2 3",
     "roles: {worker: 2}\ncommand: 'echo {ps_host}'": "2",
     START + "workdir: gone": "3",
+    TFJOB + "    Wroker: {}\n    Worker: {replicas: two}": "5 6 6",
 }
 #: Job files whose programs are not there, or can't be run, and the lines of those.
 NO_PROGRAMS = {
@@ -265,6 +263,7 @@ HOSTFILES = {
     ("h.yaml", "nodes: [node1]"): "1",
     ("h.yaml", "hosts:\n- hostname: node1"): "2",
     ("h.yaml", "hosts:\n- node1 slots=2"): "2",
+    ("h.yaml", "hosts:\n- {name: node1, slotz: 2}\n- {name: node2, slots: many}"): "2 3",
 }
 
 #: Options that answers may name: those of all commands.
@@ -300,10 +299,10 @@ def refused(launch: Launch, tmp_path: Path) -> Refused:
     """Runs a command line in a folder with a program, a job file and a hostfile."""
     furnish(tmp_path)
 
-    def run(words: str, code: int = 2) -> str:
-        ended = launch.here(*shlex.split(words), cwd=tmp_path)
+    def run(words: str, code: int = 2, **settings: Any) -> str:
+        ended = launch.here(*shlex.split(words), **{"cwd": tmp_path, **settings})
         assert (ended.code, ended.out, "Traceback" in ended.err) == (code, "", False), ended.err
-        assert not [*launch.state.glob("*")], "something was started"
+        assert not launch.state.exists(), "something was started"
         _check_suggestions(ended.err)
         return answered(words, ended.err.replace(str(tmp_path), "/work").splitlines())
 
@@ -325,14 +324,26 @@ def listed(text: str) -> list[str]:
     return [line for line in text.strip().splitlines() if not line.startswith("# ")]
 
 
+@pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
 def test_command_lines(refused: Refused, snapshot: SnapshotAssertion):
     answers = [refused(words) for words in [*ODD_COMMAND_LINES, *listed(COMMAND_LINES), *listed(MISSPELT)]]
     assert "\n".join(answers) == snapshot
 
 
+def test_options_and_commands_of_other_launchers(refused: Refused, snapshot: SnapshotAssertion):
+    def typed(name: str, option: foreign_options.ForeignOption) -> str:
+        variable = ("", "A=secret ", "A secret ")
+        return f"{name} {variable[option.values] if option.secret else '4 ' * option.values}train.py"
+
+    options = starmap(typed, foreign_options.options().items())
+    answers = [refused(words) for words in (*options, *foreign_options.COMMANDS)]
+    assert "\n".join(answers) == snapshot
+
+
 def test_programs(refused: Refused, snapshot: SnapshotAssertion):
     answers = [refused(words, 127) for words in listed(NOT_FOUND)]
-    assert "\n".join([*answers, refused(NOT_RUNNABLE, 126)]) == snapshot
+    answers += [refused(words, 126) for words in listed(NOT_RUNNABLE)]
+    assert "\n".join(answers) == snapshot
 
 
 @pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
@@ -348,11 +359,102 @@ def test_job_files(refused: Refused, tmp_path: Path, snapshot: SnapshotAssertion
 
 def test_hostfiles(refused: Refused, tmp_path: Path, snapshot: SnapshotAssertion):
     answers = []
-    for (name, text), line in HOSTFILES.items():
+    for (name, text), lines in HOSTFILES.items():
         (tmp_path / name).write_text(text)
         answers.append(f"{text}\n{refused(f'--hosts ./{name} true')}")
-        assert f"{name}:{line}: " in answers[-1]
+        assert {*lines.split()} <= {*re.findall(rf"-> launch: ./{name}:(\d+): ", answers[-1])}
     assert "\n".join(answers) == snapshot
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff\xfe", b"- 1\n", b"a: [\n", None])
+def test_files_that_are_no_job_or_hostfile(refused: Refused, tmp_path: Path, data: bytes | None):
+    path = tmp_path / "a.yaml"
+    if data is None:
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+    for words in ("a.yaml", "--hosts a.yaml true"):
+        assert "-> launch: a.yaml:" in refused(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pipe.yaml", None, "cannot read the job file: it is not a regular file"),
+        ("large.yaml", "#" * (1 << 20) + "#", "cannot read the job file: it is larger than 1024 KiB"),
+        ("keys.yaml", "".join(f"key{n}: 1\n" for n in range(80_000)), "keys.yaml: and 79900 more faults"),
+        ("launch.toml", "x = " + "[" * 100_000, "launch.toml: nested too deep"),
+    ],
+)
+def test_files_that_would_take_long(
+    refused: Refused, tmp_path: Path, name: str, content: str | None, message: str
+):
+    if content is None:
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    answer = refused("true" if name == "launch.toml" else name)
+    assert message in answer and len(answer) < 40_000
+
+
+@pytest.mark.promise("job files by their endings; one of another name is told so")
+@pytest.mark.parametrize("name", ["job.conf", "./job.conf", "used/job"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# a job\ncommand: echo\nroles: {worker: 1}\n",
+        "---\napiVersion: kubeflow.org/v1\nkind: TFJob\n",
+        '{"command": "echo", "roles": {"worker": 1}}',
+    ],
+)
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_job_file_of_another_name(refused: Refused, tmp_path: Path, name: str, text: str, mode: int):
+    (tmp_path / name).write_text(text)
+    (tmp_path / name).chmod(mode)
+    expected = "this is a job file; expected a name that ends with one of .yaml, .yml, .json"
+    assert refused(name).endswith(f"-> launch: {name}: {expected}")
+
+
+def test_a_program_that_lies_beside_the_job_file(refused: Refused, launch: Launch, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text(START)
+    beside = "it is in the folder of the job file: `workdir: .` in that file makes tasks run there"
+    assert refused("../job.yaml", 127, cwd=tmp_path / "used").endswith(beside)
+    (tmp_path / "job.yaml").write_text(f"{START}workdir: .\n")
+    launch(tmp_path / "job.yaml", cwd=tmp_path / "used", code=0)
+
+
+def test_a_run_dir_of_a_job_file_serves_one_run(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 1}\ncommand: 'true'\nrun_dir: run\n")
+    launch(job, code=0)
+    err = launch.here(job, code=2).err
+    assert err.startswith(f"launch: {job}:3: ") and "give this run another with --run-dir" in err
+    assert "--run-dir: " in launch.here(job, "--run-dir", tmp_path / "run", code=2).err
+    launch(job, "--run-dir", tmp_path / "other", code=0)
+
+
+def test_programs_are_relative_to_the_working_folder(launch: Launch, tmp_path: Path):
+    executable(tmp_path / "bin" / "hello", "#!/bin/sh\necho hello\n")
+    for words in (["./bin/hello"], ["-x", "PATH=bin:/usr/bin:/bin", "hello"]):
+        assert "| hello\n" in launch("--workdir", tmp_path, *words, code=0).out
+
+
+def test_gpus_that_are_hidden(refused: Refused):
+    answer = refused("--gpus 1 true", env={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert "localhost has 0 left" in answer and "for this machine by CUDA_VISIBLE_DEVICES=0,1" in answer
+
+
+def test_a_secret_in_a_fault_stays_one(launch: Launch):
+    assert "s3cret" not in launch.here("-x", "TASK_INDEX=s3cret", "-x", "A B=s3cret", "true", code=2).err
+
+
+@pytest.mark.promise("a missing hostfile is an error")
+def test_hosts_that_are_not_there(launch: Launch):
+    ended = launch("--hosts", "nohost.invalid", "echo", "ran", code=125)
+    assert "ran" not in ended.out, "it does not run here instead"
+    unknown, hint = ended.said
+    assert unknown.startswith("launch: nohost.invalid: ") and "was not found" in unknown
+    assert hint == "launch: --hosts nohost.invalid: there is no file of that name either"
 
 
 def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):
@@ -365,19 +467,26 @@ def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):
         )
 
 
-def test_a_program_that_can_not_be_read(launch: Launch, tmp_path: Path):
-    """Root may read all, so without its capabilities."""
+@pytest.mark.parametrize(
+    ("words", "code", "fault"),
+    [
+        (["train.py"], 126, "'train.py' cannot be read: permission denied"),
+        (["--workdir", "closed", "true"], 2, "closed' cannot be entered: permission denied"),
+    ],
+)
+def test_what_the_user_may_not_read_or_enter(
+    launch: Launch, tmp_path: Path, words: list[str], code: int, fault: str
+):
+    """Root may, so without its capabilities."""
     (tmp_path / "train.py").touch(mode=0o200)
-    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
-    ended = launch.start("train.py", cwd=tmp_path, command=command).wait(20)
-    assert (ended.code, "'train.py' cannot be read: permission denied" in ended.err) == (126, True)
+    (tmp_path / "closed").mkdir(mode=0o600)
+    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", *COMMAND)
+    assert fault in launch(*words, cwd=tmp_path, command=command, code=code).err
 
 
 @pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])
 def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_path: Path, words: list[str]):
-    program = tmp_path / "init"
-    program.write_text("#!/bin/sh\necho the program of the user\n")
-    program.chmod(0o755)
+    executable(tmp_path / "init", "#!/bin/sh\necho the program of the user\n")
     path = f"{tmp_path}:{os.environ['PATH']}"
     assert "the program of the user" in launch(*words, cwd=tmp_path, env={"PATH": path}).out
     assert launch("init", cwd=tmp_path, env={"PATH": path}).code == 2

@@ -29,13 +29,6 @@ def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family)
     family.gone(0.2)
 
 
-def test_everything_at_once(launch: Launch, family: Family):
-    started = family.started(launch, 6, *ALL, grace="0.3")
-    assert len(family.alive()) >= 6 * _PROCESSES
-    assert started.stop(signal.SIGINT).code == 130
-    family.gone(0.2)
-
-
 # ---------------------------------------------------------------------- the launcher is killed
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, in_shell
 from tests.seeing import Family, last_run, named, resident, stub
 
 MiB = 1 << 20
 #: What launcher and agent may each have resident, whatever is printed.
 ROOM = 150 * MiB
-COMMAND = (sys.executable, "-m", "launcher")
 
 
 def _piped(tail: str) -> tuple[str, ...]:
     """The command with its output into another one; the exit code is its own."""
-    return ("bash", "-c", f'"$@" | {tail}; exit ${{PIPESTATUS[0]}}', "bash", *COMMAND)
+    return in_shell(f'"$@" | {tail}; exit ${{PIPESTATUS[0]}}', "bash")
 
 
 @pytest.mark.promise("whole lines with prefixes, never torn")
@@ -141,29 +141,32 @@ def test_a_reader_that_stops_for_a_while_loses_nothing(launch: Launch, tmp_path:
     assert "succeeded" in ended.out
 
 
-def test_a_closed_stdout_is_no_fault(launch: Launch):
-    started = launch.start(
-        "--workers", "2", "--", "sh", "-c", "echo y", command=("sh", "-c", '"$@" >&-', "sh", *COMMAND)
-    )
-    ended = started.wait()
-    assert "Traceback" not in ended.err
+def test_tasks_whose_output_is_held_up_are_not_silent(launch: Launch):
+    """The reader stops for 6 s, and so do the tasks, which print all the time."""
+    options = ["--stall", "3s", "--workers", "2", "-x", "TOOK=/dev/null"]
+    words = [*options, "--", *stub("printer", "mebibytes", 40)]
+    launch(*words, command=_piped("(sleep 6; cat)"), timeout=90, code=0)
     assert set(last_run(launch).states().values()) == {"succeeded"}
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ["--dry-run", "--workers", "300", "true"],
-        ["ps", "--all", "--json"],
-        ["hosts", "hostfiles/lab.yaml"],
-        ["--help"],
-    ],
+    "words", ["-- sh -c 'echo y'", "ps", "ps --all", "ps latest", "logs", "attach", "--version", "check"]
+)
+def test_a_closed_stdout_is_no_fault(launch: Launch, words: str):
+    """``launch ps >&-``: there is nobody to read it."""
+    launch("true")
+    ended = launch(*shlex.split(words), command=in_shell('exec "$@" >&-'), code=0)
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", ["--dry-run --workers 300 true", "ps --all --json", "hosts hostfiles/lab.yaml", "--help"]
 )
 @pytest.mark.parametrize("to", [">/dev/full", ">/dev/full 2>&1"])
-def test_a_full_disk_is_one_line(launch: Launch, command: list[str], to: str):
+def test_a_full_disk_is_one_line(launch: Launch, words: str, to: str):
     for _ in range(2):
         launch("--", "true")
-    ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *COMMAND)).wait(code=125)
+    ended = launch(*words.split(), command=in_shell(f'"$@" {to}'), code=125)
     expected = "" if "2>" in to else "launch: cannot write the output: [Errno 28] No space left on device\n"
     assert ended.err == expected
 
@@ -195,8 +198,9 @@ def test_quiet(launch: Launch):
 
 
 def test_quiet_shows_failures(launch: Launch):
-    ended = launch("--workers", "2", "--quiet", "--", "sh", "-c", "echo why; exit $((TASK_INDEX * 3))")
-    assert (ended.code, ended.out) == (3, "")
+    script = "echo why; exit $((TASK_INDEX * 3))"
+    ended = launch("--workers", "2", "--quiet", "--", "sh", "-c", script, code=3)
+    assert ended.out == ""
     assert "worker/1" in ended.err and "exit code 3" in ended.err and "why" in ended.err
 
 

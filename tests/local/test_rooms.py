@@ -19,13 +19,15 @@ from tests.stubs import rooms
 pytestmark = pytest.mark.promise("hosts that are known later, in an installed backend")
 
 #: The first attempt waits to be killed with its host.
-PROGRAM = (
-    'echo "up $LAUNCH_ATTEMPT of $PPID"; test "$LAUNCH_ATTEMPT" = 2 || exec sleep 300; echo "$CLUSTER_SPEC"'
-)
+PROGRAM = "echo up $LAUNCH_ATTEMPT of $PPID; test $LAUNCH_ATTEMPT = 2 || exec sleep 300; echo $CLUSTER_SPEC"
+
+
+#: Returns the rooms that were made and given back.
+Ledger = Callable[[], list[str]]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """Installs the package; the rooms that were made and given back."""
     file = tmp_path / "ledger"
     environ = install(tmp_path / "site", "rooms", Path(rooms.__file__).read_text())
@@ -34,15 +36,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
     return lambda: file.read_text().splitlines() if file.exists() else []
 
 
-def both(first: int = 11) -> list[str]:
-    """Two rooms, made and given back."""
-    made = [f"made room{number} 127.0.0.{first + number - 1}" for number in (1, 2)]
-    return [*made, "given back room1", "given back room2"]
+#: Two rooms, made and given back.
+BOTH = ["made room1 127.0.0.11", "made room2 127.0.0.12", "given back room1", "given back room2"]
 
 
-def test_hosts_are_made_for_the_job_and_given_back(
-    launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path
-):
+def test_hosts_are_made_for_the_job_and_given_back(launch: Launch, ledger: Ledger, tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/words").write_text("for all rooms")
     words = ["--rooms", "3", "--workers", "2", "--sync", "data", "--output-dirs", "--lease", "20"]
@@ -53,13 +51,11 @@ def test_hosts_are_made_for_the_job_and_given_back(
     assert "no task runs on room3: the job has 2 tasks" in ended.err
     folders = [(last_run(launch).path / f"output/worker-{n}/folder").read_text() for n in range(2)]
     assert [re.findall(r"/(room\d)/\.cache/", folder) for folder in folders] == [["room1"], ["room2"]]
-    numbers = (1, 2, 3)
-    assert ledger() == [f"made room{n} 127.0.0.{10 + n}" for n in numbers] + [
-        f"given back room{n}" for n in numbers
-    ]
+    made = [f"made room{n} 127.0.0.{10 + n}" for n in (1, 2, 3)]
+    assert ledger() == [*made, *(f"given back room{n}" for n in (1, 2, 3))]
 
 
-def test_a_host_that_is_lost_comes_back_with_another_address(launch: Launch, ledger: Callable[[], list[str]]):
+def test_a_host_that_is_lost_comes_back_with_another_address(launch: Launch, ledger: Ledger):
     words = ["--rooms", "2", "--workers", "2", "--restarts", "1", "--grace", "1"]
     started = launch.start(*words, "--", "sh", "-c", PROGRAM, cwd="/")
     started.until(lambda it: it.out.count("up 1") == 2, 60)
@@ -70,12 +66,10 @@ def test_a_host_that_is_lost_comes_back_with_another_address(launch: Launch, led
     clusters = [json.loads(text) for text in set(re.findall(r"\{.*\}", ended.out))]
     addresses = [[address.partition(":")[0] for address in cluster["worker"]] for cluster in clusters]
     assert addresses == [["127.0.0.11", "127.0.0.13"]]
-    assert ledger() == [*both()[:2], "made room2 127.0.0.13", *both()[2:]]
+    assert ledger() == [*BOTH[:2], "made room2 127.0.0.13", *BOTH[2:]]
 
 
-def test_hosts_with_the_files_of_this_machine(
-    launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path
-):
+def test_hosts_with_the_files_of_this_machine(launch: Launch, ledger: Ledger, tmp_path: Path):
     words = ["--rooms", "2", "--shared", "--workers", "2", "--sync", ".", "--output-dirs"]
     ended = launch(*words, "--", "sh", "-c", "pwd; touch $OUTPUT_DIR/made", cwd=tmp_path, code=0)
     assert "--sync: nothing is copied: all hosts have the files of this machine" in ended.err
@@ -83,7 +77,7 @@ def test_hosts_with_the_files_of_this_machine(
     assert (last_run(launch).path / "output/worker-1/made").exists()
 
 
-def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Callable[[], list[str]]):
+def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Ledger):
     ended = launch("--rooms", "2", "--workers", "2", "--dry-run", "true", code=0)
     assert "# the rooms are made when the job starts" in ended.out
     assert "# worker/1 on room2, room2:20001" in ended.out
@@ -92,29 +86,21 @@ def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Callable[[], list[st
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(("landlord", "line"), [("is slow", "the rooms are made"), ("", "launch: job ")])
-def test_a_signal(
-    launch: Launch,
-    ledger: Callable[[], list[str]],
-    landlord: str,
-    line: str,
-    number: signal.Signals,
-    code: int,
-):
+def test_a_signal(launch: Launch, ledger: Ledger, landlord: str, line: str, number: int, code: int):
     """It comes while the hosts are awaited, or while the job runs."""
     started = launch.start("--rooms", "2", "sleep", "300", env={"LANDLORD": landlord})
     started.until(lambda it: line in it.err)
-    os.kill(started.process.pid, number)
-    assert started.wait(30).code == code
-    assert ledger() == both()
+    started.stop(number, code=code)
+    assert ledger() == BOTH
 
 
-def test_hosts_are_given_back_after_a_failure(launch: Launch, ledger: Callable[[], list[str]]):
+def test_hosts_are_given_back_after_a_failure(launch: Launch, ledger: Ledger):
     assert launch("--rooms", "2", "--", "sh", "-c", "exit 7").code == 7
     assert launch("--rooms", "2", "--workers", "3", "true").code == 2  # known with the hosts
-    assert ledger() == [*both(), *both()]
+    assert ledger() == [*BOTH, *BOTH]
 
 
-def test_there_are_no_hosts(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path):
+def test_there_are_no_hosts(launch: Launch, ledger: Ledger, tmp_path: Path):
     report = tmp_path / "report.json"
     ended = launch("--rooms", "2", "--report", report, "true", env={"LANDLORD": "refuses"})
     assert (ended.code, ended.err) == (125, "launch: the landlord has no room\n")
@@ -122,12 +108,10 @@ def test_there_are_no_hosts(launch: Launch, ledger: Callable[[], list[str]], tmp
     assert ledger() == []
 
 
-def test_a_key_of_the_job_file_asks_for_the_package(
-    launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path
-):
+def test_a_key_of_the_job_file_asks_for_the_package(launch: Launch, ledger: Ledger, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("rooms: 2\nroles: {worker: {count: 2, command: echo in}}\n")
     ended = launch(tmp_path / "job.yaml", code=0)
-    assert ended.out.count(" | in\n") == 2 and ledger() == both()
+    assert ended.out.count(" | in\n") == 2 and ledger() == BOTH
 
 
 @pytest.mark.parametrize(
@@ -139,7 +123,7 @@ def test_a_key_of_the_job_file_asks_for_the_package(
         ("--rooms 2 --relay {relay} true", "--relay: this backend forwards no ports"),
     ],
 )
-def test_mistakes(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path, words: str, expected: str):
+def test_mistakes(launch: Launch, ledger: Ledger, tmp_path: Path, words: str, expected: str):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "relay"))
         ended = launch(*words.format(relay=tmp_path / "relay").split())
@@ -147,7 +131,7 @@ def test_mistakes(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Pat
     assert len(ledger()) in (0, 4)
 
 
-def test_a_package_that_can_not_be_imported(launch: Launch, ledger: Callable[[], list[str]], tmp_path: Path):
+def test_a_package_that_can_not_be_imported(launch: Launch, ledger: Ledger, tmp_path: Path):
     (tmp_path / "site/rooms.py").write_text("import nothing_of_this_name\n")
     ended = launch("--rooms", "2", "true", code=125)
     assert "'rooms'" in ended.err and "No module named 'nothing_of_this_name'" in ended.err

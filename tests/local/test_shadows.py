@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import COMMAND, Launch
 from tests.local.board import FOLDER, page_of, url_of, waits_for
 
 #: Writes down that it was imported.
@@ -40,10 +40,9 @@ def test_preloaded_modules(launch: Launch, folder: Path, command: str):
         for name in ("pkgutil", "runpy", "launcher", *sys.modules):
             (folder / f"{name}.py").unlink(missing_ok=True)
     (folder / "programs/train.py").write_text("print('it ran')")
-    argv = [LAUNCH] if command == "launch" else [sys.executable, "-m", "launcher"]
-    ended = launch(
-        "--preload", "json.tool", "programs/train.py", cwd=folder, command=argv, timeout=60, code=0
-    )
+    argv = [LAUNCH] if command == "launch" else COMMAND
+    words = ["--preload", "json.tool", "programs/train.py"]
+    ended = launch(*words, cwd=folder, command=argv, timeout=60, code=0)
     assert "has no effect" not in ended.err
     assert not (folder.parent / "shadows").exists(), (folder.parent / "shadows").read_text()
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, in_shell
 from tests.seeing import Family, last_run, soon, stub
 
 #: Prints lines for ever, or 50 MB.
@@ -56,8 +55,12 @@ class Reader(threading.Thread):
         return b"".join(self._pieces)
 
 
+#: Makes readers that read so many bytes a second.
+Readers = Callable[[float], Reader]
+
+
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Callable[[float], Reader]]:
+def reader(tmp_path: Path) -> Iterator[Readers]:
     readers: list[Reader] = []
 
     def make(rate: float) -> Reader:
@@ -72,8 +75,7 @@ def reader(tmp_path: Path) -> Iterator[Callable[[float], Reader]]:
 
 
 def _into(launch: Launch, reader: Reader, *words: str) -> Started:
-    command = ("bash", "-c", 'fifo=$1; shift; exec "$@" >"$fifo"', "bash", str(reader.path))
-    return launch.start(*words, command=(*command, sys.executable, "-m", "launcher"))
+    return launch.start(*words, command=in_shell(f"exec \"$@\" >'{reader.path}'"))
 
 
 def _until_much_waits(launch: Launch) -> None:
@@ -94,7 +96,7 @@ def _logged(launch: Launch) -> int:
 
 @pytest.mark.parametrize(("form", "number"), [("--show=worker", signal.SIGINT), ("--json", signal.SIGTERM)])
 def test_a_signal_does_not_wait_for_a_slow_reader(
-    launch: Launch, family: Family, reader: Callable[[float], Reader], form: str, number: int
+    launch: Launch, family: Family, reader: Readers, form: str, number: int
 ):
     slow = reader(2000)
     started = _into(launch, slow, form, "--workers", "2", "--grace", "1", "--", *ENDLESS)
@@ -108,9 +110,7 @@ def test_a_signal_does_not_wait_for_a_slow_reader(
         assert any(event["event"] == "TaskOutput" for event in events)
 
 
-def test_a_failure_does_not_wait_for_a_slow_reader(
-    launch: Launch, reader: Callable[[float], Reader], tmp_path: Path
-):
+def test_a_failure_does_not_wait_for_a_slow_reader(launch: Launch, reader: Readers, tmp_path: Path):
     """The others are stopped when it happens, not when all was read that was printed before."""
     slow = reader(2000)
     now = tmp_path / "now"
@@ -128,7 +128,7 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
 
 @pytest.mark.promise("slow, stopped, closed readers")
 @pytest.mark.timeout(300)
-def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float], Reader], tmp_path: Path):
+def test_a_steady_reader_gets_every_line(launch: Launch, reader: Readers, tmp_path: Path):
     """Slower than the job prints: nothing is skipped, and the tasks wait; the log is complete."""
     took = tmp_path / "took"
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", MEGABYTES)]
@@ -145,7 +145,7 @@ def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float
     assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * MEGABYTES * 10486
 
 
-def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(launch: Launch, reader: Callable[[float], Reader]):
+def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(launch: Launch, reader: Readers):
     """The launcher waits half a minute at most; a signal ends that, and a notice counts the lines."""
     slow = reader(20_000)
     started = _into(launch, slow, "--", *stub("printer", "lines", 20_000))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, in_shell
 from tests.local.terminal import Terminal
-from tests.seeing import Family, last_run, stub
+from tests.seeing import last_run
 
 Open = Callable[..., Terminal]
 
@@ -75,18 +74,12 @@ FOLDED = "launch: 2 start-up notices of TensorFlow (2 tasks) are in the logs onl
 def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     script = f"rmdir {tmp_path}/folder; echo made > {tmp_path}/file"
-    files = ["--report", f"{tmp_path}/folder/report.json", "--collect", f"{tmp_path}/file:{tmp_path}/here"]
-    it = terminal(*files, "--workers", "1", "--", "sh", "-c", script, columns=300)
+    options = ["--report", f"{tmp_path}/folder/report.json", "--collect", f"{tmp_path}/file:{tmp_path}/here"]
+    it = terminal(*options, "--workers", "1", "--", "sh", "-c", script, columns=300)
     assert it.wait() == 125
     lines = [line for line in it.screen if line]
-    starts = (
-        "launch: collected 1 file",
-        "launch: cannot write the report",
-        "HOST ",
-        "localhost",
-        "logs: ",
-        "job ",
-    )
+    files = ["launch: collected 1 file", "launch: cannot write the report"]
+    starts = [*files, "HOST ", "localhost", "logs: ", "job "]
     assert all(line.startswith(start) for line, start in zip(lines[-7:-1], starts, strict=True)), lines
     assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
 
@@ -107,31 +100,8 @@ def test_notices_are_folded(terminal: Open, launch: Launch, verbose: bool):
     assert all(NOTICE.encode() in run.log(task) for task in ("worker/0", "worker/1"))
 
 
-def test_ctrl_c_on_the_keyboard(terminal: Open, launch: Launch, family: Family):
-    """The key reaches the launcher alone: the tasks get their SIGTERM from it, once."""
-    script = "trap 'echo interrupted' INT; echo up; sleep 60 & wait; wait"
-    it = terminal("--workers", "2", "--", "sh", "-c", script)
-    it.until(lambda it: it.text.count("| up") == 2)
-    it.press("\x03")
-    assert it.wait() == 130
-    assert "Ctrl-C: stopping 2 tasks" in it.text
-    assert "| interrupted" not in it.text
-    assert set(last_run(launch).states().values()) == {"stopped"}
-    family.gone(0.5)
-
-
-def test_a_closed_window_ends_the_job(terminal: Open, launch: Launch, family: Family):
-    words = ["--workers", "2", "--grace", "0.3"]
-    it = terminal(*words, "--", *stub("family", "ignore", "child", "daemon", "sleep"))
-    it.until(lambda _: family.ready() == 2)
-    it.close()
-    assert it.process.returncode == 129
-    assert last_run(launch).report["exit_code"] == 129
-    family.gone(0.5)
-
-
 def test_in_the_background_of_a_terminal_with_tostop(terminal: Open, launch: Launch):
-    shell = ["sh", "-c", 'stty tostop; set -m; "$@" & wait $!', "sh", sys.executable, "-m", "launcher"]
+    shell = in_shell('stty tostop; set -m; "$@" & wait $!')
     it = terminal("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 60", command=shell)
     it.until(lambda it: it.text.count("| up") == 2)
     assert launch("stop").code == 0

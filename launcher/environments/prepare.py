@@ -89,10 +89,10 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         else:
             from importlib import metadata  # noqa: PLC0415 - 18 ms, without requirements only
 
-            here = [
+            installed = [
                 found for name in _TENSORFLOW_DISTRIBUTIONS for found in metadata.distributions(name=name)
             ]
-            packages = [f"{found.metadata['Name']}=={found.version}" for found in here[:1]]
+            packages = [f"{found.metadata['Name']}=={found.version}" for found in installed[:1]]
         if not files and not packages:
             expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
             raise InputError([Fault("", "no packages are named", expected)])
@@ -100,17 +100,18 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     for path in files:
         lines = read_text(path, "requirements file", InputError).splitlines()
         written += [(f"{escape_controls(path)}:{number}", line) for number, line in enumerate(lines, 1)]
-    faults, found = [], []
+    faults, completed_lines = [], []
     for place, line in written:
         text = re.sub(r"(^|\s)#.*", "", line).strip()
-        full = Template(text).safe_substitute(environ)
-        if full and not re.fullmatch(f"{_REQUIREMENT_PATTERN}|{_OPTION_PATTERN}", full):
+        completed = Template(text).safe_substitute(environ)
+        if completed and not re.fullmatch(f"{_REQUIREMENT_PATTERN}|{_OPTION_PATTERN}", completed):
+            # The message shows the line as it is written, because values of variables may be secret.
             faults.append(Fault(place, f'"{re.sub(_SECRET_PATTERN, "****@", text)}"', _EXPECTED))
-        found.append(full)
+        completed_lines.append(completed)
     if faults:
         raise InputError(faults)
-    options = [line for line in found if re.fullmatch(_OPTION_PATTERN, line)]
-    return Requirements("\n".join(found), "-", "\n".join(options))
+    options = [line for line in completed_lines if re.fullmatch(_OPTION_PATTERN, line)]
+    return Requirements("\n".join(completed_lines), "-", "\n".join(options))
 
 
 _UV_TIMEOUT_SECONDS = 3600.0
@@ -167,7 +168,9 @@ class Resolver:
             argv = ["uv", "pip", "compile", "--quiet", "--no-annotate", "--upgrade", "-o", path]
             argv += ["--custom-compile-command", f"launch prepare, for Python {python}"]
             argv += ["--only-binary", ":all:", "--python-version", python, self._wanted.source]
-            argv += ["--python-platform", f"{target[1]}-manylinux_2_{28 if int(target[2]) >= 28 else 17}"]
+            # Of the platforms that uv knows, these are the usual ones, which newer versions of glibc can use.
+            glibc = 28 if int(target[2]) >= 28 else 17
+            argv += ["--python-platform", f"{target[1]}-manylinux_2_{glibc}"]
             self._run(self._wanted.text, *argv)
         packages = read_regular(path).decode()
         return {"hash": hash_of(packages), "packages": packages, "options": self._options}
@@ -206,8 +209,8 @@ class Resolver:
         """
         with self._lock:  # Other threads wait for the same result.
             if argv not in self._faults:
-                asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
-                program = run_here("this machine", "launcher.environments.remote:run_here", asked)
+                request = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
+                program = run_here("this machine", "launcher.environments.remote:run_here", request)
                 with closing(program):
                     self._faults[argv] = JsonClient(program).receive(_UV_TIMEOUT_SECONDS)["fault"]
         if self._faults[argv]:
@@ -233,15 +236,16 @@ class EnvironmentStatus(Record):
     #: The size of the environment on disk, as in ``2.1G``.
     size: str = ""
     #: The last answer of a host: ``ready``, ``missing``, ``other packages``, ``changed`` if something has
-    #: changed or damaged the environment, or ``clean``. This module adds ``failed: ...``. Empty until the
-    #: last answer.
+    #: changed or damaged the environment, or ``clean``. This module adds ``failed: ...``. It is empty until
+    #: the last answer.
     state: str = ""
     #: What the host does now, for the user.
     stage: str = ""
-    #: The platform for which a host asks for versions, as in ``x86_64-manylinux_2_36``. Empty if it asks for
-    #: none.
+    #: The platform for which a host asks for versions, as in ``x86_64-manylinux_2_36``. It is empty if the
+    #: host asks for none.
     platform: str = ""
-    #: The folder of the host in which it needs the wheels of these versions. Empty if it only needs versions.
+    #: The folder of the host in which it needs the wheels of these versions. It is empty if the host only
+    #: needs versions.
     wheels: str = ""
 
 
@@ -250,15 +254,15 @@ class Preparer:
 
     Args:
         hosts: The hosts.
-        asked: What is to be done on each host: the arguments of `launcher.environments.remote.main`.
+        request: What is to be done on each host: the arguments of `launcher.environments.remote.main`.
         resolver: What finds versions and wheels for the hosts.
         programs: What runs programs on the hosts.
     """
 
     def __init__(
-        self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver, programs: HostPrograms
+        self, hosts: Sequence[Host], request: Mapping[str, object], resolver: Resolver, programs: HostPrograms
     ) -> None:
-        self._asked, self._resolver, self._programs = asked, resolver, programs
+        self._request, self._resolver, self._programs = request, resolver, programs
         self._hosts = {host.name: host for host in hosts}
         self._is_interrupted = False
         #: What each host does now, by its name.
@@ -280,18 +284,21 @@ class Preparer:
                 remove what they began.
         """
         try:
-            return for_each(self._hosts, self._run, self._doing, fanout)[0]
+            statuses, _ = for_each(self._hosts, self._run, self._stages_under_way, fanout)
+            return statuses
         finally:
-            self._is_interrupted = True
+            self._is_interrupted = True  # Threads that still run print nothing.
 
-    def _doing(self) -> str:
+    def _stages_under_way(self) -> str:
         """Return what the hosts are doing that are not done yet, for the line about slow hosts."""
-        return join_names(
-            sorted({stage for name, stage in self._stages.items() if name not in self._results}), 3
-        )
+        stages = {stage for name, stage in self._stages.items() if name not in self._results}
+        return join_names(sorted(stages), 3)
 
-    def _begin(self, name: str, stage: str) -> None:
-        """Note and print what a host does now, or its last answer, with the number of hosts that are done."""
+    def _set_stage(self, name: str, stage: str) -> None:
+        """Note and print what a host does now, or its last answer, with the number of hosts that are done.
+
+        Nothing is printed if the stage is empty or the same as before.
+        """
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage
             if not self._is_interrupted:
@@ -303,19 +310,19 @@ class Preparer:
         Returns:
             The last answer of the host. If something failed, its state contains the reason.
         """
-        asked = {**self._asked, "known": self._resolver.known, "python": self._hosts[name].python or ""}
+        request = {**self._request, "known": self._resolver.known, "python": self._hosts[name].python or ""}
         try:
-            with closing(self._programs.run(name, "launcher.environments.remote:main", asked)) as program:
+            with closing(self._programs.run(name, "launcher.environments.remote:main", request)) as program:
                 status = self._converse(name, JsonClient(program))
         except (LaunchError, OSError) as error:
             text = str(error).removeprefix(f"{name}: ").removeprefix("the program there failed: ")
             status = EnvironmentStatus(state=f"failed: {text}")
         self._results[name] = status
-        self._begin(name, status.state)
+        self._set_stage(name, status.state)
         return status
 
     def _converse(self, name: str, client: JsonClient) -> EnvironmentStatus:
-        """Answer a host what it asks for, until it sends its last answer.
+        """Answer a host what it asks for, until it sends its last answer, and return that.
 
         Raises:
             LaunchError: The host cannot do its work, or the connection broke.
@@ -324,19 +331,23 @@ class Preparer:
             status = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
             if status.state:
                 return status
-            self._begin(name, status.stage)
+            self._set_stage(name, status.stage)
             if status.platform:
                 client.send(self._answer(name, status), _SILENCE_SECONDS)
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
     def _answer(self, name: str, status: EnvironmentStatus) -> object:
-        """Return what a host asks for: the folder of its wheels, or versions for its `remote.choose`.
+        """Return what a host asks for: the folder of its wheels, or exact versions for one of its Pythons.
+
+        Returns:
+            The answer. If no versions exist for that Python, it contains the fault, and the host tries its
+            next Python.
 
         Raises:
             LaunchError: The wheels cannot be downloaded, or cannot be sent.
         """
         if status.wheels:
-            self._begin(name, "downloading wheels here")
+            self._set_stage(name, "downloading wheels here")
             folder = self._resolver.download(status.python, status.platform)
             return folder if name in self._programs.local else self._send(name, folder, status.wheels)
         try:
@@ -344,8 +355,8 @@ class Preparer:
         except LaunchError as error:
             return {"fault": str(error)}
 
-    def _send(self, name: str, folder: str, there: str) -> str:
-        """Copy wheels to a folder of a host, and return the folder.
+    def _send(self, name: str, folder: str, folder_there: str) -> str:
+        """Copy wheels to a folder of a host, and return that folder.
 
         fabric copies them over the connection of launch, because fabric's own connection would accept any
         host key and log in with any key.
@@ -355,7 +366,7 @@ class Preparer:
 
         names, connections = os.listdir(folder), self._programs.connections
         assert isinstance(connections, SshConnections)
-        self._begin(name, f"sending {plural(len(names), 'wheel')}")
+        self._set_stage(name, f"sending {plural(len(names), 'wheel')}")
         transport = connections.connection(name).transport
         sender = Connection(name, config=Config(lazy=True))
         sender.transport = transport
@@ -363,8 +374,8 @@ class Preparer:
         try:
             sender.sftp().get_channel().settimeout(_SEND_TIMEOUT_SECONDS)
             for wheel in names:
-                sender.put(f"{folder}/{wheel}", f"{there}/{wheel}")
+                sender.put(f"{folder}/{wheel}", f"{folder_there}/{wheel}")
         except (SSHException, EOFError, OSError) as error:
             connections.connection(name)  # If the connection broke, this raises an error that says so.
             raise TransportError(f"wheels cannot be sent: {reason_of(error)}") from error
-        return there
+        return folder_there

@@ -70,13 +70,14 @@ def send(**fields: Any) -> None:
 
 
 def say_alive(*_: Any) -> None:
-    """Tell the launcher that this program runs. If nobody hears it, `read_answers` ends this program."""
+    """Tell the launcher each second that this program runs. This is the handler of a timer's signal."""
+    # If nobody reads it, the standard input ends, too, and `read_answers` ends this program.
     with suppress(OSError):
         send()
 
 
 def read_answers() -> None:
-    """Read answers of the launcher.
+    """Put the answers of the launcher into `ANSWERS`, in a thread of its own.
 
     At the end of standard input, end this program and all that it has started.
     """
@@ -146,7 +147,11 @@ class IndexSettings:
 
 
 def uv_names_indexes(folder: str) -> bool:
-    """Return whether the user has told uv where packages are, by a variable or a file."""
+    """Return whether the user has told uv where packages are, by a variable or a file.
+
+    Args:
+        folder: The folder in which uv runs. It may contain settings of a project.
+    """
     if any(map(os.environ.get, (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES))):
         return True
     settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -186,26 +191,31 @@ def run(
     return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
 
 
-def run_here(asked: Dict[str, Any]) -> None:
-    """Run a program on the machine of the user, and send the launcher why it failed, or an empty text.
+def run_here(request: Dict[str, Any]) -> None:
+    """Run uv or pip on the machine of the user, and send the launcher why it failed, or an empty text.
 
     Args:
-        asked: ``argv`` and ``text``, see `run`.
+        request: ``argv`` and ``text``, see `run`.
     """
     threading.Thread(target=read_answers, daemon=True).start()
-    argv, text = list(asked["argv"]), asked["text"]
-    if "uv" not in argv[:4]:
+    argv, text = list(request["argv"]), request["text"]
+    if "uv" not in argv[:4]:  # The command line is ``python -I -m uv ...``, or the same with pip.
         code, printed = run(argv, text, ".")
     else:
         settings = IndexSettings(argv[0], ".")
         code, printed = run([*argv, *["--no-index"] * settings.no_index], text, ".", settings.variables)
-        if code and "index" not in text:
+        if code and "index" not in text:  # The requirements themselves name no index.
             printed += f" ({settings.described()})"
     send(fault=printed if code else "")
 
 
 def check(code: int, printed: str) -> None:
-    """Exit if a program has failed. What it printed is the reason."""
+    """Exit if a program has failed, with what it printed as the reason.
+
+    Args:
+        code: The exit code of the program.
+        printed: What it printed.
+    """
     if code:
         sys.exit(printed)
 
@@ -226,6 +236,7 @@ def locked() -> Iterator[None]:
     """
     os.makedirs(ENVIRONMENTS_FOLDER, 0o700, exist_ok=True)
     with open(f"{ENVIRONMENTS_FOLDER}/.lock", "a") as file:
+        # The lock is held until pip, too, has exited, which may survive this program.
         os.set_inheritable(file.fileno(), True)
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
@@ -233,13 +244,13 @@ def locked() -> Iterator[None]:
             yield
         finally:
             # A signal that interrupted this would leave environments that are not removed yet.
-            ends = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
             remove_incomplete()
-            signal.signal(signal.SIGTERM, ends)
+            signal.signal(signal.SIGTERM, handler)
 
 
 def content(path: str) -> str:
-    """Return the content of a file. Empty if the file cannot be read."""
+    """Return the content of a file. It is empty if the file cannot be read."""
     with suppress(OSError), open(path, errors="replace") as file:
         return file.read()
     return ""
@@ -262,30 +273,30 @@ def remove_incomplete() -> None:
 
 
 def manifest(folder: str) -> Dict[str, Any]:
-    """Return the manifest of an environment.
+    """Return the manifest of an environment: what it was made of.
 
     Returns:
-        The manifest. Empty if the environment is incomplete, has lost its Python, or contains other packages
-        now.
+        The manifest. It is empty if the environment is incomplete, has lost its Python, or contains other
+        packages now.
     """
     with suppress(ValueError):
-        made = dict(json.loads(content(f"{folder}/{MANIFEST}")))
-        if os.access(f"{folder}/bin/python", os.X_OK) and made["packages"] == packages(folder):
-            return made
+        written = dict(json.loads(content(f"{folder}/{MANIFEST}")))
+        if os.access(f"{folder}/bin/python", os.X_OK) and written["packages"] == packages(folder):
+            return written
     return {}
 
 
 def packages(folder: str) -> List[str]:
-    """Return the packages of an environment, by the names of their folders: ``six-1.16.0``."""
-    found = glob.glob(f"{glob.escape(folder)}/lib/python3*/site-packages/*.dist-info")
-    return sorted(os.path.basename(path)[: -len(".dist-info")] for path in found)
+    """Return the packages that are installed in an environment, with their versions, as ``six-1.16.0``."""
+    paths = glob.glob(f"{glob.escape(folder)}/lib/python3*/site-packages/*.dist-info")
+    return sorted(os.path.basename(path)[: -len(".dist-info")] for path in paths)
 
 
 def choose(python: str) -> Tuple[str, Dict[str, str]]:
     """Find the newest Python for which all packages exist in some version, by asking the launcher about each.
 
     Args:
-        python: The only candidate. Empty for every Python along PATH.
+        python: The only candidate. If it is empty, every Python along PATH is one.
 
     Returns:
         The path of the Python, and the answer of the launcher: ``packages``, which are exact versions, and
@@ -294,16 +305,19 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
         this program exits.
     """
     code = VERSION_CODE if shutil.which("uv") else ENSUREPIP_CODE + VERSION_CODE
-    host = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
+    this_platform = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
     names = [os.path.expanduser(python)] if python else CANDIDATES
+    #: The newest Python with each fault, because many have the same one.
     faults: Dict[str, str] = {}
     for path in filter(None, map(shutil.which, names)):
         failed, version = run([path, "-I", "-c", code])
-        if not failed:
-            answer = ask(stage=f"finding versions for Python {version}", python=version, platform=host)
-            if "fault" not in answer:
-                return path, {**answer, "python": version, "platform": host}
-            faults.setdefault(answer["fault"], version)
+        if failed:
+            continue
+        stage = f"finding versions for Python {version}"
+        answer = ask(stage=stage, python=version, platform=this_platform)
+        if "fault" not in answer:
+            return path, {**answer, "python": version, "platform": this_platform}
+        faults.setdefault(answer["fault"], version)
     missing = "no usable Python; expected one with ensurepip (Debian: python3-venv), or uv"
     sys.exit("; ".join(f"Python {version}: {fault}" for fault, version in faults.items()) or missing)
 
@@ -313,12 +327,13 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
 
     Args:
         name: The name of the environment.
-        path: The path of the Python, see `choose`.
-        wanted: The packages, see `choose`.
+        path: The path of the Python.
+        wanted: The packages, as `choose` returns them.
     """
     with locked():
         same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
         folder = same[0] if same else fill(path, wanted)
+        # A link can be replaced in one step only by another link.
         link = f"{ENVIRONMENTS_FOLDER}/.{time.time_ns()}"
         os.symlink(os.path.basename(folder), link)
         os.replace(link, f"{ENVIRONMENTS_FOLDER}/{name}")
@@ -330,8 +345,8 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     If the host reaches no package index, the launcher sends it the wheels.
 
     Args:
-        path: The path of the Python, see `choose`.
-        wanted: The packages, see `choose`.
+        path: The path of the Python.
+        wanted: The packages, as `choose` returns them.
     """
     tensorflow = TENSORFLOW_PATTERN.search(wanted["packages"])
     free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
@@ -341,34 +356,37 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
     folder = f"{ENVIRONMENTS_FOLDER}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
+    # The first two lines are the comment of uv.
     installing = f"installing {plural(len(wanted['packages'].splitlines()) - 2, 'package')}"
     send(stage=installing)
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
     check(*run([path, "-I", "-m", "venv", *(["--without-pip"] if uv else []), folder]))
-    add = [python, "-I", "-m", "pip", "install", "--no-input"]
+    command = [python, "-I", "-m", "pip", "install", "--no-input"]
     if uv:
-        add = [uv, "pip", "install", "--compile-bytecode", "--python", python]
-    add += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
+        command = [uv, "pip", "install", "--compile-bytecode", "--python", python]
+    command += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
     settings = IndexSettings(path, "/") if uv else None
     variables = settings.variables if settings else {}
     no_index = "--no-index\n" if settings and settings.no_index else ""
-    failed, reason = run(add, "{}{options}\n{packages}".format(no_index, **wanted), variables=variables)
+    text = "{}{options}\n{packages}".format(no_index, **wanted)
+    failed, reason = run(command, text, variables=variables)
     if failed and not re.search("No space left on device|Disk quota exceeded", reason):
         os.mkdir(wheels)
-        why = f"no package index, so wheels are sent ({reason})"
-        there = ask(stage=why, wheels=wheels, python=wanted["python"], platform=wanted["platform"])
-        add += ["--no-index", "--find-links", there]
+        stage = f"no package index, so wheels are sent ({reason})"
+        wheels_at = ask(stage=stage, wheels=wheels, python=wanted["python"], platform=wanted["platform"])
+        command += ["--no-index", "--find-links", wheels_at]
         send(stage=installing)
-        failed, reason = run(add, re.sub(r" *@ *\S+", "", wanted["packages"]))
+        # A package with an address, as in `NAME @ https://...whl`, is installed from its wheel, too.
+        failed, reason = run(command, re.sub(r" *@ *\S+", "", wanted["packages"]))
         shutil.rmtree(wheels)
     check(failed, reason)
-    made = {
+    contents = {
         "hash": wanted["hash"], "python": wanted["python"], "tensorflow": tensorflow[1] if tensorflow else "",
         "size": subprocess.check_output(["du", "-sh", folder]).split()[0].decode(),
         "packages": packages(folder),
     }  # fmt: skip
     with open(f"{folder}/{MANIFEST}", "w") as file:
-        json.dump(made, file, indent=1)
+        json.dump(contents, file, indent=1)
     return folder
 
 
@@ -376,23 +394,23 @@ def clean(days: int) -> None:
     """Remove environments that no task has used for this number of days."""
     with locked():
         for folder in folders():
-            used = os.path.getmtime(f"{folder}/{MANIFEST}")
+            last_used = os.path.getmtime(f"{folder}/{MANIFEST}")
             # A process that runs in the environment has loaded libraries from it.
             libraries = os.path.realpath(folder) + "/"
-            runs = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
-            if used < time.time() - days * 24 * 3600 and not runs:
+            is_in_use = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
+            if last_used < time.time() - days * 24 * 3600 and not is_in_use:
                 send(stage=f"removing {os.path.basename(folder)}")
                 # Without its manifest the environment is incomplete, so `locked` removes it.
                 os.unlink(f"{folder}/{MANIFEST}")
 
 
-def main(asked: Dict[str, Any]) -> None:
+def main(request: Dict[str, Any]) -> None:
     """Make, compare or remove environments, then send the state of the named one.
 
     Args:
-        asked: ``name``: the name of the environment. ``known``: the hashes of environments that would do.
-            ``makes``: whether to make the environment if it is another one. ``python``: the Python for that,
-            see `choose`. ``days``: what to remove, see `clean`, or 0 to remove nothing.
+        request: ``name``: the name of the environment. ``known``: the hashes of environments that would do.
+            ``makes``: whether to make the environment if it is missing or another one. ``python``: the Python
+            for that, see `choose`. ``days``: what to remove, see `clean`, or 0 to remove nothing.
     """
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -400,18 +418,19 @@ def main(asked: Dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_answers, daemon=True).start()
     check_private()
-    folder, makes = f"{ENVIRONMENTS_FOLDER}/{asked['name']}", asked["makes"]
-    made = manifest(folder)
-    state = "ready" if made else "changed" if os.path.exists(folder) else "missing"
-    if asked["days"]:
-        clean(asked["days"])
-        made, state = {}, "clean"
-    elif (makes or made) and made.get("hash") not in asked["known"]:
-        path, wanted = choose(asked["python"] if makes else f"{folder}/bin/python")
-        if made.get("hash") != wanted["hash"]:
+    folder, makes = f"{ENVIRONMENTS_FOLDER}/{request['name']}", request["makes"]
+    present = manifest(folder)
+    state = "ready" if present else "changed" if os.path.exists(folder) else "missing"
+    if request["days"]:
+        clean(request["days"])
+        present, state = {}, "clean"
+    # A known hash needs no question to the launcher. Without an environment there is nothing to compare.
+    elif (makes or present) and present.get("hash") not in request["known"]:
+        path, wanted = choose(request["python"] if makes else f"{folder}/bin/python")
+        if present.get("hash") != wanted["hash"]:
             state = "other packages"
             if makes:
-                install(asked["name"], path, wanted)
-                made, state = manifest(folder), "ready"
-    shown = {name: made.get(name, "") for name in ("python", "tensorflow", "size")}
+                install(request["name"], path, wanted)
+                present, state = manifest(folder), "ready"
+    shown = {name: present.get(name, "") for name in ("python", "tensorflow", "size")}
     send(state=state, driver=content("/sys/module/nvidia/version").strip(), **shown)

@@ -27,11 +27,12 @@ def compose_file(job: ExportedJob, options: DockerOptions, user: str) -> str:
         options: The options of the containers.
         user: The user that runs the tasks, as ``UID:GID``.
     """
+    # The GPUs are those of the machine that uses the file, so only their number is known.
     no_gpu_ids: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
-    made = containers(options, job.spec, job.placement, no_gpu_ids, here=True)
+    described = containers(options, job.spec, job.placement, no_gpu_ids, here=True)
     services = {
         container.host: _service(job, placed, task, container, user, options.pull)
-        for container, placed, task in zip(made, job.placement.tasks, job.plan.tasks, strict=True)
+        for container, placed, task in zip(described, job.placement.tasks, job.plan.tasks, strict=True)
     }
     return heading(job, "compose", _LEFT_OUT_NOTE, _usage(job)) + to_yaml({"services": services})
 
@@ -61,11 +62,20 @@ def _usage(job: ExportedJob) -> Iterator[str]:
 def _service(
     job: ExportedJob, placed: PlacedTask, task: TaskPlan, container: Container, user: str, pull: str
 ) -> dict[str, Any]:
-    """Return the service of a task: its container with the command, variables, mounts and limits."""
+    """Return the service of a task: its container with the command, variables, mounts and limits.
+
+    Args:
+        job: The job.
+        placed: The task with its GPUs.
+        task: The plan of the same task.
+        container: The container of the task.
+        user: The user that runs the task, as ``UID:GID``.
+        pull: When the image is pulled, in the words of Docker's option.
+    """
     completed = job.completed(task)
 
     def text(value: str) -> str:
-        # Compose replaces $NAME in its file by a variable, and $$ by a single $.
+        """Return a text as the file must write it: Compose replaces $NAME by a variable, and $$ by a $."""
         return value.replace("$", "$$")
 
     gpus = [{"driver": "nvidia", "count": len(placed.gpus or ()), "capabilities": ["gpu"]}]

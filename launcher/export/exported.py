@@ -12,7 +12,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, chain
 from typing import Any
 
 import yaml
@@ -67,16 +66,19 @@ class ExportedJob(Record):
     copied: tuple[str, ...] = ()
 
     def roles(self) -> list[ExportedRole]:
-        """Return the roles of the job in the order of ranks, each with its tasks."""
-        roles = {role.name: role for role in self.spec.roles}
-        tasks: dict[str, list[TaskPlan]] = {}
+        """Return the roles of the job in the order of ranks, each with its tasks.
+
+        The rank of a task is its number among all tasks of the job. Those of a role follow one another.
+        """
+        role_by_name = {role.name: role for role in self.spec.roles}
+        tasks_by_role: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
-            tasks.setdefault(task.task.role, []).append(task)
-        ends = accumulate(map(len, tasks.values()))
-        return [
-            ExportedRole(roles[name], tasks=found, first=end - len(found), end=end)
-            for (name, found), end in zip(tasks.items(), ends, strict=True)
-        ]
+            tasks_by_role.setdefault(task.task.role, []).append(task)
+        roles, first = [], 0
+        for name, tasks in tasks_by_role.items():
+            roles.append(ExportedRole(role_by_name[name], tasks, first=first, end=first + len(tasks)))
+            first += len(tasks)
+        return roles
 
     def deciding_tasks(self) -> list[TaskId]:
         """Return the tasks whose ends decide when the job is done, such as the chief or all workers."""
@@ -86,15 +88,16 @@ class ExportedJob(Record):
     def completed(self, task: TaskPlan) -> TaskPlan:
         """Return the plan of a task with its whole command line and its variables.
 
-        Addresses and placeholders are filled in. The variables in `copied` are left out.
+        Addresses and placeholders are filled in. Variables that are copied from the environment of launch are
+        left out, because their values may be secret.
         """
         return self._with_variables(completed(task, ClusterSpec(self.plan.cluster, self.plan.sidecars)))
 
     def role_template(self, task: TaskPlan, known_later: Iterable[str]) -> TaskPlan:
         """Return one plan that serves all tasks of a role, because each learns its index when it starts.
 
-        In the command line and the variables, the names of values that are known then stand between two
-        `MARK`.
+        A value that is known only then is written as its name between two NUL bytes, in the command line and
+        in the variables.
 
         Args:
             task: The plan of the first task of the role.
@@ -105,7 +108,10 @@ class ExportedJob(Record):
         return self._with_variables(completed(replace(task, task=_AnyTask(task.task)), cluster))
 
     def _with_variables(self, task: TaskPlan) -> TaskPlan:
-        """Return a task with the variables that launch sets by default, and without those in `copied`."""
+        """Return a task with the variables that launch sets by default.
+
+        Those that are copied from the environment of launch are left out, because they may be secret.
+        """
         env = {name: value for name, value in task.env.items() if name not in self.copied}
         return replace(task, env={**dict(_DEFAULT_VARIABLES), **env})
 
@@ -119,8 +125,11 @@ def export_name(spec: JobSpec, text: str) -> str:
         text: Any text to make the name from, such as ``train_v2.py``.
     """
     name = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-") or "job"
+    if not name[0].isalpha():
+        name = f"job-{name}"
+    # Of the 63 characters, the dashes and an index of up to five digits need seven.
     max_length = max(1, 56 - max(len(role.name) for role in spec.roles))
-    return (name if name[0].isalpha() else f"job-{name}")[:max_length].rstrip("-")
+    return name[:max_length].rstrip("-")
 
 
 def export_plan(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> ExportedJob:
@@ -168,13 +177,16 @@ class _LaterCluster(ClusterSpec):
         self.values.update({name: mark for name, mark in self._later.items() if name in self.values})
 
     def address(self, task: TaskId) -> str:
+        """Return the marked name of the address, because each task of the role has another one."""
         return self._later["task_address"]
 
     def tf_config(self, task: TaskId) -> str:
+        """Return the JSON of ``TF_CONFIG`` with marked names for the index, and for an unknown cluster."""
         kind = json.dumps(task.role)
         return f'{{"cluster":{self.tf_json},"task":{{"type":{kind},"index":{_AnyTask.index}}}}}'
 
     def values_of(self, task: TaskId, attempt: int) -> dict[str, str]:
+        """Return the value of each placeholder, or its marked name if it is known only later."""
         return {**self._first, **self.values, **self._later, "tf_config": self.tf_config(task)}
 
 
@@ -182,10 +194,11 @@ def fill_marks(text: str, quote: Callable[[str], str], reference: Callable[[str]
     """Replace the marked names in a text by what a file writes for them, such as ``$TASK_INDEX``.
 
     Args:
-        text: A text in which each name of a value that is known later stands between two `MARK`.
+        text: A text in which each name of a value that is known later stands between two NUL bytes.
         quote: Returns the rest of the text, part by part, as the file must write it.
         reference: Returns how the file refers to the value with a name.
     """
+    # Each name has a mark on both sides, so every second part is a name.
     parts = text.split(MARK)
     return "".join(reference(part) if number % 2 else quote(part) for number, part in enumerate(parts))
 
@@ -205,11 +218,11 @@ def heading(job: ExportedJob, form: str, left_out: str, usage: Iterable[str]) ->
     tasks = plural_roles({exported.role.name: len(exported.tasks) for exported in job.roles()})
     lines = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *usage]
     lines.append(f"Not in this file: {left_out}{', '.join(_LAUNCHER_ONLY)}.")
-    wrapped = (
-        textwrap.wrap(escape_controls(line), _COMMENT_WIDTH, drop_whitespace=line[:1] != " ")
-        for line in lines
-    )
-    return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
+    comments = []
+    for line in lines:
+        is_command = line.startswith(" ")  # It stays indented.
+        comments += textwrap.wrap(escape_controls(line), _COMMENT_WIDTH, drop_whitespace=not is_command)
+    return "".join(f"# {comment}\n" for comment in comments)
 
 
 # ---------------------------------------------------------------------- YAML
@@ -219,6 +232,7 @@ class _Dumper(yaml.SafeDumper):
     """Writes YAML without aliases, and with quotes wherever a version of YAML might not read a text."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Return True, so that a value that occurs twice is written twice, without an alias."""
         return True
 
 
@@ -228,9 +242,12 @@ class Block(str):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     """Return how a text is written: as a block, in quotes, or plainly if no reader can mistake it."""
-    style = "|" if isinstance(text, Block) else '"' if "\n" in text else "'"
-    plain = style == "'" and _PLAIN_TEXT.fullmatch(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else style)
+    style: str | None = '"' if "\n" in text else "'"
+    if isinstance(text, Block):
+        style = "|"
+    elif _PLAIN_TEXT.fullmatch(text):
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)

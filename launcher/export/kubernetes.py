@@ -69,6 +69,7 @@ def host_name(name: str, role: str, index: object) -> str:
 
 
 def _job_name(name: str, role: str) -> str:
+    """Return the name of the Job of a role. Kubernetes allows no capital letters and underscores in it."""
     return f"{name}-{role.lower().replace('_', '-')}"
 
 
@@ -80,7 +81,7 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
         options: The options of the pods.
         user: The user that runs the tasks, as ``UID[:GID]``.
         files: The content of each file that the ConfigMap carries, by its path in the folder that tasks run
-            in. Empty if the images contain the program.
+            in. It is empty if the images contain the program.
 
     Raises:
         JobError: A task uses its rank, which Kubernetes does not tell it.
@@ -88,7 +89,8 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
     # A key of a ConfigMap cannot contain a slash, so files are numbered, and the volume maps the keys to
     # paths.
     start = Block(_START_SCRIPT.format(seconds=math.ceil(options.start_timeout)))
-    data = {"start.py": start, **{f"file-{n}": Block(text) for n, text in enumerate(files.values())}}
+    contents = {f"file-{number}": Block(text) for number, text in enumerate(files.values())}
+    data = {"start.py": start, **contents}
     paths = ["start.py", *(f"files/{path}" for path in files)]
     items = [{"key": key, "path": path} for key, path in zip(data, paths, strict=True)]
     config = {"name": _CONFIG_VOLUME, "configMap": {"name": job.name, "items": items}}
@@ -101,6 +103,7 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
     namespace = {"namespace": options.namespace} if options.namespace else {}
 
     def manifest(version: str, kind: str, name: str, **content: Any) -> dict[str, Any]:
+        """Return an object of Kubernetes with the namespace and the label of this job."""
         metadata = {"name": name, **namespace, "labels": {_NAME_LABEL: job.name}}
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
@@ -155,10 +158,13 @@ def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Colle
 def _job(job: ExportedJob, role: Role) -> dict[str, Any]:
     """Return the spec of the Job of a role without its pods: their number, and its limits."""
     policy = job.spec.policy
+    spec = {"completions": role.count, "parallelism": role.count, "completionMode": "Indexed"}
+    # With a limit for each index the failure of one task does not end the others.
     limit = "backoffLimitPerIndex" if policy.on_failure is OnFailure.CONTINUE else "backoffLimit"
-    count = {"completions": role.count, "parallelism": role.count, "completionMode": "Indexed"}
-    time = {} if policy.timeout is None else {"activeDeadlineSeconds": math.ceil(policy.timeout)}
-    return {**count, limit: policy.restarts, **time}
+    spec[limit] = policy.restarts
+    if policy.timeout is not None:
+        spec["activeDeadlineSeconds"] = math.ceil(policy.timeout)
+    return spec
 
 
 def _pod(
@@ -178,37 +184,36 @@ def _pod(
     """
     # Kubernetes replaces $(TASK_INDEX) in arguments and variables when it starts the container.
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
-    later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{TASK_PORT}"}
+    references = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{TASK_PORT}"}
+    # The ranks of the first role are its indexes.
     if role.name == job.plan.tasks[0].task.role:
-        later.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
+        references.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 
     def text(value: str) -> str:
-        # Kubernetes replaces $(NAME) by a variable, and $$ by a single $.
-        return fill_marks(value, lambda known: known.replace("$", "$$"), later.__getitem__)
+        """Return a text as the manifest must write it: $(NAME) is replaced by a variable, and $$ by a $."""
+        return fill_marks(value, lambda known: known.replace("$", "$$"), references.__getitem__)
 
-    names = {*later, *_RANK_PLACEHOLDERS}
-    task = job.completed(tasks[0]) if len(tasks) == 1 else job.role_template(tasks[0], names)
+    known_later = {*references, *_RANK_PLACEHOLDERS}
+    task = job.completed(tasks[0]) if len(tasks) == 1 else job.role_template(tasks[0], known_later)
     try:
         args, values = list(map(text, task.argv)), {name: text(value) for name, value in task.env.items()}
-    except KeyError:
+    except KeyError:  # The task uses its rank, which has no reference.
         problem = f"{role.name}: in Kubernetes a task knows its index in the role, not its rank"
         expected = "expected {task_index} instead of {rank} and {node_rank}"
         raise JobError([Fault(role.source, problem, expected)]) from None
-    env: dict[str, dict[str, Any]] = {
-        name: {"value": value} for name, value in {"HOME": HOME, **values}.items()
-    }
+    # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
+    env: dict[str, dict[str, Any]] = {"TASK_INDEX": {}}
+    env.update({name: {"value": value} for name, value in {"HOME": HOME, **values}.items()})
     for name in job.copied:
         env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
-    env = {**env, "TASK_INDEX": {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}}
+    env["TASK_INDEX"] = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
     spec = pod_spec(options, role, user, job.spec.policy.grace)
     container = spec["containers"][0]
-    # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
-    variables = [{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)]
     container.update(
         command=[job.spec.python, f"{_CONFIG_PATH}/start.py"],
         args=args,
         workingDir=task.workdir or HOME,
-        env=variables,
+        env=[{"name": name, **source} for name, source in env.items()],
         ports=[{"containerPort": TASK_PORT}],
         volumeMounts=[
             {"name": _HOME_VOLUME, "mountPath": HOME},

@@ -101,10 +101,13 @@ def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
     """
     parts, policy, count, deciding = job.roles(), job.spec.policy, len(job.plan.tasks), job.deciding_tasks()
     words = [f"--job-name={job.name}", *options]
+    # An option of the user has precedence. sbatch counts in minutes.
     if policy.timeout is not None and not any(re.match("--time$|--time=|-t", word) for word in words):
         words.append(f"--time={math.ceil(policy.timeout / 60)}")
     # The first rank of each role, and how many of its tasks decide when the job is done.
     numbers = [(part.first, sum(task.role == part.role.name for task in deciding)) for part in parts]
+    # The conditions of bash for a rank of such a task.
+    conditions = [f"rank >= {first} && rank < {first + number}" for first, number in numbers if number]
     script = _SCRIPT.format(
         first_port=_FIRST_PORT,
         blocks=max(1, _PORT_COUNT // count),
@@ -114,7 +117,7 @@ def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
         waiting=len(deciding),
         grace=math.ceil(policy.grace),
         world_size=sum(len(part.tasks) for part in parts if not part.role.sidecar),
-        deciding=" || ".join(f"rank >= {first} && rank < {first + n}" for first, n in numbers if n),
+        deciding=" || ".join(conditions),
         on_failure="" if policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
     )
     required = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
@@ -142,6 +145,7 @@ def _variables(parts: Sequence[ExportedRole]) -> Iterator[str]:
     """
 
     def cluster(names: Collection[str]) -> str:
+        """Return bash code for the JSON of a cluster with these roles, whose addresses bash inserts."""
         lists = [
             f"{json.dumps(part.role.name)}:'$(list \"$(addresses {part.first} {part.end})\")'"
             for part in parts
@@ -165,10 +169,11 @@ def _role(job: ExportedJob, part: ExportedRole) -> str:
 
     It sets the variables of the task, its working folder, and its command line as ``$@``.
     """
-    later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.spec.roles)}
-    task = job.role_template(part.tasks[0], later - _KNOWN_PLACEHOLDERS)
+    of_addresses = {"cluster", *(_hosts(role) for role in job.spec.roles)}
+    known_later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *of_addresses} - _KNOWN_PLACEHOLDERS
+    task = job.role_template(part.tasks[0], known_later)
     folder = task.workdir or "."
-    at_home = folder == "~" or folder.startswith("~/")
+    at_home = folder == "~" or folder.startswith("~/")  # In quotes bash would not replace the ~.
     lines = [
         f"if ((rank < {part.end})); then  # {part.role.name}",
         f"task_index=$((rank - {part.first}))",

@@ -11,14 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.run import (
-    AnyPath,
-    RunOptions,
-    Words,
-    option_environ,
-    program_driver,
-    read_options,
-)
+from launcher.api.run import AnyPath, RunOptions, Words, option_environ, program_driver, read_options
 from launcher.backends.docker.engine import FIXED_ADDRESSES_VARIABLE, Engine
 from launcher.common.arguments import Arguments, named_arguments, number
 from launcher.runs.folder import kill_leftovers
@@ -114,8 +107,9 @@ class Cluster:
         read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
         found.check()
         tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
-        more = {FIXED_ADDRESSES_VARIABLE: "1"}
-        driver = program_driver("cluster.start", program, tasks, read, more, defaults=False)
+        # A container that is disconnected from its network can only be connected again with a fixed address.
+        variables = {FIXED_ADDRESSES_VARIABLE: "1"}
+        driver = program_driver("cluster.start", program, tasks, read, variables, defaults=False)
         folder.mkdir()
         timeout, grace = read.get("timeout"), read.get("grace")
         bound = _DEFAULT_BOUND_SECONDS + (timeout or 0) + (_DEFAULT_GRACE_SECONDS if grace is None else grace)
@@ -134,12 +128,12 @@ class Cluster:
 
         Returns:
             A line for each job and process that the test should not have left, and for each container that
-            cannot be removed. Empty if there are none.
+            cannot be removed.
 
         Raises:
             TransportError: The Docker engine of a launch that was killed does not respond.
         """
-        left = [
+        leftovers = [
             f"job {job.name} was left running; wait for it, or start it with left_running=True"
             for job in self.jobs
             if job.running and not job.left_running
@@ -147,13 +141,14 @@ class Cluster:
         for job in self.jobs:
             job.driver.end()
         runs = [run for job in self.jobs if (run := load(job.paths.root)) is not None]
-        swept = kill_leftovers(runs, _AGENTS_END_SECONDS).text
-        left += [swept] if swept else []
+        killed = kill_leftovers(runs, _AGENTS_END_SECONDS).text
+        leftovers += [killed] if killed else []
         for job in self.jobs:
-            if job.environ is not None and job.name and job.report() is None:  # it was killed
+            # A launcher that was killed has not removed its containers.
+            if job.environ is not None and job.name and job.report() is None:
                 engine = Engine(environ=job.environ)
-                left += engine.remove(engine.objects(job.name)).values()
-        return left
+                leftovers += engine.remove(engine.objects(job.name)).values()
+        return leftovers
 
     def tails(self) -> list[tuple[str, str]]:
         """Return a title and the last lines of each job, for the report of a failed test."""

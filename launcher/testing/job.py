@@ -13,7 +13,6 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from operator import or_
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,17 +74,17 @@ class _Waits(ABC):
 
     @abstractmethod
     def _ended(self) -> str:
-        """Return the text that it has ended, so that no condition can come to hold. Empty if it runs."""
+        """Return why no condition can come to hold any longer, or an empty text while it still can."""
 
     @abstractmethod
     def _message(self, text: str) -> str:
         """Return a text with the name and the last lines of the job or task, for an error."""
 
-    def _wait_for(self, look: Callable[[], _T | None], seconds: float, condition: str) -> _T:
+    def _wait_for(self, poll: Callable[[], _T | None], seconds: float, condition: str) -> _T:
         """Call a function repeatedly until it returns something other than None, and return that.
 
         Args:
-            look: The function. It is called once more after the end, because its value may have come just
+            poll: The function. It is called once more after the end, because its value may have come just
                 before.
             seconds: The time limit.
             condition: What is awaited, for the message.
@@ -97,11 +96,11 @@ class _Waits(ABC):
         deadline = time.monotonic() + seconds
         while True:
             late = f"not within {seconds:g}s" if time.monotonic() > deadline else ""
-            # This is read before the last look, so that the look finds everything that came until then.
+            # This is read before the last poll, so that the poll finds everything that came until then.
             reason = self._ended() or late
-            found = look()
-            if found is not None:
-                return found
+            value = poll()
+            if value is not None:
+                return value
             if reason:
                 raise WaitFailed(self._message(f"waited for {condition}: {reason}"))
             time.sleep(_POLL_SECONDS)
@@ -169,23 +168,24 @@ class Job(_Waits):
             WaitFailed: The tasks have not started in time.
         """
         __tracebackhide__ = True
-        self._wait_for(self._has_begun, seconds, "the start of all tasks")
+        self._wait_for(self._poll_start, seconds, "the start of all tasks")
         if self.exit_code is not None and not any(task.pid for task in self.tasks):
             error = "" if self.report() else f"launch: {self.driver.error()}"
             raise CannotStart(self.exit_code, self.output + error)
 
-    def _has_begun(self) -> bool | None:
+    def _poll_start(self) -> bool | None:
         """Return True if all tasks have started or the job has ended, otherwise None.
 
-        The plan is read as soon as the launcher has written it.
+        The plan is read as soon as the launcher has written it, and the attributes about tasks are set.
         """
-        over = not self.running
+        has_ended = not self.running
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
-        started = [task.pid is not None or task.attempt > 1 for task in self.tasks]
-        all_known = all(map(or_, started, (task.state.is_over for task in self.tasks)))
-        return over or (any(started) and all_known) or None  # if no task can start, the job ends soon
+        started = [task for task in self.tasks if task.pid is not None or task.attempt > 1]
+        all_known = all(task in started or task.state.is_over for task in self.tasks)
+        # If no task can start, the job ends soon, and that is awaited.
+        return has_ended or (bool(started) and all_known) or None
 
     # ------------------------------------------------------------------ description
 
@@ -280,6 +280,7 @@ class Job(_Waits):
             WaitFailed: The condition does not hold in time, or when the job ends.
         """
         __tracebackhide__ = True
+        # None means that the wait goes on, and so shall any other false value.
         return self._wait_for(lambda: condition() or None, timeout, what)
 
     def stop(self) -> None:
@@ -292,14 +293,17 @@ class Job(_Waits):
         self.driver.signal(signal.SIGINT)
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
+        """Keep an event of the launcher, and the last one about the state of each task."""
         if event["event"] == "TaskMoved":
             self._moved[event["task"]] = event
         self._events.append(event)
 
     def _ended(self) -> str:
+        """Return that the launcher has exited, or an empty text while it runs."""
         return "" if self.running else f"and launch has exited with {self.exit_code}"
 
     def _message(self, text: str) -> str:
+        """Return a text with the name of the job and the last lines of all tasks, for an error."""
         return f"job {self.name}: {text}\n{self.tails(5)}"
 
     def tails(self, lines: int = 20) -> str:
@@ -308,13 +312,13 @@ class Job(_Waits):
         Args:
             lines: How many lines of each are shown at most.
         """
-        own = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
-        parts = {"launch": shown_lines("\n".join(own), lines)}
+        of_launcher = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
+        parts = {"launch": shown_lines("\n".join(of_launcher), lines)}
         for task in self.tasks[:_MAX_TASKS_WITH_LINES]:
             parts[f"{task.name} ({task.described()})"] = task.last_lines(lines) or ["(nothing)"]
         text = []
-        for name, found in parts.items():
-            text += [f"{name}:", *(f"    {line}" for line in found)]
+        for title, last in parts.items():
+            text += [f"{title}:", *(f"    {line}" for line in last)]
         if len(self.tasks) > _MAX_TASKS_WITH_LINES:
             text.append(f"... and {len(self.tasks) - _MAX_TASKS_WITH_LINES} more tasks")
         if self.tasks:
@@ -347,8 +351,9 @@ class Task(_Waits):
         self.host: str = planned["host"]
         self.address: str = planned["address"]
         self.port: int = planned["port"]
-        #: The arguments of ``docker network connect``, while its container is disconnected.
-        self._cut: list[str] = []
+        #: The arguments of ``docker network connect`` that connect its container again. They are empty while
+        #: the container is connected.
+        self._reconnect_arguments: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Task {self.name}: {self.described()}>"
@@ -377,9 +382,9 @@ class Task(_Waits):
         If the host was lost, the status is not known, and all its fields are None.
         """
         # This is read before the status, which is complete by then.
-        over = not self._job.running or self.state.is_over
+        has_ended = not self._job.running or self.state.is_over
         status = ExitStatus(**self._moved["status"]) if self._moved else ExitStatus()
-        return status if status.known or over else None
+        return status if status.known or has_ended else None
 
     def described(self) -> str:
         """Return the state of the task as a text, such as ``running`` or ``failed, killed by SIGKILL``."""
@@ -434,15 +439,20 @@ class Task(_Waits):
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         shown = text if isinstance(text, str) else text.pattern
 
-        def look() -> str | None:
+        def first_match() -> str | None:
+            """Return the first line that matches, or None if there is none yet."""
             return next(filter(pattern.search, self._lines_of_attempt()), None)
 
-        return self._wait_for(look, timeout, f"a line with {shown!r}")
+        return self._wait_for(first_match, timeout, f"a line with {shown!r}")
 
     def _lines_of_attempt(self) -> list[str]:
+        """Return the lines that the last attempt has printed so far.
+
+        In the log a mark precedes each attempt but the first.
+        """
         last = self.attempt  # the log may already contain a later attempt
-        own = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
-        return own.decode("utf-8", "replace").splitlines()
+        printed = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
+        return printed.decode("utf-8", "replace").splitlines()
 
     # ------------------------------------------------------------------ waiting, signals
 
@@ -488,6 +498,7 @@ class Task(_Waits):
         self._signal(number, to_all=False)
 
     def _note_attempts(self) -> None:
+        """Note the attempt of each task of the job before a signal, for `wait_restarted`."""
         self._job.attempts = {task.name: task.attempt for task in self._job.tasks}
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
@@ -505,14 +516,16 @@ class Task(_Waits):
             WaitFailed: The task does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
-        before, own = self._job.attempts.get(self.name, 1), (self.name, "running")
+        old_attempt = self._job.attempts.get(self.name, 1)
 
-        def look() -> int:
-            moves = (event for event in self._job.events if event["event"] == "TaskMoved")
-            runs = (event["attempt"] for event in moves if (event["task"], event["state"]) == own)
-            return max((attempt for attempt in runs if attempt > before), default=0)
+        def new_attempt() -> int:
+            """Return the number of the last attempt that has run since then, or 0 if there is none yet."""
+            moves = [event for event in self._job.events if event["event"] == "TaskMoved"]
+            of_task = [event for event in moves if event["task"] == self.name]
+            attempts = [event["attempt"] for event in of_task if event["state"] == "running"]
+            return max((attempt for attempt in attempts if attempt > old_attempt), default=0)
 
-        return self._job.until(look, f"a new attempt of {self.name}", timeout)
+        return self._job.until(new_attempt, f"a new attempt of {self.name}", timeout)
 
     def stop(self) -> None:
         """Suspend all processes of the task (SIGSTOP) until `resume`, as if its machine hung.
@@ -549,13 +562,15 @@ class Task(_Waits):
             ClusterError: The task does not run in a container, or has ended.
         """
         container, network = self._container(), network_name(self._job.name)
-        described = self._docker("inspect", "--type", "container", container)
-        joined = json.loads(described)[0]["NetworkSettings"]["Networks"].get(network)
-        if joined is not None:
-            aliases = [text for alias in joined.get("Aliases") or () for text in ("--alias", alias)]
-            self._cut = ["--ip", joined["IPAddress"], *aliases, network, container]
+        inspected = self._docker("inspect", "--type", "container", container)
+        connection = json.loads(inspected)[0]["NetworkSettings"]["Networks"].get(network)
+        if connection is not None:
+            arguments = ["--ip", connection["IPAddress"]]
+            for alias in connection.get("Aliases") or ():
+                arguments += ["--alias", alias]
+            self._reconnect_arguments = [*arguments, network, container]
             self._docker("network", "disconnect", network, container)
-        elif not self._cut:
+        elif not self._reconnect_arguments:  # Otherwise it is disconnected already.
             raise ClusterError(f"the container {container} is not on a network of the job's own")
 
     def mend_network(self) -> None:
@@ -564,10 +579,10 @@ class Task(_Waits):
         Raises:
             ClusterError: The task does not run in a container, or has ended.
         """
-        self._container()
-        if self._cut:
-            self._docker("network", "connect", *self._cut)
-            self._cut = []
+        self._container()  # It raises the error about a task without a container.
+        if self._reconnect_arguments:
+            self._docker("network", "connect", *self._reconnect_arguments)
+            self._reconnect_arguments = []
 
     def _container(self) -> str:
         """Return the name of the task's container.
@@ -601,10 +616,11 @@ class Task(_Waits):
         """
         __tracebackhide__ = True
 
-        def look() -> bool | None:
+        def all_done() -> bool | None:
+            """Send the signal, and return True if all processes are done, otherwise None."""
             return all(map(is_done, self._signal(number, to_all=True))) or None
 
-        self._wait_for(look, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")
+        self._wait_for(all_done, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")
 
     def _signal(self, number: int, to_all: bool) -> str:
         """Let the agent of the task send a signal, and wait for its answer.
@@ -614,8 +630,8 @@ class Task(_Waits):
             to_all: Whether all processes of the task receive it, or only the main one.
 
         Returns:
-            The state of each process afterwards, a letter of ``/proc/PID/stat``. Empty if the task has ended
-            meanwhile.
+            The state of each process afterwards, a letter of ``/proc/PID/stat``. The text is empty if the
+            task has ended meanwhile.
 
         Raises:
             ClusterError: The task has ended.
@@ -629,24 +645,28 @@ class Task(_Waits):
             )
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} cannot be signalled: it is {self.described()}")
-        known = len(self._signals_sent())
+        earlier_answers = len(self._answers())
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
 
-        def look() -> str | None:
-            answers = self._signals_sent()[known:]
+        def states() -> str | None:
+            """Return the states in the agent's answer, or None if it has not come yet."""
+            if answers := self._answers()[earlier_answers:]:
+                return str(answers[0]["states"])
             # No answer comes about a task that has ended meanwhile, even if it starts again.
-            return str(answers[0]["states"]) if answers else "" if self.exit_status is not None else None
+            return "" if self.exit_status is not None else None
 
-        return self._wait_for(look, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
+        return self._wait_for(states, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
         """Return whether the task has ended and does not start again, as a failed task may with restarts."""
         return not self._job.running or (self.state.is_over and not self._moved["restarting"])
 
     def _ended(self) -> str:
+        """Return that the task has ended, or an empty text while it runs or may start again."""
         return "and it has ended" if self._is_over() else ""
 
     def _message(self, text: str) -> str:
+        """Return a text with the name, the state and the last lines of the task, for an error."""
         lines = self.last_lines(_MAX_LAST_LINES)
         head = f"{self.name} ({self.described()}): {text}"
         tail = "its last lines:" if lines else "it printed nothing"
@@ -657,6 +677,7 @@ class Task(_Waits):
         """The last event about the state of the task, or an empty mapping if there is none."""
         return self._job._moved.get(self.name, {})
 
-    def _signals_sent(self) -> list[Mapping[str, Any]]:
-        wanted = ("SignalSent", self.name)
-        return [each for each in self._job.events if (each["event"], each.get("task")) == wanted]
+    def _answers(self) -> list[Mapping[str, Any]]:
+        """Return the answers of the agent to signals for this task, which are events of the launcher."""
+        answers = [event for event in self._job.events if event["event"] == "SignalSent"]
+        return [answer for answer in answers if answer["task"] == self.name]

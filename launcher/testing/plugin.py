@@ -45,24 +45,28 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     config = request.config
     backend = config.getoption("--cluster-backend", default=None) or config.getini("cluster_backend")
-    made = request.node.stash[_USED] = Cluster(tmp_path_factory.mktemp("cluster"), str(backend))
-    yield made
-    left = made.close()
-    for job in made.jobs:
+    value = request.node.stash[_USED] = Cluster(tmp_path_factory.mktemp("cluster"), str(backend))
+    yield value
+    leftovers = value.close()
+    for job in value.jobs:
         request.node.user_properties.append(("run_dir", str(job.run_dir)))  # for reports such as JUnit's XML
-    if left and made.passed:
-        pytest.fail("\n".join(left), pytrace=False)
+    if leftovers and value.passed:  # A test that has failed has a better reason.
+        pytest.fail("\n".join(leftovers), pytrace=False)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Note whether the test has passed, and show the last lines of its jobs if it has failed."""
+    """Note whether the test has passed, and show the last lines of its jobs if it has failed.
+
+    pytest calls this for the setup, the call and the teardown of each test. A test without the fixture has no
+    cluster.
+    """
     outcome: Any = yield
-    used = item.stash.get(_USED, None)
-    if used is None:
+    cluster = item.stash.get(_USED, None)
+    if cluster is None:
         return
     report: pytest.TestReport = outcome.get_result()
     if report.when == "call":
-        used.passed = report.passed
+        cluster.passed = report.passed
     if report.failed:
-        report.sections.extend(used.tails())
+        report.sections.extend(cluster.tails())

@@ -71,4 +71,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
+    """Return the public names, also those that were not used yet, for completion in an interpreter."""
     return [*__all__, "__version__"]

@@ -94,16 +94,20 @@ def _run(argv: list[str]) -> int:
     """Run a command line and return its exit code.
 
     It returns also where argparse exits, where the reader of a pipe has gone, and where the launcher fails.
+
+    Args:
+        argv: The words after ``launch``.
     """
     try:
         from launcher.cli.main import main as command  # noqa: PLC0415 - a failed import is caught below
 
         return command(argv)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BrokenPipeError:
+    except SystemExit as exit_:  # Its code may be a number, a message, or None for success.
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BrokenPipeError:  # As in `launch logs | head`.
         return 0
     except Exception as error:  # noqa: BLE001 - any fault of the launcher leads to exit code 125
+        # An error without a file name is about stdout.
         if isinstance(error, OSError) and error.errno in _UNWRITABLE_ERRORS and error.filename is None:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output

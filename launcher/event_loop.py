@@ -46,6 +46,7 @@ def await_readable(file: FileDescriptorLike, seconds: float) -> None:
     """
     poll = select.poll()
     poll.register(file, select.POLLIN)
+    # With one more millisecond the time is surely over when this returns without anything to read.
     poll.poll(max(0.0, seconds) * 1000 + 1)
 
 
@@ -68,6 +69,7 @@ class TimerHandle:
         self.function: _Function | None = function
 
     def __lt__(self, other: TimerHandle) -> bool:
+        """Return whether this call is due first, for the heap of timers."""
         return self.due < other.due
 
     def cancel(self) -> None:
@@ -89,14 +91,16 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         #: By descriptor: the function to call when it is readable, and the one for writable.
         self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}
+        #: A heap, whose first timer is due first. Cancelled timers stay in it until they are due.
         self._timers: list[TimerHandle] = []
         self._calls: deque[_Function] = deque()
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
+        #: The descriptor by which other threads end the loop's wait. It is -1 when the loop is closed.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
         self._pool: Pool | None = None
-        self._rest_comes = False
+        self._is_rest_awaited = False
 
     def __enter__(self) -> EventLoop:
         return self
@@ -124,14 +128,15 @@ class EventLoop:
             write: The function to call while it is writable.
         """
         events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
-        known = self._watched.pop(fd, None)
+        before = self._watched.pop(fd, None)
         if events:
             self._watched[fd] = read, write
-        if known is None and events:
+        if before is None and events:
             self._selector.register(fd, events)
-        elif known is not None and not events:
+        elif before is not None and not events:
             self._selector.unregister(fd)
-        elif known is not None and [*map(bool, known)] != [bool(read), bool(write)]:
+        # Other functions for the same events are no change for the selector.
+        elif before is not None and [*map(bool, before)] != [bool(read), bool(write)]:
             self._selector.modify(fd, events)
 
     def call_at(self, due: float, function: _Function) -> TimerHandle:
@@ -147,6 +152,7 @@ class EventLoop:
     def call_soon(self, function: _Function) -> None:
         """Call a function in the next turn. Any thread may use this."""
         self._calls.append(function)
+        # The loop's own thread is not waiting now. Any other thread has to end its wait.
         if threading.get_ident() != self._thread:
             with self._lock:
                 if self._wake >= 0:
@@ -157,7 +163,7 @@ class EventLoop:
 
         The sender is still writing. A turn for each small piece would cost more CPU time than one for all.
         """
-        self._rest_comes = True
+        self._is_rest_awaited = True
 
     def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread.
@@ -185,8 +191,8 @@ class EventLoop:
         Args:
             seconds: The longest time to wait. None waits until something is due.
         """
-        if self._rest_comes:
-            self._rest_comes = False
+        if self._is_rest_awaited:
+            self._is_rest_awaited = False
             time.sleep(_REST_SECONDS)
         ready = self._selector.select(self._seconds_to_wait(seconds))
         for key, events in ready:
@@ -198,14 +204,14 @@ class EventLoop:
             if write is not None and events & selectors.EVENT_WRITE:
                 write()
             # Commands to hosts must not wait until the output of all other hosts was read.
-            self._call()
-        for timer in self._due():
-            if timer.function is not None:
+            self._run_calls()
+        for timer in self._pop_due():
+            if timer.function is not None:  # It was not cancelled, perhaps by another timer.
                 timer.function()
-        self._call()
+        self._run_calls()
 
-    def _call(self) -> None:
-        """Call the functions of `call_soon`. Those that they ask for have to wait for the next time."""
+    def _run_calls(self) -> None:
+        """Call the functions of `call_soon`. What they add has to wait for the next call."""
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 
@@ -227,7 +233,7 @@ class EventLoop:
             self.run_once(left)
         return True
 
-    def _due(self) -> list[TimerHandle]:
+    def _pop_due(self) -> list[TimerHandle]:
         """Remove and return the timers that are due.
 
         All are removed before any is called, because the function of a timer may set another timer.
@@ -238,10 +244,18 @@ class EventLoop:
         return due
 
     def _seconds_to_wait(self, seconds: float | None) -> float | None:
-        """Return how long a turn may wait for descriptors: until the next call or timer, or ``seconds``."""
+        """Return how long a turn may wait for descriptors.
+
+        Args:
+            seconds: The longest time that the caller allows. None means no limit.
+
+        Returns:
+            The seconds until the next call or timer, but at most the given ones. None means that the turn
+            waits for descriptors only.
+        """
         if self._calls:
             return 0.0
-        while self._timers and self._timers[0].function is None:
+        while self._timers and self._timers[0].function is None:  # These timers were cancelled.
             heapq.heappop(self._timers)
         if not self._timers:
             return seconds

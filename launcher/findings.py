@@ -186,24 +186,36 @@ def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) ->
         hosts: The hosts on which tasks will run.
         facts: What the agent of each host reported, by the name of the host.
     """
-    same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
-    pythons = _python_versions({name: facts[name].python for name in same})
+    # Of other hosts the Python of the tasks is not known.
+    names = [host.name for host in hosts if host.name in facts and _shares_python_with_agent(host)]
+    pythons = _python_versions({name: facts[name].python for name in names})
     return _merged([*_addresses(hosts, facts), *pythons], hosts)
 
 
-def _runs_its_agent(host: Host) -> bool:
-    """Return whether the tasks of a host run with the same Python as its agent."""
-    relative = host.python is not None and "/" in host.python and host.python[0] not in "/~"
-    return host.venv is None and not relative
+def _shares_python_with_agent(host: Host) -> bool:
+    """Return whether the tasks of a host run with the same Python as its agent.
+
+    An environment, and a path that is relative to the working folder of the tasks, are for the tasks only.
+    """
+    is_relative = host.python is not None and "/" in host.python and host.python[0] not in "/~"
+    return host.venv is None and not is_relative
 
 
 def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, ...]:
-    """Return problems before warnings, and join findings that differ only in their hosts."""
+    """Join findings that differ only in their hosts, and return problems before warnings.
+
+    Args:
+        found: The findings, mostly about one host each.
+        hosts: All hosts, in the order in which a finding names its hosts.
+    """
     order = {host.name: number for number, host in enumerate(hosts)}
-    same: dict[Finding, set[str]] = defaultdict(set)
+    hosts_by_finding: dict[Finding, set[str]] = defaultdict(set)
     for finding in found:
-        same[replace(finding, hosts=())].update(finding.hosts)
-    merged = (replace(finding, hosts=tuple(sorted(same[finding], key=order.__getitem__))) for finding in same)
+        hosts_by_finding[replace(finding, hosts=())].update(finding.hosts)
+    merged = [
+        replace(finding, hosts=tuple(sorted(names, key=order.__getitem__)))
+        for finding, names in hosts_by_finding.items()
+    ]
     return tuple(sorted(merged, key=lambda finding: finding.severity != PROBLEM))
 
 
@@ -218,8 +230,8 @@ def _as_address(text: str) -> str:
         return ""
 
 
-def _own(facts: HostFacts) -> set[str]:
-    """Return the addresses of a host's own interfaces."""
+def _interface_addresses(facts: HostFacts) -> set[str]:
+    """Return the addresses of a host's own interfaces, in their usual form."""
     return set(map(_as_address, facts.addresses))
 
 
@@ -229,19 +241,21 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterato
     A loopback address is a fault only if some hosts have another address: if all have one, all tasks run on
     this machine.
     """
-    by_address: dict[str, list[str]] = defaultdict(list)
+    names_by_address: dict[str, list[str]] = defaultdict(list)
+    interfaces = {name: _interface_addresses(of_host) for name, of_host in facts.items()}
     for host in hosts:
         address = _as_address(host.shown_address)
-        by_address[address or host.shown_address.lower()].append(host.name)
+        names_by_address[address or host.shown_address.lower()].append(host.name)
         if is_loopback(host.shown_address):
             if not all(is_loopback(other.shown_address) for other in hosts):
                 seen = f"other hosts that connect to {host.shown_address} reach themselves"
                 yield Finding(PROBLEM, "address", (host.name,), seen=seen, advice=_ADDRESS_ADVICE)
-        elif host.name in facts and address and address not in _own(facts[host.name]):
-            for other in (name for name in facts if address in _own(facts[name])):
+        # An address that no host has may be that of a router, which forwards it.
+        elif host.name in facts and address and address not in interfaces[host.name]:
+            for other in (name for name in facts if address in interfaces[name]):
                 seen = f"its address {address} is not its own but {other}'s"
                 yield Finding(PROBLEM, "address", (host.name,), seen=seen, advice=_ADDRESS_ADVICE)
-    for address, names in by_address.items():
+    for address, names in names_by_address.items():
         if len(names) > 1:
             seen, advice = f"have the same address {address}", "correct or remove one of them"
             yield Finding(PROBLEM, "address", tuple(names), seen=seen, advice=advice)
@@ -256,26 +270,27 @@ def _pairs(
     host that tried to connect and the way in which it failed.
     """
     names = {host.name: host.shown_address for host in hosts}
-    failed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    targets_by_failure: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pair in pairs:
         if pair.result == "ok":
             continue
         name, address = names[pair.target], _as_address(pair.address)
-        owners = [host for host in facts if address in _own(facts[host])]
-        wrong = ""
+        owners = [host for host in facts if address in _interface_addresses(facts[host])]
+        wrong_name = ""
         if pair.result == "unknown name":
-            wrong = f"{name} cannot be resolved: {pair.why}"
+            wrong_name = f"{name} cannot be resolved: {pair.why}"
         elif is_loopback(address) and pair.source != pair.target:
-            wrong = f"{name} means {address} there, the host itself"
+            wrong_name = f"{name} means {address} there, the host itself"
         elif owners and pair.target not in owners:
-            wrong = f"{name} means {address} there, which is {owners[0]}"
-        if wrong and not _as_address(name) and not is_loopback(name):
+            wrong_name = f"{name} means {address} there, which is {owners[0]}"
+        # An address cannot be resolved wrongly, and a loopback name has a finding of its own.
+        if wrong_name and not _as_address(name) and not is_loopback(name):
             advice = f"correct /etc/hosts there, or {_ADDRESS_ADVICE}"
-            yield Finding(PROBLEM, "name", (pair.source,), seen=wrong, advice=advice)
+            yield Finding(PROBLEM, "name", (pair.source,), seen=wrong_name, advice=advice)
         else:
             why = f" ({pair.why})" if pair.result == "failed" else ""
-            failed[pair.source, pair.result + why].append(pair.target)
-    for (source, result), targets in failed.items():
+            targets_by_failure[pair.source, pair.result + why].append(pair.target)
+    for (source, result), targets in targets_by_failure.items():
         text = join_names(["itself" if target == source else target for target in targets])
         seen = f"cannot reach {text}: {result}"
         yield Finding(PROBLEM, "unreachable", (source,), seen=seen, advice=_ADVICE_BY_RESULT.get(result, ""))
@@ -301,27 +316,30 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
     tensorflow = {report.host.name: report.version("tensorflow") for report in usable}
     missing = [report for report in usable if not tensorflow[report.host.name]]
     for report in missing:
-        others = " (others have it)" if len(missing) < len(usable) else ""
-        seen = f"{report.facts.task_python.path} does not have TensorFlow{others}"
+        elsewhere = " (others have it)" if len(missing) < len(usable) else ""
+        seen = f"{report.facts.task_python.path} does not have TensorFlow{elsewhere}"
         advice = "`launch prepare` installs it; or write `python:` or `venv:` into the hostfile"
         yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen=seen, advice=advice)
-    for version, names, usual in _odd({host: version for host, version in tensorflow.items() if version}):
-        other_minor = _minor(version) != _minor(usual)
-        worse = ": they may not understand each other's graphs and messages" if other_minor else ""
-        seen = f"TensorFlow {version}, the others have {usual}{worse}"
-        severity, advice = PROBLEM if other_minor else WARNING, "install the same version on all hosts"
+    present = {host: version for host, version in tensorflow.items() if version}
+    for version, names, usual in _odd_values(present):
+        severity, effect = WARNING, ""
+        if _minor(version) != _minor(usual):
+            severity, effect = PROBLEM, ": they may not understand each other's graphs and messages"
+        seen = f"TensorFlow {version}, the others have {usual}{effect}"
+        advice = "install the same version on all hosts"
         yield Finding(severity, "tensorflow-differs", names, seen=seen, advice=advice)
 
 
 def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
     """Yield the faults of Python versions that differ from the usual one in more than the last number."""
-    for version, names, usual in _odd({host: _minor(version) for host, version in versions.items()}):
+    minor_versions = {host: _minor(version) for host, version in versions.items()}
+    for version, names, usual in _odd_values(minor_versions):
         advice = "one may not read what another pickles; one `python:` or `venv:` for all avoids it"
         seen = f"Python {version}, the others have {usual}"
         yield Finding(WARNING, "python-differs", names, seen=seen, advice=advice)
 
 
-def _odd(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _odd_values(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield each value that differs from the most frequent one.
 
     Args:
@@ -350,60 +368,61 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
 
     With a single host, its clock is compared with this machine's.
     """
-    times = sorted([report.clock for report in reports] + [0.0])
-    usual, others = (times[len(times) // 2], "the others") if len(reports) > 1 else (0.0, "this machine's")
+    usual, others = 0.0, "this machine's"  # Clocks count from that of this machine.
+    if len(reports) > 1:
+        times = sorted([report.clock for report in reports] + [0.0])
+        usual, others = times[len(times) // 2], "the others"
     for report in reports:
-        off = report.clock - usual
-        if abs(off) > _ODD_CLOCK_SECONDS:
-            severity = PROBLEM if abs(off) > _WRONG_CLOCK_SECONDS else WARNING
-            seen = f"its clock is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
+        ahead = report.clock - usual
+        if abs(ahead) > _ODD_CLOCK_SECONDS:
+            severity = PROBLEM if abs(ahead) > _WRONG_CLOCK_SECONDS else WARNING
+            seen = f"its clock is {duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} {others}"
             advice = "let it be set from the network: `timedatectl set-ntp true`"
             yield Finding(severity, "clock", (report.host.name,), seen=seen, advice=advice)
 
 
 def _resources(report: HostCheck) -> Iterator[Finding]:
     """Yield the faults of a host whose folders cannot be written, or that is short of disk or memory."""
-    here = (report.host.name,)
-    for name, (what, key) in _FOLDER_NAMES.items():
-        if (folder := report.facts.folders.get(name)) is None:
+    host = (report.host.name,)
+    for key, (what, setting) in _FOLDER_NAMES.items():
+        if (folder := report.facts.folders.get(key)) is None:
             continue
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:
             seen = f"{where} cannot be written: {folder.why}"
-            advice = f"free space there, correct it, or use another: {key} in the hostfile"
-            yield Finding(PROBLEM, "disk", here, seen=seen, advice=advice)
+            advice = f"free space there, correct it, or use another: {setting} in the hostfile"
+            yield Finding(PROBLEM, "disk", host, seen=seen, advice=advice)
         elif free is not None and free < _MIN_FREE_BYTES:
             seen = f"{where} has {byte_size(free)} left"
-            yield Finding(WARNING, "disk", here, seen=seen, advice="free space there: checkpoints need it")
+            yield Finding(WARNING, "disk", host, seen=seen, advice="free space there: checkpoints need it")
     available = report.facts.available
     if available is not None and available < _MIN_FREE_BYTES:
         seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"
-        yield Finding(WARNING, "memory", here, seen=seen, advice="see what uses it: `ps aux --sort=-rss`")
+        yield Finding(WARNING, "memory", host, seen=seen, advice="see what uses it: `ps aux --sort=-rss`")
 
 
 def _gpus(report: HostCheck) -> Iterator[Finding]:
     """Yield the faults of GPUs: ``nvidia-smi`` fails, or does not list a GPU that the hostfile names."""
-    here, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
-    absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus.list)]
+    host, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
+    absent = [gpu for gpu in expected if not _is_listed(gpu, gpus.list)]
     if gpus.state in ("failed", "slow"):
         lines = gpus.output.splitlines() or ["it did not answer in time"]
         seen = f"nvidia-smi fails: {sanitize_host_text(lines[0])}"
         advice = "the driver is broken, or was replaced without a restart of the host"
-        yield Finding(PROBLEM if expected else WARNING, "gpus", here, seen=seen, advice=advice)
+        yield Finding(PROBLEM if expected else WARNING, "gpus", host, seen=seen, advice=advice)
     elif absent:
         seen = f"GPU {join_names(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
-        yield Finding(PROBLEM, "gpus", here, seen=seen, advice="correct `gpus:` in the hostfile")
+        yield Finding(PROBLEM, "gpus", host, seen=seen, advice="correct `gpus:` in the hostfile")
 
 
-def _has_gpu(gpu: str, there: Sequence[Gpu]) -> bool:
+def _is_listed(gpu: str, listed: Sequence[Gpu]) -> bool:
     """Return whether a GPU of the hostfile is among those of ``nvidia-smi``.
 
     Args:
         gpu: An index, or the beginning of a UUID. A part of a GPU (MIG) always counts as there, because
             ``nvidia-smi`` lists whole GPUs only.
-        there: The GPUs that ``nvidia-smi`` lists.
+        listed: The GPUs that ``nvidia-smi`` lists.
     """
-    uuid = gpu.startswith("GPU-")
-    return gpu.startswith("MIG") or any(
-        gpu == found.index or (uuid and found.uuid.startswith(gpu)) for found in there
-    )
+    if gpu.startswith("GPU-"):
+        return any(other.uuid.startswith(gpu) for other in listed)
+    return gpu.startswith("MIG") or any(other.index == gpu for other in listed)

@@ -225,10 +225,11 @@ def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]
         names = (*CHIEF_ROLES, "worker")
     elif not done_when and not counts.keys() & {*CHIEF_ROLES}:
         names = [role.name for role in roles if not role.service] or [*counts]
-    elif done_when not in ("", "chief"):
+    elif done_when not in ("", "chief"):  # It names a role that the job does not have.
         return {}
-    found = {name: counts[name] for name in names if name in counts}
-    return found or ({"worker": 1} if "worker" in counts else {})
+    deciding = {name: counts[name] for name in names if name in counts}
+    # Only ``chief`` in a job without one leads to no role here. Then worker 0 is the chief for TensorFlow.
+    return deciding or ({"worker": 1} if "worker" in counts else {})
 
 
 class OnFailure(enum.Enum):
@@ -329,8 +330,8 @@ class Placement(Record):
         Args:
             variables: The new variables of each task that gets some.
         """
-        more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
-        return replace(self, tasks=tuple(replace(placed, env=placed.env + new) for placed, new in more))
+        with_new = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
+        return replace(self, tasks=tuple(replace(placed, env=placed.env + new) for placed, new in with_new))
 
     def hosts(self) -> tuple[Host, ...]:
         """Return the hosts with at least one task, in the order of their first tasks."""
@@ -338,10 +339,10 @@ class Placement(Record):
 
     def by_host(self) -> dict[str, list[PlacedTask]]:
         """Return the tasks by the name of their host."""
-        found: dict[str, list[PlacedTask]] = {}
+        tasks: dict[str, list[PlacedTask]] = {}
         for placed in self.tasks:
-            found.setdefault(placed.host.name, []).append(placed)
-        return found
+            tasks.setdefault(placed.host.name, []).append(placed)
+        return tasks
 
     def agent_hosts(self) -> tuple[Host, ...]:
         """Return the hosts on which an agent runs: those with tasks, then the standby hosts."""
@@ -408,6 +409,7 @@ class _RunFile:
         self._name = name
 
     def __get__(self, paths: "RunPaths", _: object) -> str:
+        """Return the path of the file for one run, as ``paths.report`` reads it."""
         return f"{paths.root}/{self._name}"
 
 

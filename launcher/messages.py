@@ -55,9 +55,7 @@ class MessageQueue:
     def __init__(self) -> None:
         self._waiting: deque[Tell] = deque(maxlen=_MAX_WAITING)
         #: The descriptor that is readable while messages wait, for the event loop.
-        self.fd, self._write_end = os.pipe()
-        for fd in (self.fd, self._write_end):
-            os.set_blocking(fd, False)
+        self.fd, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
         with _lock:

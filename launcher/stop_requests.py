@@ -71,10 +71,10 @@ class StopRequests:
         if number not in self._first_at:
             self._first_at[number] = at
             return StopRequest.NEW
-        if at < self._first_at[number]:  # The clock was set back.
-            self._first_at[number] = at
+        # An earlier time means that the clock was set back.
+        first_at = self._first_at[number] = min(at, self._first_at[number])
         # Signals that never mean "at once" have no entry, so repeating them changes nothing.
-        apart = self._seconds_apart.get(number)
-        if apart is None or at - self._first_at[number] < apart:
+        seconds_apart = self._seconds_apart.get(number)
+        if seconds_apart is None or at - first_at < seconds_apart:
             return StopRequest.SAME
         return StopRequest.AGAIN

@@ -46,7 +46,7 @@ class Pool(ThreadPoolExecutor):
     def can_work(self) -> bool:
         """Return whether the pool has a thread. Without one, try to start one first."""
         if not self._threads:
-            self._put(lambda: None)
+            self._put(lambda: None)  # The executor starts a thread when it receives work.
         return bool(self._threads)
 
     def wait(self, futures: Iterable[Future[Any]], seconds: float) -> Collection[Future[Any]]:

@@ -52,16 +52,16 @@ def start_function(function: Callable[..., object], *args: object, name: str) ->
     return thread
 
 
-def new_pool(most: int, name: str) -> Pool:
+def new_pool(max_threads: int, name: str) -> Pool:
     """Return a new pool of threads.
 
     Args:
-        most: The largest number of threads.
+        max_threads: The largest number of threads.
         name: The beginning of the names of the threads.
     """
     from launcher.thread_pool import Pool  # noqa: PLC0415 - takes 10 ms, and few commands need it
 
-    return Pool(most, name)
+    return Pool(max_threads, name)
 
 
 def in_thread(function: Callable[[], _T]) -> _T:

@@ -23,41 +23,42 @@ LAUNCH, BEFORE, HONCHO, MPIRUN, TORCHRUN, FLOOR = "launch", "before", "honcho", 
 
 
 class Call(NamedTuple):
-    """What to run: so many tasks of this program. ``folder`` is for what a contender needs to be told."""
+    """What a contender is to run: a program, in each of a number of tasks."""
 
     tasks: int
     program: Sequence[str]
+    #: A folder for the files that a contender needs, such as a Procfile.
     folder: Path
-    #: Are lines to carry their task's name?
+    #: Whether each line of output begins with the name of its task.
     prefixed: bool = False
 
 
 class Contender(NamedTuple):
-    """One launcher."""
+    """A launcher, or another program that starts several tasks, with its command line."""
 
     name: str
     version: str
     command: Callable[[Call], list[str]]
-    #: How a prefixed line begins; the group ``named`` is the task's number.
+    #: A pattern for the beginning of a prefixed line. Its group ``named`` is the number of the task.
     prefix: bytes
-    #: Why it cannot be measured. Empty if it can.
+    #: Why it cannot be measured. It is empty if it can.
     missing: str = ""
-    #: Seconds after which a start counts as no answer.
+    #: The time limit for a run.
     time_limit: float = 30.0
 
 
 def task_program(*args: object) -> list[str]:
-    """The command of a measured task (see ``programs/task.py``)."""
+    """Return the command of a measured task, which runs ``programs/task.py`` with these arguments."""
     return [sys.executable, "-I", "-S", str(_PROGRAMS / "task.py"), *map(str, args)]
 
 
 def all_contenders(launch: str, before: str | None, chosen: Collection[str]) -> list[Contender]:
-    """Every contender, the missing ones too; peers are installed on the way.
+    """Return all contenders, including those that are missing. Peers are installed on the way.
 
     Args:
-        launch: path of the launch to measure.
-        before: path of another launch, measured under the name `BEFORE`.
-        chosen: names of the other programs.
+        launch: The path of the launch to measure.
+        before: The path of another launch, which is measured under the name `BEFORE`. None means no other.
+        chosen: The names of the other programs.
     """
     also = [] if before is None else [_launch(before)._replace(name=BEFORE)]
     others = {HONCHO: _honcho, MPIRUN: _mpirun, TORCHRUN: _torchrun, FLOOR: _floor}
@@ -65,6 +66,8 @@ def all_contenders(launch: str, before: str | None, chosen: Collection[str]) -> 
 
 
 def _launch(path: str) -> Contender:
+    """Return the launch at a path."""
+
     def command(call: Call) -> list[str]:
         return [path, "--workers", str(call.tasks), "--", *call.program]
 
@@ -73,6 +76,7 @@ def _launch(path: str) -> Contender:
 
 
 def _honcho() -> Contender:
+    """Return honcho, whose tasks are lines of a Procfile."""
     found = peers.honcho()
 
     def command(call: Call) -> list[str]:
@@ -86,6 +90,7 @@ def _honcho() -> Contender:
 
 
 def _mpirun() -> Contender:
+    """Return mpirun, whose option for prefixes depends on its version."""
     found = peers.mpirun()
     major = re.search(r"\d+", found.version)
     tag = ["--tag-output"] if major is None or int(major[0]) < 5 else ["--output", "tag"]
@@ -100,6 +105,7 @@ def _mpirun() -> Contender:
 
 
 def _torchrun() -> Contender:
+    """Return torchrun, which prefixes lines only if it also writes them to files."""
     found = peers.torchrun()
 
     def command(call: Call) -> list[str]:
@@ -113,6 +119,8 @@ def _torchrun() -> Contender:
 
 
 def _floor() -> Contender:
+    """Return the floor, a bare Python loop that does the least there is to do."""
+
     def command(call: Call) -> list[str]:
         kind = "copy" if call.prefixed else "spawn"
         return [*PYTHON, str(_PROGRAMS / "floor.py"), kind, str(call.tasks), *call.program]
@@ -122,5 +130,5 @@ def _floor() -> Contender:
 
 
 def true() -> list[str]:
-    """The command of a task that exits at once."""
+    """Return the command of a task that exits at once."""
     return [shutil.which("true") or "/bin/true"]

@@ -21,30 +21,34 @@ from tests.docker import engine as lab
 from tests.docker.engine import BASE, Engine
 
 _COUNT = 4
-#: Seconds for tasks to run, and for a command to end.
+#: The time limit for all tasks to run, and for a command to exit.
 _TIME_LIMIT = 60.0
-_LOOK = 0.002
+_POLL_SECONDS = 0.002
 _SCRIPT = str(Path(__file__).resolve().parent / "programs" / "containers.sh")
-#: What the tasks of `_SCRIPT` do, too.
+#: The program of a task in a shell, which the tasks of `_SCRIPT` run, too.
 _TASK = 'mktemp "$0/up-XXXXXX" >/dev/null; until test -e "$0/end"; do sleep 0.05; done'
 
 
 class Run(NamedTuple):
-    """Seconds until the first and the last task ran, and from their end to that of the command."""
+    """The times of one run, in seconds from the start of the command.
+
+    ``first`` and ``last`` are when the first and the last task ran. ``end`` counts from the end of the tasks
+    to that of the command.
+    """
 
     first: float
     last: float
     end: float
-    #: CPU seconds of the command and what it started here: not of the engine.
+    #: CPU seconds of the command and its children, without those of the engine.
     cpu: float
 
 
-#: A contender's command line, from the folder in which its tasks mark that they run.
+#: Returns the command line of a contender. Its tasks make a file in the given folder when they run.
 Command = Callable[[Path], Sequence[str]]
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Run four containers with each contender, round by round, and print the table."""
     with _engine() as engine:
         if isinstance(engine, str):
             print(f"\ndocker: MISSING: {engine}")
@@ -60,7 +64,11 @@ def measure(setting: Setting) -> None:
 
 @contextmanager
 def _engine() -> Iterator[Engine | str]:
-    """The engine that is here, or one of our own for as long as this takes; or why there is none."""
+    """Return a context with a Docker engine, whose address is in the environment meanwhile.
+
+    It is the engine of this machine, or one that is started for the context. If there is none, the value is
+    the reason.
+    """
     made = lab.engine()
     try:
         found = made.__enter__()
@@ -79,6 +87,7 @@ def _engine() -> Iterator[Engine | str]:
 
 
 def _measure(setting: Setting, engine: Engine) -> dict[str, list[Run]]:
+    """Run each contender in each round, and return its runs by its name."""
     contenders: dict[str, Command] = {
         LAUNCH: lambda folder: _launch(setting.launch, folder),
         "docker run -d, one by one": lambda folder: [_SCRIPT, BASE, str(folder), str(_COUNT), "one"],
@@ -97,7 +106,7 @@ def _measure(setting: Setting, engine: Engine) -> dict[str, list[Run]]:
 
 
 def _clean(engine: Engine) -> None:
-    """What the script has left, should it have been ended in the middle."""
+    """Remove containers and networks that the script has left because it was killed."""
     ours = ("--filter", "label=tf-launcher-bench")
     for container in engine.lines("ps", "-aq", *ours):
         engine.tried("rm", "-f", container)
@@ -106,11 +115,17 @@ def _clean(engine: Engine) -> None:
 
 
 def _launch(path: str, folder: Path) -> Sequence[str]:
+    """Return the command line of a launch whose tasks run in containers and share a folder."""
     words = ["--docker", BASE, "--workers", str(_COUNT), "--no-mount", "--mount", str(folder)]
     return [path, *words, "--", "sh", "-c", _TASK, str(folder)]
 
 
 def _once(setting: Setting, name: str, command: Command) -> list[Run]:
+    """Run a contender once.
+
+    Returns:
+        The run. The list is empty if not all tasks ran, which is a fault of launch.
+    """
     folder = setting.folder("docker")
     before, began = processes.spent(), time.time()
     process = processes.start(command(folder))
@@ -130,17 +145,21 @@ def _once(setting: Setting, name: str, command: Command) -> list[Run]:
 
 
 def _all_up(folder: Path, process: subprocess.Popen[bytes]) -> list[float]:
-    """When each task began to run, as the shared folder has it."""
+    """Wait until all tasks run, and return when each has started, in seconds since the epoch.
+
+    The list is empty if they do not run in time, or the command exits.
+    """
     until = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < until and process.poll() is None:
         marks = [mark.stat().st_mtime for mark in folder.glob("up-*")]
         if len(marks) >= _COUNT:
             return marks
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     return []
 
 
 def _show(runs: dict[str, list[Run]]) -> None:
+    """Print the table of all contenders."""
     rows = []
     for name, own in runs.items():
         cells = [_cells(own, runs[LAUNCH], which) for which in ("first", "last", "end")]
@@ -152,6 +171,7 @@ def _show(runs: dict[str, list[Run]]) -> None:
 
 
 def _cells(own: Sequence[Run], launch: Sequence[Run], which: str) -> tuple[str, str]:
+    """Return the cells about one time of a contender: its median, and the ratio to that of launch."""
     values = [getattr(run, which) for run in own]
     if not values:
         return "no answer", "-"

@@ -20,29 +20,34 @@ from bench.setting import Setting
 _TASKS = 8
 _CODE = 7
 _MILLI = 1e-3
-#: Sleeping children of each task, in the second case.
+#: The number of sleeping children of each task in the second case.
 _CHILDREN = 2
-#: Seconds for all to be up, and for all to be gone.
+#: The time limits in seconds for all tasks to run, and for all processes to end.
 _UP, _GONE = 60.0, 10.0
 
 
 class NotUp(Exception):
-    """The tasks did not come up."""
+    """The tasks of a contender did not run in time."""
 
 
 class Ended(NamedTuple):
-    """Seconds from the failing task's exit (``None``: not within the limit), and what was left then."""
+    """How a contender ended its job after one task had failed."""
 
+    #: Seconds from the exit of the failing task to the end of the last process of a task, or None if some
+    #: did not end in time.
     all_gone: float | None
+    #: Seconds from that exit to the end of the launcher, or None if it did not end in time.
     launcher_gone: float | None
+    #: The number of processes of tasks that did not end in time.
     left: int
+    #: The exit code of the launcher, or None if it did not end in time.
     code: int | None
     #: CPU seconds of all processes, from the start of the launcher to the end of the last one.
     cpu: float = 0.0
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print, without and with children of the tasks."""
+    """Let a task of each contender fail, and print a table: once without and once with children of tasks."""
     for children in (False, True):
         results: dict[str, list[Ended]] = {one.name: [] for one in setting.present}
         reasons: dict[str, str] = {}
@@ -58,11 +63,21 @@ def measure(setting: Setting) -> None:
 
 
 def _enough(runs: list[Ended]) -> bool:
-    """Whether more runs would only show again that this one leaves processes."""
+    """Return whether more runs would only show again that this contender leaves processes."""
     return sum(run.all_gone is None for run in runs) >= 2
 
 
 def _once(setting: Setting, contender: Contender, children: bool) -> Ended:
+    """Run a contender once, and let one of its tasks fail.
+
+    Args:
+        setting: Receives a fault if launch leaves processes, or exits with another code.
+        contender: The contender.
+        children: Whether each task has sleeping children.
+
+    Raises:
+        NotUp: The tasks did not run in time.
+    """
     folder, before = setting.folder(contender.name), processes.spent()
     os.mkfifo(folder / "go")
     program = task_program("wait", folder, *(["children"] if children else []))
@@ -84,10 +99,10 @@ def _once(setting: Setting, contender: Contender, children: bool) -> Ended:
 
 
 def _all_up(folder: Path, launcher: subprocess.Popen[bytes], children: bool) -> list[int]:
-    """The pids of all tasks and their children, once all are there.
+    """Wait until all tasks run, and return the pids of the tasks and their children.
 
     Raises:
-        NotUp: they did not come.
+        NotUp: They did not run in time, or the launcher has exited.
     """
     end = time.monotonic() + _UP
     while time.monotonic() < end and launcher.poll() is None:
@@ -104,7 +119,7 @@ def _all_up(folder: Path, launcher: subprocess.Popen[bytes], children: bool) -> 
 def _fail(folder: Path, launcher: subprocess.Popen[bytes], pids: list[int]) -> Ended:
     """Let the task fail, and wait for the end of all processes."""
     time.sleep(1.0)  # let it all come to rest
-    ends = processes.Ends([launcher.pid, *pids])
+    ends = processes.Ends([launcher.pid, *pids])  # before the failure, so that no end is missed
     (folder / "go").write_bytes(b"go")
     ends.wait(_GONE)
     ends.close()
@@ -117,11 +132,22 @@ def _fail(folder: Path, launcher: subprocess.Popen[bytes], pids: list[int]) -> E
 
 
 def _since(began: int, ended: int) -> float:
+    """Return the seconds between two times in nanoseconds, or 0 if the second one is earlier."""
     return max(0, ended - began) / 1e9
 
 
 def _show(setting: Setting, results: dict[str, list[Ended]], reasons: dict[str, str], children: bool) -> None:
+    """Print the table of one case.
+
+    Args:
+        setting: The setting.
+        results: The runs of each contender, by its name.
+        reasons: Why contenders could not be run.
+        children: Whether the tasks had children.
+    """
+
     def row(contender: Contender) -> list[str]:
+        """Return the cells of a contender after its name."""
         runs = results[contender.name]
         if not runs:
             return [reasons.get(contender.name, "-"), *["-"] * 7]
@@ -149,6 +175,7 @@ def _show(setting: Setting, results: dict[str, list[Ended]], reasons: dict[str, 
 
 
 def _cells(values: list[float | None], launch: list[float | None]) -> list[str]:
+    """Return the cells about one time of a contender: its median, and the ratio to that of launch."""
     seen = [value for value in values if value is not None]
     if not seen:
         return [f"not in {_GONE:.0f} s", "-"]

@@ -26,38 +26,40 @@ from bench.setting import Setting
 _CONSUMERS, _BATCH = 2, 1000
 _PROGRAM = Path(__file__).parent / "programs" / "feed.py"
 _ROOT = Path(__file__).parents[1]
-#: Seconds for a consumer to come up, or to be done.
+#: The time limit for a consumer to connect, or to report.
 _TIME_LIMIT = 120.0
 FEED, BARE, QUEUE = "feed", "bare socket", "manager queue"
 
 
 class Kind(NamedTuple):
-    """Rows of one kind."""
+    """A kind of rows, with the amounts in which they are fed."""
 
     name: str
-    #: Makes a partition of so many rows.
+    #: Returns a partition with the given number of rows.
     make: Callable[[int], Any]
-    #: Rows of a partition; partitions for the ways that are fast; rows for the one that is slow.
+    #: The number of rows in a partition.
     rows: int
+    #: The number of partitions that are fed by the feed and the bare socket.
     partitions: int
+    #: The number of rows for each consumer that are fed by the manager's queue, which is slow.
     few: int
-    #: Rows of about a mebibyte, for the bare socket.
+    #: The number of rows that take about a mebibyte, for the bare socket.
     chunk: int
 
 
 class Run(NamedTuple):
-    """What one run has shown."""
+    """The results of one run."""
 
-    #: Rows a second, at the consumers.
+    #: Rows a second that arrived at the consumers.
     speed: float
-    #: MiB of memory that a consumer had at most.
+    #: The largest memory of a consumer, in MiB.
     memory: float
     #: CPU seconds of all its processes for a million rows.
     cpu: float
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Feed each kind of rows in each way, and print the tables of speed and of memory."""
     rows = [_row(setting, kind) for kind in kinds()]
     ways = (FEED, BARE, QUEUE)
     head = ["rows a second at the consumers: median (max)", *ways, "x bare", "x queue"]
@@ -68,10 +70,11 @@ def measure(setting: Setting) -> None:
 
 
 def kinds() -> list[Kind]:
-    """The rows that are fed."""
+    """Return the kinds of rows that are fed."""
     import numpy
 
     def vectors(many: int) -> Any:
+        """Return random rows of 784 floats as one array."""
         return numpy.random.default_rng(1).random((many, 784), dtype=numpy.float32)
 
     return [
@@ -98,6 +101,7 @@ def kinds() -> list[Kind]:
 
 
 def _row(setting: Setting, kind: Kind) -> list[str]:
+    """Feed one kind of rows in each way, round by round, and return its row of the table."""
     ways = {FEED: _through_feed, BARE: _through_socket, QUEUE: _through_queue}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     data = kind.make(kind.rows)
@@ -117,6 +121,14 @@ def _row(setting: Setting, kind: Kind) -> list[str]:
 
 
 def _once(setting: Setting, kind: Kind, data: Any, way: Callable[..., tuple[int, float]]) -> Run:
+    """Feed rows in one way, and check that all of them arrived.
+
+    Args:
+        setting: Receives a fault if rows are missing.
+        kind: The kind of rows.
+        data: A partition of them.
+        way: The function that feeds them. It returns their number, and the seconds that it took.
+    """
     folder, before = setting.folder("feed"), processes.spent() + time.process_time()
     with _Consumers(folder, way.__name__.rpartition("_")[2]) as consumers:
         rows, seconds = way(consumers, kind, data, 4 if setting.quick else 1)
@@ -128,7 +140,13 @@ def _once(setting: Setting, kind: Kind, data: Any, way: Callable[..., tuple[int,
 
 
 class _Consumers:
-    """Two consumer processes, and the socket that they connect to."""
+    """Two consumer processes, and the socket to which they connect.
+
+    Args:
+        folder: The folder for the socket.
+        way: How they receive rows: ``feed``, ``socket`` or ``queue``.
+        pause: How many seconds they sleep for each batch.
+    """
 
     def __init__(self, folder: Path, way: str, pause: float = 0.0) -> None:
         self.address = str(folder / "socket")
@@ -136,7 +154,7 @@ class _Consumers:
         self._pause = pause
         self._door = socket.socket(socket.AF_UNIX)
         self._came: dict[str, queue.Queue[socket.socket]] = {}
-        #: What was started.
+        #: The consumers, after `start`.
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> _Consumers:
@@ -147,12 +165,13 @@ class _Consumers:
         return self
 
     def start(self) -> None:
-        """Start the processes."""
+        """Start the consumers."""
         argv = [sys.executable, str(_PROGRAM), self._way, self.address, str(_BATCH), str(self._pause)]
         environment = {"PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"}
         self.processes = [subprocess.Popen(argv, env=environment) for _ in range(_CONSUMERS)]
 
     def __exit__(self, *_: object) -> None:
+        """Close the socket, and wait for the consumers, which are killed if they do not exit."""
         self._door.shutdown(2)
         self._door.close()
         self._thread.join()
@@ -164,11 +183,15 @@ class _Consumers:
                 process.wait()
 
     def came(self, purpose: str) -> socket.socket:
-        """The next connection for this purpose."""
+        """Wait for the next connection for a purpose, and return it.
+
+        Args:
+            purpose: ``report``, or what carries rows: the name of a feed, ``bare`` or ``queue``.
+        """
         return self._waiting(purpose).get(timeout=_TIME_LIMIT)
 
     def reports(self) -> list[tuple[int, int]]:
-        """Rows and KiB of memory of each."""
+        """Return how many rows each consumer has received, and its largest memory in KiB."""
         found = []
         for _ in range(_CONSUMERS):
             with self.came("report") as sock:
@@ -177,9 +200,11 @@ class _Consumers:
         return found
 
     def _waiting(self, purpose: str) -> queue.Queue[socket.socket]:
+        """Return the queue of connections for a purpose that nobody has used yet."""
         return self._came.setdefault(purpose, queue.Queue())
 
     def _accept(self) -> None:
+        """Queue each connection by the purpose in its first bytes, until the socket is closed."""
         while True:
             try:
                 sock, _ = self._door.accept()
@@ -190,7 +215,7 @@ class _Consumers:
 
 @contextmanager
 def _fed(consumers: _Consumers) -> Iterator[Any]:
-    """A feeder that both consumers have come to."""
+    """Start the consumers, and return a context with a feeder to which both are connected."""
     from launcher.feed.feeder import Feeder
     from launcher.feed.listener import FeedPeer
 
@@ -215,6 +240,17 @@ def _fed(consumers: _Consumers) -> Iterator[Any]:
 
 
 def _through_feed(consumers: _Consumers, kind: Kind, data: Any, part: int) -> tuple[int, float]:
+    """Feed rows by the feed of the Python API.
+
+    Args:
+        consumers: The consumers.
+        kind: The kind of rows.
+        data: A partition of them.
+        part: The amount is divided by this number.
+
+    Returns:
+        The number of rows, and the seconds that it took.
+    """
     from launcher.feed.sources import partitions
 
     with _fed(consumers) as feeder:
@@ -226,6 +262,7 @@ def _through_feed(consumers: _Consumers, kind: Kind, data: Any, part: int) -> tu
 
 
 def _through_socket(consumers: _Consumers, kind: Kind, data: Any, part: int) -> tuple[int, float]:
+    """Feed rows as pickled chunks over a bare socket to each consumer, see `_through_feed`."""
     many = max(2, kind.partitions // part) // _CONSUMERS
     consumers.start()
     socks = [consumers.came("bare") for _ in range(_CONSUMERS)]
@@ -243,6 +280,7 @@ def _through_socket(consumers: _Consumers, kind: Kind, data: Any, part: int) -> 
 
 
 def _send(sock: socket.socket, kind: Kind, data: Any, many: int) -> None:
+    """Send a partition this number of times, in pickled chunks, each after its size. Size 0 ends the rows."""
     for _ in range(many):
         for at in range(0, kind.rows, kind.chunk):
             pickled = pickle.dumps(data[at : at + kind.chunk], pickle.HIGHEST_PROTOCOL)
@@ -252,12 +290,16 @@ def _send(sock: socket.socket, kind: Kind, data: Any, many: int) -> None:
 
 
 def _through_queue(consumers: _Consumers, kind: Kind, data: Any, part: int) -> tuple[int, float]:
-    """Row by row, each a call of a manager in a process of its own, one feeding thread for each consumer."""
+    """Feed rows by the queues of a ``multiprocessing`` manager, as TensorFlowOnSpark does.
+
+    Each row is a call to the manager, which is a process of its own. A thread feeds each consumer. For
+    the arguments and the result see `_through_feed`.
+    """
     few = kind.few // part
     queues: list[Any] = []
 
     class Manager(BaseManager):
-        """Has the queues."""
+        """The manager that has a queue for each consumer."""
 
     Manager.register("queue", _queue_of)
     with Manager(consumers.address + ".manager", authkey=b"bench") as manager:
@@ -280,21 +322,24 @@ def _through_queue(consumers: _Consumers, kind: Kind, data: Any, part: int) -> t
     return few * _CONSUMERS, seconds
 
 
+#: The queues in the process of the manager, by the number of the consumer.
 _QUEUES: dict[int, queue.Queue[Any]] = {}
 
 
 def _queue_of(place: int) -> queue.Queue[Any]:
+    """Return the queue of a consumer, in the process of the manager."""
     return _QUEUES.setdefault(place, queue.Queue(1024))
 
 
 def _put(one: Any, rows: Sequence[Any]) -> None:
+    """Put rows into a queue one by one, and wait until all of them were taken."""
     for row in rows:
         one.put(row)
     one.join()
 
 
 def _slow(setting: Setting) -> None:
-    """Consumers that take a while for each batch: how much memory driver and consumers have then."""
+    """Feed an endless generator to slow consumers, and print the memory of the driver and the consumers."""
     made = [0]
     with _Consumers(setting.folder("feed"), "feed", pause=0.05) as consumers:
         seconds = 2.0 if setting.quick else 6.0
@@ -316,10 +361,12 @@ def _slow(setting: Setting) -> None:
 
 
 class _EnoughError(Exception):
-    """It was slow for long enough."""
+    """The error by which the feed of an endless generator is stopped."""
 
 
 def _endless(made: list[int]) -> Iterator[Iterator[str]]:
+    """Yield partitions of rows without end, and count the rows in the only item of a list."""
+
     def rows() -> Iterator[str]:
         for _ in range(50_000):
             made[0] += 1
@@ -330,6 +377,6 @@ def _endless(made: list[int]) -> Iterator[Iterator[str]]:
 
 
 def _memory(pid: str, what: str) -> float:
-    """MiB."""
+    """Return a size in the status of a process, such as ``VmRSS``, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition(what + ":")[2].split()[0]) / 1024

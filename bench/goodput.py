@@ -19,37 +19,42 @@ from bench.setting import Setting
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 _WORKERS = 2
-#: Steps of 50 ms; seconds from kill to kill.
-_STEPS, _QUICK_STEPS, _PAUSE = 2400, 900, 30.0
-#: Seconds that one training may take, or its first step; restarts that it may need.
-_TIME_LIMIT, _RESTARTS = 400.0, 50
+#: The number of steps, each of 50 ms.
+_STEPS, _QUICK_STEPS = 2400, 900
+#: Seconds from one kill to the next.
+_PAUSE = 30.0
+#: The time limit in seconds for one training, and for its first step.
+_TIME_LIMIT = 400.0
+#: The largest number of restarts in one training.
+_RESTARTS = 50
 
 
 class Trainer(NamedTuple):
     """A launcher with its training."""
 
     name: str
-    #: The command for a folder and so many steps.
+    #: Returns the command line for a folder and a number of steps.
     command: Callable[[Path, int], list[str]]
-    #: Why it cannot be measured. Empty if it can.
+    #: Why it cannot be measured. It is empty if it can.
     missing: str = ""
 
 
 class Run(NamedTuple):
-    """One training, and why it failed."""
+    """The results of one training."""
 
-    #: From the command to its end.
+    #: From the start of the command to its end.
     seconds: float
     kills: int
-    #: Seconds from each kill to the next step of all.
+    #: Seconds from each kill until all workers have made another step.
     back: list[float]
+    #: Why the training failed. It is empty if it succeeded.
     fault: str = ""
     #: CPU seconds of all processes.
     cpu: float = 0.0
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Train with each launcher, without and with kills, and print the table."""
     steps = _QUICK_STEPS if setting.quick else _STEPS
     head = ["s", "without kills", "with kills", "goodput", "kills", "from a kill to the next step"]
     head += ["CPU s without", "with"]
@@ -59,6 +64,7 @@ def measure(setting: Setting) -> None:
 
 
 def _row(setting: Setting, trainer: Trainer, steps: int) -> list[str]:
+    """Train with one launcher, without and with kills, and return its row of the table."""
     if trainer.missing:
         return [trainer.name, "MISSING: " + trainer.missing, *["-"] * 6]
     calm, killed = (_once(setting, trainer, steps, kills) for kills in (False, True))
@@ -72,6 +78,7 @@ def _row(setting: Setting, trainer: Trainer, steps: int) -> list[str]:
 
 
 def _trainers(setting: Setting) -> list[Trainer]:
+    """Return the launchers with their trainings, including those that are missing."""
     tensorflow, torchrun = peers.tensorflow(), peers.torchrun()
     program = ["--workers", str(_WORKERS), "--restarts", str(_RESTARTS), "--python", tensorflow.path]
 
@@ -94,11 +101,20 @@ def _trainers(setting: Setting) -> list[Trainer]:
 
 
 def _has(launch: str, option: str) -> bool:
+    """Return whether a launch, which may be an earlier one, has an option."""
     shown = subprocess.run([launch, "--help-all"], capture_output=True, text=True, check=False).stdout
     return option in shown
 
 
 def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
+    """Train once.
+
+    Args:
+        setting: The setting.
+        trainer: The launcher with its training.
+        steps: The number of steps.
+        kills: Whether workers are killed in turn, one after each pause.
+    """
     folder = setting.folder("goodput")
     before, began = processes.spent(), time.monotonic()
     process = processes.start(trainer.command(folder, steps))
@@ -131,7 +147,16 @@ def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
 
 
 def _up(folder: Path, since: float, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until all workers have made a step since then; whether they have before the end."""
+    """Wait until all workers have made a step since a certain time.
+
+    Args:
+        folder: The folder in which the workers note their steps.
+        since: The time, on the monotonic clock.
+        process: The launcher.
+
+    Returns:
+        Whether they have. False means that the launcher has exited, or the time limit is over.
+    """
     while not all(_stepped(folder, number) > since for number in range(_WORKERS)):
         if processes.ended(process, 0.02) or time.monotonic() > since + _TIME_LIMIT:
             return False
@@ -139,7 +164,7 @@ def _up(folder: Path, since: float, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _stepped(folder: Path, number: int) -> float:
-    """When a worker has made its last step, on the monotonic clock."""
+    """Return when a worker has made its last step, on the monotonic clock, or 0 before its first one."""
     try:
         age = time.time() - (folder / f"task.{number}").stat().st_mtime
     except FileNotFoundError:
@@ -148,15 +173,17 @@ def _stepped(folder: Path, number: int) -> float:
 
 
 def _noted(folder: Path, number: int) -> list[int]:
+    """Return what a worker has noted last: its pid, and the number of its step."""
     return [int(word) for word in (folder / f"task.{number}").read_text().split()]
 
 
 def _step(folder: Path, number: int) -> int:
+    """Return the number of the last step of a worker."""
     return _noted(folder, number)[1]
 
 
 def _kill(folder: Path, number: int) -> bool:
-    """SIGKILL for a worker; whether it was still there."""
+    """Kill a worker, and return whether it was still there."""
     try:
         os.kill(_noted(folder, number)[0], signal.SIGKILL)
     except ProcessLookupError:

@@ -19,14 +19,18 @@ from bench.setting import Setting
 
 _TASKS = 64
 _SECONDS, _FEW_SECONDS = 10.0, 3.0
-#: A sleep that is surely one of ours.
+#: The seconds that tasks sleep. No other process has this argument.
 _SLEEP = "98765"
 _UP, _SETTLE, _END = 90.0, 2.0, 20.0
 _MEGA = 1024 * 1024
 
 
 class Cost(NamedTuple):
-    """Of the launcher and its helpers: how many processes, CPU (1 is a whole core), bytes of memory."""
+    """What the launcher and its helpers need while the tasks sleep.
+
+    ``processes`` is their number, and ``cpu`` their use of a core, where 1 is a whole core. ``pss`` and
+    ``rss`` are their proportional and their resident memory in bytes.
+    """
 
     processes: int
     cpu: float
@@ -35,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Run sleeping tasks with each contender, and print what its launcher needs meanwhile."""
     costs: dict[str, list[Cost]] = {one.name: [] for one in setting.present}
     for number, contender in setting.turns(min(setting.rounds, 5)):
         found = costs[contender.name]
@@ -45,6 +49,7 @@ def measure(setting: Setting) -> None:
             found.append(cost)
 
     def row(contender: Contender) -> list[str]:
+        """Return the cells of a contender after its name."""
         found = costs[contender.name]
         if not found:
             return [f"its tasks were not up in {_UP:.0f} s", "-", "-", "-", "0"]
@@ -61,6 +66,7 @@ def measure(setting: Setting) -> None:
 
 
 def _once(setting: Setting, contender: Contender) -> Cost | None:
+    """Run sleeping tasks once, and return what the launcher needs, or None if they do not run in time."""
     folder = setting.folder(contender.name)
     launcher = processes.start(contender.command(Call(_TASKS, [_sleep(), _SLEEP], folder)))
     try:
@@ -75,10 +81,12 @@ def _once(setting: Setting, contender: Contender) -> Cost | None:
 
 
 def _sleep() -> str:
+    """Return the path of the program ``sleep``."""
     return shutil.which("sleep") or "/bin/sleep"
 
 
 def _all_up(launcher: subprocess.Popen[bytes]) -> bool:
+    """Wait until all tasks run, and return whether they do before the launcher exits or the time is up."""
     end = time.monotonic() + _UP
     while time.monotonic() < end and launcher.poll() is None:
         if sum(map(_is_task, processes.family(launcher.pid))) >= _TASKS:
@@ -88,12 +96,12 @@ def _all_up(launcher: subprocess.Popen[bytes]) -> bool:
 
 
 def _is_task(pid: int) -> bool:
-    """By its last argument; a shell around the sleep counts as the launcher's."""
+    """Return whether a process is a task, by its last arguments. A shell around the sleep is a helper."""
     return processes.command(pid)[-2:] == [_sleep(), _SLEEP]
 
 
 def _cost(launcher: int, seconds: float) -> Cost:
-    """Watch the launcher and whatever below it is no task."""
+    """Return what a launcher and its descendants that are no tasks need during some seconds."""
     pids = [launcher, *(pid for pid in processes.family(launcher) if not _is_task(pid))]
     before, began = sum(map(processes.cpu_seconds, pids)), time.monotonic()
     time.sleep(seconds)
@@ -104,6 +112,7 @@ def _cost(launcher: int, seconds: float) -> Cost:
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """Stop a launcher by SIGTERM, and kill what is left of it."""
     os.kill(launcher.pid, signal.SIGTERM)
     processes.ended(launcher, _END)
     processes.finish(launcher)

@@ -20,7 +20,7 @@ from tests.kubernetes.cluster import Cluster, a_cluster
 from tests.seeing import soon
 
 _PODS = 16
-#: Seconds that one run may take.
+#: The time limit for one run.
 _TIME_LIMIT = 180.0
 _LIMIT = f"--request-timeout={_TIME_LIMIT:g}s"
 _UP = ("sh", "-c", "echo up; exec sleep 600")
@@ -44,7 +44,7 @@ _CONTAINER = {
 
 
 def measure(setting: Setting) -> None:
-    """Measure, and print."""
+    """Make a cluster of namespaces, measure launch and other clients there, and print three tables."""
     if os.geteuid() != 0:
         print("\nkubernetes: MISSING: its nodes are namespaces, which only root can make")
         return
@@ -61,7 +61,10 @@ def measure(setting: Setting) -> None:
 
 @contextmanager
 def _job(cluster: Cluster, count: int) -> Iterator[str]:
-    """A bare Job, until it is removed: the option that selects its pods."""
+    """Create a bare Job with a number of pods, which is removed at the end of the context.
+
+    The value of the context is the option of kubectl that selects its pods.
+    """
     name = f"bare-{os.urandom(4).hex()}"
     spec = {**_POD, "containers": [{**_CONTAINER, "command": _UP, "image": cluster.image}]}
     job = {"completions": count, "parallelism": count, "backoffLimit": 0, "template": {"spec": spec}}
@@ -75,10 +78,15 @@ def _job(cluster: Cluster, count: int) -> Iterator[str]:
 
 
 def _await(cluster: Cluster, pods: str, count: int) -> None:
-    """Until so many pods run.
+    """Wait until a number of pods run.
+
+    Args:
+        cluster: The cluster.
+        pods: The option of kubectl that selects the pods.
+        count: Their number.
 
     Raises:
-        TimeoutError: they do not.
+        TimeoutError: They do not run in time.
     """
     line = r'--output=jsonpath={.metadata.name} {.status.phase}{"\n"}'
     watch = ["kubectl", f"--namespace={cluster.namespace}", "get", "pods", pods, "--watch", line, _LIMIT]
@@ -95,7 +103,12 @@ def _await(cluster: Cluster, pods: str, count: int) -> None:
 
 
 def _read_up(output: IO[bytes] | None, count: int) -> bool:
-    """Until so many tasks have printed ``up``: whether they did."""
+    """Wait until a number of tasks have printed ``up``, and return whether they have.
+
+    Args:
+        output: The output of the launcher.
+        count: The number of tasks.
+    """
     seen = b""
     for piece in rates.pieces(output):
         seen += piece
@@ -105,6 +118,7 @@ def _read_up(output: IO[bytes] | None, count: int) -> bool:
 
 
 def _start_up(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None:
+    """Print how long 16 pods take to run, with launch and as a bare Job."""
     runs: dict[str, list[float]] = {_LAUNCH: [], f"{_LAUNCH}: its tasks": [], _JOB: []}
     for _ in range(setting.rounds):
         began = time.perf_counter()
@@ -126,6 +140,7 @@ def _start_up(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None
 
 
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None:
+    """Print how fast the output of a pod passes through launch and through ``kubectl exec``."""
     found = rates.Rates(setting, "kubernetes")
     kubectl = [*cluster.enter, "kubectl", f"--namespace={cluster.namespace}"]
     for _ in range(setting.rounds):
@@ -138,7 +153,7 @@ def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None:
 
 
 def _needs(cluster: Cluster, launch: Sequence[str]) -> None:
-    """Memory and CPU of the client while its tasks do nothing."""
+    """Print the memory and the CPU that launch needs while its tasks do nothing."""
     seconds = 5.0
     with rates.started([*launch, "--workers", str(_PODS), "--", *_UP]) as process:
         _read_up(process.stdout, _PODS)

@@ -19,22 +19,23 @@ from bench.setting import Setting
 
 _TASKS = 4
 _LINES, _FEW_LINES = 200_000, 20_000
-#: Bytes of a line with its newline.
+#: The bytes of a line with its newline.
 WIDTH = 100
 _MEGA = 1e6
 _TIME_LIMIT = 300.0
-#: A contender that took longer than this (seconds) is not run again.
+#: A contender whose run takes longer than these seconds is not run again.
 _LONG = 10.0
 _LINE = rb"(?P<task>\d\d):(?P<number>\d{9}):(?P<letter>[a-z])(?P=letter){75}:(?P=number)\n"
-#: Part of a line of ours: where it is not whole, it was torn.
+#: A part of a line of a task. A line that contains it but is not whole was torn.
 _PART = re.compile(rb"([a-e])\1{8}|\d{9}")
 
 
 class Checked(NamedTuple):
-    """What came out: lines by what became of them, and how fast."""
+    """The result of one run: how fast the output was, and how many lines arrived in which way."""
 
+    #: Megabytes a second.
     speed: float
-    #: Of the run, and CPU seconds of all its processes.
+    #: How long the run took, and the CPU seconds of all its processes.
     seconds: float
     cpu: float
     whole: int
@@ -45,12 +46,12 @@ class Checked(NamedTuple):
 
     @property
     def faults(self) -> int:
-        """Lines that are not as they should be."""
+        """The number of lines that are not as they should be."""
         return self.lost + self.torn + self.doubled + self.misplaced
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Let four tasks print under each contender, check every line, and print the table."""
     lines = _FEW_LINES if setting.quick else _LINES
     source = setting.folder("lines")
     for task in range(_TASKS):
@@ -68,12 +69,23 @@ def measure(setting: Setting) -> None:
 
 
 def text(task: int, lines: int) -> bytes:
-    """Lines of ``WIDTH`` bytes; one that is put together from two is noticed."""
+    """Return numbered lines of a task, each of `WIDTH` bytes.
+
+    The number is at both ends of a line, so that a line made of two halves is noticed.
+    """
     middle = bytes([97 + task]) * 76
     return b"".join(b"%02d:%09d:%s:%09d\n" % (task, number, middle, number) for number in range(lines))
 
 
 def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> Checked:
+    """Run a contender once, and check its output.
+
+    Args:
+        setting: Receives a fault if launch loses lines.
+        contender: The contender.
+        source: The folder with the lines that the tasks print.
+        lines: The number of lines of each task.
+    """
     folder = setting.folder(contender.name)
     for file in source.glob("printed.*"):
         file.unlink()
@@ -90,13 +102,14 @@ def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> C
 def check(
     path: Path, prefix: bytes, lines: int, run: processes.Run, tasks: Sequence[int] = range(_TASKS)
 ) -> Checked:
-    """Look at every line of a file.
+    """Check every line of a file.
 
     Args:
-        prefix: how a line begins; its group ``named`` is the task that it names.
-        lines: how many there should be of each task.
-        run: that made the file.
-        tasks: what was given to `text`.
+        path: The path of the file.
+        prefix: A pattern for the beginning of a line. Its group ``named`` is the number of the task.
+        lines: The number of lines that each task has printed.
+        run: The run that has made the file.
+        tasks: The numbers of the tasks, as they were passed to `text`.
     """
     whole_line = re.compile(prefix + _LINE)
     seen = {task: bytearray(lines) for task in tasks}
@@ -119,7 +132,10 @@ def check(
 
 
 def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> None:
+    """Print the table, and check that no contender is faster than the floor."""
+
     def row(contender: Contender) -> list[str]:
+        """Return the cells of a contender after its name."""
         runs = results[contender.name]
         worst = max(runs, key=lambda run: run.faults)
         return [
@@ -142,4 +158,5 @@ def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> No
 
 
 def _speed(runs: list[Checked]) -> float:
+    """Return the median speed of some runs, or NaN without any."""
     return statistics.median(run.speed for run in runs) if runs else float("nan")

@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 _TOP = Path(__file__).resolve().parent.parent
 FOLDER = _TOP / ".bench"
-#: What the packages of a peer are installed with; the peers themselves are pinned here.
+#: The versions of packages that peers need. Those of the peers themselves are below.
 _CONSTRAINTS = _TOP / "constraints.txt"
 _HONCHO = "honcho==2.0.0"
 _TORCH = "torch==2.13.0"
-#: Beside the usual index: where PyPI's torch comes with CUDA (2 GB), this one has the CPU build, and it wins.
+#: An additional index. PyPI's torch contains CUDA (2 GB), and pip prefers the CPU build of this index.
 _TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-#: Seconds an installation may take.
+#: The time limit for one installation.
 _TIME_LIMIT = 1200.0
 
 
 class Peer(NamedTuple):
-    """Where a peer is, which one it is, or why there is none."""
+    """A peer: the path of its program with its version, or why it is missing."""
 
     path: str
     version: str = ""
@@ -36,23 +36,27 @@ class Peer(NamedTuple):
 
 
 def honcho() -> Peer:
-    """honcho, from the package index."""
+    """Install honcho from the package index, and return it."""
     return _from_index("honcho", [_HONCHO])
 
 
 def torchrun() -> Peer:
-    """torchrun, from torch's CPU build."""
+    """Install the CPU build of torch, and return its torchrun."""
     return _from_index("torchrun", [_TORCH, "--extra-index-url", _TORCH_INDEX])
 
 
 def tensorflow() -> Peer:
-    """A Python with TensorFlow's CPU build, for the tasks of launch."""
+    """Install the CPU build of TensorFlow, and return the Python that imports it."""
     found = _from_index("tensorflow", ["tensorflow-cpu"])
     return found._replace(path=str(FOLDER / "tensorflow" / "bin" / "python"))
 
 
 def commit(name: str) -> Peer:
-    """The launch of a commit of this repository, installed as a user has it."""
+    """Install the launch of a commit of this repository as a user would, and return it.
+
+    Args:
+        name: The name of the commit, as git accepts it.
+    """
     fault, found = _try(["git", "-C", str(_TOP), "rev-parse", "--short", f"{name}^{{commit}}"])
     if fault:
         return Peer("", missing=fault)
@@ -64,7 +68,7 @@ def commit(name: str) -> Peer:
 
 
 def mpirun() -> Peer:
-    """Open MPI's mpirun: the one that is here, else Debian's."""
+    """Return Open MPI's mpirun: the one of this machine, or else Debian's, which root installs."""
     path = shutil.which("mpirun")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         _print("installing openmpi-bin")
@@ -77,14 +81,26 @@ def mpirun() -> Peer:
 
 
 def version_of(argv: Sequence[str]) -> tuple[str, str]:
-    """The first line a program says of its version; or nothing, and why."""
+    """Ask a program for its version.
+
+    Args:
+        argv: The command line that prints the version.
+
+    Returns:
+        The first line that it prints, and an empty text. If it fails, an empty text and the reason.
+    """
     fault, output = _try(argv)
     lines = output.strip().splitlines() or [""]
     return ("", fault) if fault else (lines[0], "")
 
 
 def _from_index(name: str, packages: Sequence[str]) -> Peer:
-    """The program ``name`` of a package in an environment of its own, made at the first use."""
+    """Return a program of a package, which is installed into an environment of its own at the first use.
+
+    Args:
+        name: The name of the program.
+        packages: The arguments of pip, of which the first is the package.
+    """
     folder = FOLDER / name
     fault = _installed(folder, packages)
     if fault:
@@ -94,7 +110,11 @@ def _from_index(name: str, packages: Sequence[str]) -> Peer:
 
 
 def _installed(folder: Path, packages: Sequence[str]) -> str:
-    """Make an environment with these packages, once. Returns why that fails; empty: it is there."""
+    """Make an environment with some packages, unless it exists.
+
+    Returns:
+        Why that failed, or an empty text if the environment is ready.
+    """
     ready = folder / ".ready"
     fault = "" if ready.exists() else _install(folder, packages)
     if not fault:
@@ -103,6 +123,7 @@ def _installed(folder: Path, packages: Sequence[str]) -> str:
 
 
 def _install(folder: Path, packages: Sequence[str]) -> str:
+    """Make a new environment with some packages, and return why that failed, or an empty text."""
     _print(f"installing {packages[0]} into {folder} (once)")
     _make_folder()
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
@@ -112,17 +133,23 @@ def _install(folder: Path, packages: Sequence[str]) -> str:
 
 
 def _make_folder() -> None:
+    """Make the folder of environments, which git ignores."""
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / ".gitignore").write_text("*\n")
 
 
 def _version(folder: Path, package: str) -> str:
+    """Return the version of a package in an environment, or a question mark if it is not found."""
     found = next(folder.glob(f"lib/python*/site-packages/{package}-*.dist-info"), None)
     return found.name.split("-")[1].removesuffix(".dist") if found else "?"
 
 
 def _try(argv: Sequence[str]) -> tuple[str, str]:
-    """Run a command: why it failed (empty: it did not), and what it printed."""
+    """Run a command.
+
+    Returns:
+        Why it failed, or an empty text, and what it printed on stdout.
+    """
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False
@@ -135,4 +162,5 @@ def _try(argv: Sequence[str]) -> tuple[str, str]:
 
 
 def _print(text: str) -> None:
+    """Tell the user on stderr what the bench does."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

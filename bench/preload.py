@@ -30,19 +30,22 @@ _MODES = {"cold": [], "--preload": ["--preload", "tensorflow"]}
 
 
 class Job(NamedTuple):
-    """Seconds until all servers were up; the memory then; of a killed task until its server was up again."""
+    """The results of one launch, whose times are in seconds."""
 
+    #: From the command until all servers were up.
     up: float
+    #: The proportional memory of all tasks then, in bytes.
     pss: int
-    #: From its death, and from the start of its new process.
+    #: From the death of the killed task until its server was up again.
     after_death: float
+    #: From the start of its new process until then.
     after_start: float
     #: CPU seconds of all processes.
     cpu: float
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Start servers of TensorFlow with and without ``--preload``, and print the table."""
     python = _python()
     if not python:
         print("\npreload: MISSING: no Python with tensorflow (LAUNCH_TEST_PYTHON names one)", flush=True)
@@ -62,7 +65,7 @@ def measure(setting: Setting) -> None:
 
 
 def _python() -> str:
-    """A Python that has TensorFlow; empty: there is none."""
+    """Return the path of a Python that has TensorFlow, or an empty text if there is none."""
     look = "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorflow'))"
     for python in (os.environ.get("LAUNCH_TEST_PYTHON", ""), str(_ROOT / ".venv/bin/python"), sys.executable):
         if python and os.path.exists(python) and processes.run([python, "-c", look], _LIMIT).code == 0:
@@ -71,6 +74,7 @@ def _python() -> str:
 
 
 def _cells(jobs: list[Job], imports: list[float]) -> list[str]:
+    """Return the cells about some launches, with the ratio of their times to those of a bare import."""
     if not jobs:
         return ["no answer", *["-"] * 5]
     ups = [job.up for job in jobs]
@@ -81,7 +85,11 @@ def _cells(jobs: list[Job], imports: list[float]) -> list[str]:
 
 
 def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
-    """One job; none if it did not do what it should."""
+    """Start servers once, and kill one of them.
+
+    Returns:
+        The results. The list is empty if the servers did not come up, which is a fault.
+    """
     folder = setting.folder("preload")
     report = folder / "report.json"
     words = [*options, "--python", python, "--workers", str(_TASKS), "--restarts", "1", "--restart", "task"]
@@ -117,7 +125,20 @@ def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
 
 
 def _await(folder: Path, number: int, attempt: int, launcher: subprocess.Popen[bytes]) -> tuple[int, float]:
-    """Wait for a server: its pid, and when it was up (monotonic)."""
+    """Wait until the server of a task is up.
+
+    Args:
+        folder: The folder in which servers note that they are up.
+        number: The number of the task.
+        attempt: The number of its start.
+        launcher: The launcher.
+
+    Returns:
+        The pid of the server, and when it was up, on the monotonic clock.
+
+    Raises:
+        TimeoutError: The launcher has exited, or the time limit is over.
+    """
     path = folder / f"up.{number}.{attempt}"
     end = time.monotonic() + _LIMIT
     while not path.exists():

@@ -19,13 +19,13 @@ from tests.ssh.lab import Lab
 from tests.ssh.package_index import PackageIndex
 
 _HOSTS = 8
-#: Seconds that one run may take.
+#: The time limit for one run.
 _TIME_LIMIT = 120.0
 _PREPARE, _TRUE = "launch prepare", "launch true"
 
 
 def measure(setting: Setting) -> None:
-    """Measure, and print."""
+    """Run ``launch prepare`` and a launch of ``true`` in turn, and print a table."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if os.geteuid() != 0 or uv is None:
         print("\nprepare: MISSING: its hosts are network namespaces, which only root can make; it needs uv")
@@ -56,6 +56,7 @@ def measure(setting: Setting) -> None:
 
 
 def _seconds(command: list[str], environ: dict[str, str]) -> float:
+    """Run a command, which must succeed, and return how many seconds it took."""
     began = time.monotonic()
     subprocess.run(command, cwd="/", env=environ, capture_output=True, timeout=_TIME_LIMIT, check=True)
     return time.monotonic() - began

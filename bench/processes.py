@@ -18,27 +18,34 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds that killing what is left may take.
+#: The time limit for killing the processes that a contender has left.
 _TIME_LIMIT = 5.0
 
 
 class Run(NamedTuple):
-    """One run of a command: how long it took, and its exit code (``None``: no answer in time)."""
+    """One run of a command."""
 
+    #: How long it took.
     seconds: float
-    #: CPU seconds of all its processes, those of the tasks too.
+    #: CPU seconds of all its processes, including those of its tasks.
     cpu: float
+    #: Its exit code, or None if it did not exit in time.
     code: int | None
 
 
 def become_subreaper() -> None:
-    """Inherit the orphans of everything that is started from now on."""
+    """Make this process the new parent of all orphans of what it starts from now on (prctl(2))."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def start(argv: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """Start a contender in a session of its own; what it prints goes to ``output`` or nowhere."""
+    """Start a contender in a session of its own.
+
+    Args:
+        argv: Its command line.
+        output: The file that receives its stdout. By default what it prints is dropped.
+    """
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -50,7 +57,13 @@ def start(argv: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Po
 
 
 def run(argv: Sequence[str], limit: float, output: IO[bytes] | None = None) -> Run:
-    """Run a contender to its end, and nothing of it is left; ``limit`` in seconds."""
+    """Run a contender until it exits, and kill what it leaves.
+
+    Args:
+        argv: Its command line.
+        limit: The time limit in seconds, after which it is killed.
+        output: The file that receives its stdout. By default what it prints is dropped.
+    """
     before, began = spent(), time.perf_counter()
     process = start(argv, output)
     in_time = ended(process, limit)  # Popen.wait with a limit polls: up to 50 ms late
@@ -61,16 +74,21 @@ def run(argv: Sequence[str], limit: float, output: IO[bytes] | None = None) -> R
 
 
 def spent() -> float:
-    """CPU seconds of all children of the bench that have ended, and of their children, so far.
+    """Return the CPU seconds of all ended children of the bench, and of their children, so far.
 
-    What a contender leaves behind becomes a child: `sweep` ends it.
+    A process that a contender leaves behind becomes a child. It counts after `sweep` has killed it.
     """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait for the end of ``process``, at most ``limit`` seconds; whether it came."""
+    """Wait for the end of a process, and return whether it has ended.
+
+    Args:
+        process: The process. Its exit status is not read.
+        limit: The time limit in seconds.
+    """
     handle = os.pidfd_open(process.pid)
     try:
         poll = select.poll()
@@ -81,13 +99,13 @@ def ended(process: subprocess.Popen[bytes], limit: float) -> bool:
 
 
 def finish(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process of ours if it still runs; its exit code."""
+    """Kill a child of the bench if it still runs, and return its exit code."""
     process.kill()
     return process.wait()
 
 
 def sweep() -> int:
-    """Kill what contenders left behind; how many processes that were."""
+    """Kill all descendants of the bench, and return how many processes that were."""
     killed: set[int] = set()
     end = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < end:
@@ -103,6 +121,7 @@ def sweep() -> int:
 
 
 def _reap() -> None:
+    """Read the exit status of each child that has ended, so that none remains as a zombie."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -111,6 +130,7 @@ def _reap() -> None:
 
 
 def _kill(pid: int) -> None:
+    """Send SIGKILL to a process, if it is still there."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -118,7 +138,7 @@ def _kill(pid: int) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """The children of ``pid``, their children and so on; without zombies."""
+    """Return the descendants of a process, without zombies."""
     found: list[int] = []
     ahead = _children(pid)
     while ahead:
@@ -130,6 +150,7 @@ def family(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
+    """Return the children that all threads of a process have started."""
     children: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -140,7 +161,7 @@ def _children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -149,7 +170,7 @@ def alive(pid: int) -> bool:
 
 
 def command(pid: int) -> list[str]:
-    """Its arguments; empty if it is gone."""
+    """Return the command line of a process. It is empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
@@ -157,7 +178,10 @@ def command(pid: int) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all its threads, exact (the scheduler's count); 0 if it is gone."""
+    """Return the CPU seconds of all threads of a process, as the scheduler counts them.
+
+    They are exact, unlike those in ticks. The result is 0 if the process has ended.
+    """
     spent = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
@@ -168,7 +192,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """Proportional (what is shared counts in parts) and resident memory, in bytes."""
+    """Return the proportional and the resident memory of a process, in bytes.
+
+    In the former, what several processes share counts only in part. Both are 0 if the process has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -178,12 +205,16 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 class Ends:
-    """When each of some processes ends, by monotonic nanoseconds.
+    """A clock that notes when each of some processes ends.
 
-    A pidfd becomes readable at that moment, also of a process with another parent, reaped or not.
+    A pidfd becomes readable at that moment, also that of a process with another parent.
+
+    Args:
+        pids: The processes.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
+        #: When each process ended, in nanoseconds of the monotonic clock.
         self.at: dict[int, int] = {}
         self._poll = select.poll()
         self._handles: dict[int, int] = {}
@@ -191,6 +222,7 @@ class Ends:
             self._add(pid)
 
     def _add(self, pid: int) -> None:
+        """Watch a process, or note that it has ended already."""
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -201,11 +233,11 @@ class Ends:
 
     @property
     def left(self) -> list[int]:
-        """Those that have not ended."""
+        """The processes that have not ended."""
         return list(self._handles.values())
 
     def wait(self, limit: float) -> None:
-        """Until all have ended, at most ``limit`` seconds."""
+        """Wait until all processes have ended, but at most this number of seconds."""
         end = time.monotonic() + limit
         while self._handles:
             ready = self._poll.poll(max(0.0, end - time.monotonic()) * 1000)
@@ -216,11 +248,12 @@ class Ends:
                 return
 
     def _close(self, handle: int) -> int:
+        """Stop watching a pidfd, and return the process that it stands for."""
         self._poll.unregister(handle)
         os.close(handle)
         return self._handles.pop(handle)
 
     def close(self) -> None:
-        """Let go of those that are left."""
+        """Close the pidfds of the processes that have not ended."""
         for handle in list(self._handles):
             self._close(handle)

@@ -18,8 +18,10 @@ from typing import IO, TypeAlias
 from bench import tables
 from bench.setting import Setting
 
-#: Seconds for a client to exit after SIGINT; bytes that a task prints, in lines of so many characters.
-_TIME_LIMIT, _BYTES, _LINE = 180.0, 64 << 20, 63
+#: The time limit for a client to exit after SIGINT.
+_TIME_LIMIT = 180.0
+#: The bytes that a task prints, and the characters of a line without its end.
+_BYTES, _LINE = 64 << 20, 63
 _PRINT = f"""import os
 lines = b"{"0123456789" * 7}"[:{_LINE}] + b"\\n"
 lines *= 1024
@@ -28,9 +30,9 @@ for _ in range({_BYTES} // len(lines)):
     while view:
         view = view[os.write(1, view):]
 """
-#: The variables of a client; ``None``: those of this process.
+#: The environment of a client. None means that of this process.
 Environ: TypeAlias = Mapping[str, str] | None
-#: What a task runs.
+#: The command of a task, which prints `_BYTES`.
 PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
 
 
@@ -38,7 +40,7 @@ PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
 def started(
     argv: Sequence[str], environ: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose stdout is a pipe. At the end of the context it gets SIGINT, and is waited for."""
+    """Start a client whose stdout is a pipe. At the end of the context it gets SIGINT, and is awaited."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
     )
@@ -50,14 +52,18 @@ def started(
 
 
 def pieces(output: IO[bytes] | None) -> Iterator[bytes]:
-    """The output of a process, in the pieces in which it is read from its pipe."""
+    """Yield the output of a process in the pieces in which it is read from its pipe."""
     assert output is not None
     while piece := os.read(output.fileno(), 1 << 20):
         yield piece
 
 
 def _rate(argv: Sequence[str], environ: Environ) -> float | None:
-    """Bytes of the task per second; ``None``: some are missing."""
+    """Run a client, and return how many bytes of the task it passes on in a second.
+
+    Returns:
+        The rate, from the first piece to the last. None means that lines are missing.
+    """
     first, lines = 0.0, 0
     with started(argv, environ) as process:
         for piece in pieces(process.stdout):
@@ -69,14 +75,25 @@ def _rate(argv: Sequence[str], environ: Environ) -> float | None:
 
 
 class Rates:
-    """The rates of several clients, whose tasks run `PROGRAM`."""
+    """The rates of several clients, whose tasks run `PROGRAM`.
+
+    Args:
+        setting: Receives a fault if a client loses lines.
+        engine: The name of the engine, for titles and faults.
+    """
 
     def __init__(self, setting: Setting, engine: str) -> None:
         self._setting, self._engine = setting, engine
         self._runs: dict[str, list[float]] = {}
 
     def add(self, name: str, argv: Sequence[str], environ: Environ = None) -> None:
-        """Run a client once, and note its rate under a name."""
+        """Run a client once, and note its rate under a name.
+
+        Args:
+            name: The name of the client in the table.
+            argv: The command line of the client.
+            environ: The environment of the client.
+        """
         folder = self._setting.folder(name)
         rate = _rate(argv, environ and {**environ, "XDG_STATE_HOME": str(folder)})
         shutil.rmtree(folder)
@@ -86,7 +103,11 @@ class Rates:
             self._runs.setdefault(name, []).append(rate / 1e6)
 
     def show(self, base: str) -> None:
-        """Print the table, with ratios to the rates of the client ``base``."""
+        """Print the table of rates, with their ratios to those of one client.
+
+        Args:
+            base: The name of this client.
+        """
         to = self._runs.get(base, [])
         rows = [[name, f"{max(own):.0f}", tables.ratio(own, to)] for name, own in self._runs.items()]
         head = ["from the first byte to the last", "best MB/s", f"x {base} (median)"]

@@ -27,9 +27,13 @@ from tests.ssh.lab import Lab
 
 _PROGRAM = Path(__file__).resolve().parent / "programs" / "relay.py"
 _ROOT = Path(__file__).resolve().parent.parent
-#: Bytes of one run over all its streams, and how often as many where there is no SSH; questions.
-_BYTES, _FEW_BYTES, _TIMES_BARE, _QUESTIONS = 100_000_000, 20_000_000, 10, 200
-#: Seconds that one run may take, and that a way may take to open.
+#: The bytes of one run over all its streams.
+_BYTES, _FEW_BYTES = 100_000_000, 20_000_000
+#: Without SSH, a run sends this many times as many bytes.
+_TIMES_BARE = 10
+#: The number of questions in a run.
+_QUESTIONS = 200
+#: The time limits in seconds for one run, and for a way to open.
 _TIME_LIMIT, _OPEN = 100.0, 20.0
 #: The port that ssh opens on the host.
 _PORT = 17777
@@ -37,7 +41,7 @@ LAUNCH, SSH, BARE = "launch --relay", "ssh -R", "unix socket, no ssh"
 
 
 class Case(NamedTuple):
-    """Traffic to send."""
+    """A kind of traffic: its direction, and the number of streams at the same time."""
 
     title: str
     direction: str
@@ -54,24 +58,25 @@ _ASKED = Case("answers, 1 stream", ASK, 1)
 
 
 class Way(NamedTuple):
-    """Something that leads from a host to the socket here."""
+    """A way from a host to the socket on this machine."""
 
-    #: A port there, or a path; and the pid of the process that forwards it here, 0: none.
+    #: The port on the host that leads to the socket, or the path of the socket itself.
     where: str
+    #: The pid of the process on this machine that carries the bytes, or 0 if there is none.
     carrier: int
-    #: Starts a program of the host's side, with pipes.
+    #: Starts a program on the host, with pipes.
     start: Callable[[Sequence[str]], subprocess.Popen[bytes]]
 
 
 class Run(NamedTuple):
-    """Seconds, and CPU seconds of the process that forwarded it here."""
+    """How many seconds a run took, and the CPU seconds of the process that carried the bytes."""
 
     seconds: float
     cpu: float
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Send each kind of traffic on each way, and print the tables."""
     if os.geteuid() != 0:
         print("\nrelay: MISSING: its host is a network namespace, which only root can make")
         return
@@ -96,7 +101,7 @@ def measure(setting: Setting) -> None:
 
 @contextmanager
 def _listening(path: str) -> Iterator[str]:
-    """A listener at a socket here."""
+    """Listen at a socket, and answer what the program on the host sends, until the end of the context."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(path)
         listening.listen()
@@ -109,6 +114,7 @@ def _listening(path: str) -> Iterator[str]:
 
 @contextmanager
 def _launch(lab: Lab, host: LabHost, path: str) -> Iterator[Way]:
+    """Return a context with the way through launch's relay."""
     argv = [sys.executable, str(_PROGRAM), "carry", host.name, path]
     with _carrier(lab, argv) as carrier:
         assert carrier.stdout
@@ -117,6 +123,7 @@ def _launch(lab: Lab, host: LabHost, path: str) -> Iterator[Way]:
 
 @contextmanager
 def _ssh(lab: Lab, host: LabHost, path: str) -> Iterator[Way]:
+    """Return a context with the way through ``ssh -R``."""
     argv = ["ssh", "-F", str(lab.ssh_config), "-N", "-o", "ExitOnForwardFailure=yes"]
     with _carrier(lab, [*argv, "-R", f"127.0.0.1:{_PORT}:{path}", host.name]) as carrier:
         table = Path(f"/proc/{host.pid}/net/tcp")
@@ -127,6 +134,7 @@ def _ssh(lab: Lab, host: LabHost, path: str) -> Iterator[Way]:
 
 @contextmanager
 def _carrier(lab: Lab, argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process that carries the bytes. It is stopped at the end of the context."""
     environment = {**os.environ, **lab.environment(), "PYTHONPATH": str(_ROOT)}
     pipe = subprocess.PIPE
     process = subprocess.Popen(
@@ -142,11 +150,15 @@ def _carrier(lab: Lab, argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _start_here(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a program on this machine, for the way without SSH."""
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
 
 
 def _run(setting: Setting, name: str, way: Way, case: Case) -> Run:
-    """Have a program on the host send it."""
+    """Let a program on the host send traffic of one kind on a way.
+
+    A failure is a fault, and counts as the time limit.
+    """
     before = _spent(way.carrier)
     size = _QUESTIONS if case is _ASKED else _size(setting, name) // case.streams
     argv = ["python3", str(_PROGRAM), "talk", case.direction, way.where, str(case.streams), str(size)]
@@ -164,7 +176,7 @@ def _run(setting: Setting, name: str, way: Way, case: Case) -> Run:
 
 
 def _spent(carrier: int) -> float:
-    """Its CPU seconds, with those of threads that have ended: each way has its own."""
+    """Return the CPU seconds of a process, including those of ended threads, because each stream has one."""
     if not carrier:
         return 0.0
     words = Path(f"/proc/{carrier}/stat").read_text().rpartition(")")[2].split()
@@ -172,11 +184,12 @@ def _spent(carrier: int) -> float:
 
 
 def _size(setting: Setting, name: str) -> int:
-    """Bytes of one run."""
+    """Return the bytes of one run on a way."""
     return (_FEW_BYTES if setting.quick else _BYTES) * (_TIMES_BARE if name == BARE else 1)
 
 
 def _show(setting: Setting, runs: dict[tuple[str, Case], list[Run]]) -> None:
+    """Print the tables of rates and of answers, from the runs by the names of the ways and the traffic."""
     rows = [
         [f"{case.title}: {name}", *_cells(setting, runs, name, case)]
         for case in _CASES
@@ -191,6 +204,7 @@ def _show(setting: Setting, runs: dict[tuple[str, Case], list[Run]]) -> None:
 
 
 def _cells(setting: Setting, runs: dict[tuple[str, Case], list[Run]], name: str, case: Case) -> list[str]:
+    """Return the cells about the rates of a way: median, ratio to launch, and CPU of the carrier."""
     size = _size(setting, name) / 1e6
     speeds = [size / run.seconds for run in runs[name, case]]
     own = [_size(setting, LAUNCH) / 1e6 / run.seconds for run in runs[LAUNCH, case]]

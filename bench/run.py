@@ -53,18 +53,21 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "preload": preload.measure,
     "goodput": goodput.measure,
 }
-#: Those that measure the contenders beside launch: others need no peer, or get their own.
+#: The measurements of the contenders beside launch. All others need no peer, or find their own.
 _WITH_PEERS = {"startup", "output", "failure", "idle"}
 _PEERS = (HONCHO, MPIRUN, TORCHRUN, FLOOR)
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure.
+    """Run the measurements that the command line names, and print their tables.
+
+    Args:
+        argv: The arguments of the command line.
 
     Returns:
         1 if launch did what it must never do (a line lost or torn, a wrong exit code, a process left), or
-        if a floor was beaten; else 0: being slow is no fault.
+        if a floor was beaten, otherwise 0. Being slow is no fault.
     """
     args = _arguments(argv)
     processes.become_subreaper()
@@ -90,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line, and install the launch of the commit in ``--against``."""
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     beside = str(Path(sys.executable).parent / "launch")
     parser.add_argument("--only", type=_names, default=list(MEASUREMENTS), help=",".join(MEASUREMENTS))
@@ -117,10 +121,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of an option's value, which are separated by commas."""
     return text.split(",")
 
 
 def _names(text: str) -> list[str]:
+    """Return the names of measurements in the value of ``--only``, all of which must exist."""
     names = text.split(",")
     unknown = [name for name in names if name not in MEASUREMENTS]
     if unknown:
@@ -129,6 +135,7 @@ def _names(text: str) -> list[str]:
 
 
 def _introduction(contender: Contender, commits: Mapping[str, str]) -> str:
+    """Return the line about a contender: its version and its commit, or why it is missing."""
     if contender.missing:
         return f"  {contender.name}: MISSING: {contender.missing}"
     of = f", commit {commits[contender.name]}" if contender.name in commits else ""

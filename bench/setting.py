@@ -18,37 +18,46 @@ _NOISE = 0.93
 
 
 class Setting(NamedTuple):
-    """What is measured, how often, and where files of the moment go (memory, where there is a tmpfs)."""
+    """What is measured and how often, with a folder for temporary files (in memory if there is a tmpfs)."""
 
     contenders: Sequence[Contender]
     rounds: int
     quick: bool
     scratch: Path
-    #: What must never be; one makes the bench fail. Slow is no fault.
+    #: What launch did that it must never do. One fault makes the bench fail. Being slow is no fault.
     faults: list[str]
     #: The launch to measure.
     launch: str = "launch"
     #: Another launch to measure beside it.
     before: str | None = None
-    #: The other programs to measure; ``None``: all.
+    #: The names of the other programs to measure, or None for all.
     peers: Sequence[str] | None = None
 
     @property
     def present(self) -> list[Contender]:
-        """Those that can be measured."""
+        """The contenders that can be measured."""
         return [contender for contender in self.contenders if not contender.missing]
 
     def turns(self, rounds: int | None = None) -> Iterator[tuple[int, Contender]]:
-        """Round by round each contender once: what disturbs the machine disturbs all alike.
+        """Yield each contender once in each round, so that what disturbs the machine disturbs all alike.
 
-        Each second round has the reverse order: a run can be slower or faster because of the one before.
+        Every second round has the reverse order, because a run can be slower or faster after another one.
+
+        Args:
+            rounds: The number of rounds. By default it is that of the setting.
+
+        Yields:
+            The number of the round, from 0, and the contender.
         """
         for number in range(self.rounds if rounds is None else rounds):
             for contender in self.present[:: -1 if number % 2 else 1]:
                 yield number, contender
 
     def folder(self, name: str) -> Path:
-        """A new folder for one run. From now on `launch` keeps its logs below it, too."""
+        """Make a new folder for one run, and return its path.
+
+        From now on `launch` keeps its logs below it, too.
+        """
         number = sum(1 for _ in self.scratch.iterdir())
         folder = self.scratch / f"{number}-{name}"
         folder.mkdir()
@@ -56,17 +65,22 @@ class Setting(NamedTuple):
         return folder
 
     def rows(self, row: Callable[[Contender], Sequence[str]], columns: int) -> list[list[str]]:
-        """A row for each contender, loud where one is missing."""
+        """Return a row for each contender. That of a missing one says so.
+
+        Args:
+            row: Returns the cells of a contender after its name.
+            columns: The number of these cells.
+        """
         lost = ["MISSING", *["-"] * (columns - 1)]
         return [[one.name, *(lost if one.missing else row(one))] for one in self.contenders]
 
     def check_floor(self, what: str, floor: Sequence[float], own: Mapping[str, Sequence[float]]) -> None:
-        """Note contenders that need less than the floor: then it is none.
+        """Add a fault for each contender that needs clearly less than the floor, which then is no floor.
 
         Args:
-            what: was measured.
-            floor: seconds of each of its runs.
-            own: those of each contender, in runs without a fault.
+            what: What was measured, for the message.
+            floor: The seconds of each run of the floor.
+            own: The seconds of each run without a fault, by the name of the contender.
         """
         for name, values in own.items():
             if not values or not floor or min(values) >= min(floor):
@@ -78,6 +92,6 @@ class Setting(NamedTuple):
                 )
 
     def fault(self, contender: Contender, text: str) -> None:
-        """Note what launch must never do (peers may)."""
+        """Add a fault of launch. The faults of other contenders do not count."""
         if contender.name == LAUNCH:
             self.faults.append(f"launch: {text}")

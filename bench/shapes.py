@@ -25,7 +25,7 @@ _TIME_LIMIT = 300.0
 
 
 class Shape(NamedTuple):
-    """Tasks that print so many megabytes in all, in writes of ``block`` bytes; ``line``: bytes of a line."""
+    """Tasks that print ``megabytes`` in all, in writes of ``block`` bytes and lines of ``line`` bytes."""
 
     name: str
     tasks: int
@@ -43,7 +43,7 @@ _SHAPES = (
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Print output of each shape under launch and through the bare program, and print the table."""
     present = [one for one in setting.present if one.name in (LAUNCH, BEFORE)]
     rows: list[list[str]] = [[one.name] for one in present] + [[_BARE]]
     head = ["MB/s: median (max)"]
@@ -59,6 +59,7 @@ def measure(setting: Setting) -> None:
 
 
 def _cells(setting: Setting, shape: Shape, runs: list[Run], base: list[Run]) -> list[str]:
+    """Return the cells about one shape: speed and CPU seconds, with ratios to those of the bare program."""
     megabytes = _each(setting, shape) * shape.tasks / _MEGA
     speeds = [megabytes / run.seconds for run in runs]
     cpu = [run.cpu for run in runs]
@@ -71,12 +72,13 @@ def _cells(setting: Setting, shape: Shape, runs: list[Run], base: list[Run]) -> 
 
 
 def _each(setting: Setting, shape: Shape) -> int:
-    """Bytes that each task prints."""
+    """Return the number of bytes that each task prints."""
     megabytes = shape.megabytes // 10 if setting.quick else shape.megabytes
     return int(megabytes * _MEGA / shape.tasks)
 
 
 def _runs(setting: Setting, shape: Shape, present: list[Contender]) -> dict[str, list[Run]]:
+    """Run one shape under each contender and by the bare program, and return the runs by name."""
     runs: dict[str, list[Run]] = defaultdict(list)
     each = _each(setting, shape)
     for _ in range(setting.rounds):
@@ -100,7 +102,10 @@ def _runs(setting: Setting, shape: Shape, present: list[Contender]) -> dict[str,
 def _check(
     setting: Setting, contender: Contender, shape: Shape, each: int, folder: Path, code: int | None
 ) -> None:
-    """Every byte that was printed is there: without prefixes, table and newlines of ours."""
+    """Add a fault if launch has failed, or its output is shorter than what the tasks have printed.
+
+    Prefixes, newlines and the table of launch make it longer.
+    """
     size = os.stat(folder / "output").st_size
     if code != 0 or size < each * shape.tasks:
         setting.fault(contender, f"{shape.name}: ended with {code}, {size} bytes of {each * shape.tasks}")

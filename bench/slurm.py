@@ -18,19 +18,19 @@ from bench.setting import Setting
 from tests.slurm.cluster import Cluster, a_cluster
 
 _COUNTS = (3, 16)
-#: Seconds that one run may take.
+#: The time limit for one run.
 _TIME_LIMIT = 120.0
-#: Seconds between two looks at the memory of a client.
-_LOOK = 0.2
+#: Seconds between two checks whether all tasks of a client run.
+_POLL_SECONDS = 0.2
 _LAUNCH, _SRUN = "launch", "srun"
-#: What no agent can do without: a Python on each node.
+#: A Python on each node, which every agent needs.
 _PYTHON = "srun python"
-#: What launch takes without Slurm: the same tasks, here.
+#: The same tasks under launch on this machine, without Slurm.
 _LOCAL = "launch here"
 
 
 def measure(setting: Setting) -> None:
-    """Measure, and print."""
+    """Make a cluster of each size, measure launch and bare ``srun``s there, and print the tables."""
     if os.geteuid() != 0:
         print("\nslurm: MISSING: its nodes are namespaces, which only root can make")
         return
@@ -50,6 +50,7 @@ def measure(setting: Setting) -> None:
 
 
 def _step(job: str, node: str, *program: str) -> list[str]:
+    """Return the command line of a bare srun that runs a program on one node of an allocation."""
     return [
         "srun",
         f"--jobid={job}",
@@ -64,7 +65,11 @@ def _step(job: str, node: str, *program: str) -> list[str]:
 
 
 def _run(cluster: Cluster, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> processes.Run:
-    """Run clients at the same time, to the end of all."""
+    """Run clients at the same time until all have exited.
+
+    Returns:
+        Their time, their CPU seconds, and the exit code that is furthest from 0.
+    """
     before, began = processes.spent(), time.perf_counter()
     started = [
         subprocess.Popen(
@@ -85,6 +90,7 @@ def _start_up(
     environ: Mapping[str, str],
     nodes: Sequence[str],
 ) -> None:
+    """Print how long ``true`` takes on all nodes, with launch, with bare sruns, and on this machine."""
     runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PYTHON: [], _LOCAL: []}
     python = [sys.executable, "-E", "-s", "-S", "-c", "pass"]
     for _ in range(setting.rounds):
@@ -109,6 +115,7 @@ def _start_up(
 
 
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Print how fast the output of a task passes through launch and through a bare srun."""
     found = rates.Rates(setting, "slurm")
     for _ in range(setting.rounds):
         found.add(_LAUNCH, [*cluster.enter, *launch, "--", *rates.PROGRAM], environ)
@@ -117,7 +124,7 @@ def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str], environ: M
 
 
 def _needs(cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str], count: int) -> None:
-    """Memory and CPU of the client while its tasks do nothing."""
+    """Print the memory and the CPU that launch needs while its tasks do nothing."""
     seconds = 5.0
     argv = [*cluster.enter, *launch, "--workers", str(count), "--", "sh", "-c", "echo up; exec sleep 60"]
     with tempfile.TemporaryFile() as output:
@@ -126,7 +133,7 @@ def _needs(cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str], 
         )
         until = time.monotonic() + _TIME_LIMIT
         while time.monotonic() < until and process.poll() is None:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
             output.seek(0)
             if output.read().count(b"| up") == count:
                 break

@@ -25,9 +25,9 @@ from tests.ssh.lab import Lab
 
 _COUNTS = (4, 16, 32)
 _CLONE_NEWNS = 0x20000
-#: Seconds that one run may take.
+#: The time limit for one run.
 _TIME_LIMIT = 60.0
-#: Seconds for the processes of a run to end on its hosts, before the next client has the processor.
+#: Seconds in which the processes of a run end on its hosts, before the next client starts.
 _SETTLE = 0.5
 _LINES, _FEW_LINES = 100_000, 10_000
 _HOSTS = 4
@@ -38,16 +38,17 @@ _PREFIXES = {LAUNCH: _OF_LAUNCH, BEFORE: _OF_LAUNCH, "pdsh": _NODE + b": ", "clu
 
 
 def measure_start(setting: Setting) -> None:
-    """Measure start-up, and print."""
+    """Print how long ``true`` takes on many hosts, with each client."""
     _measure(setting, _start_up)
 
 
 def measure(setting: Setting) -> None:
-    """Measure output and ends, and print."""
+    """Print the tables of output, of a failing task and of a killed client."""
     _measure(setting, _output, _failure, _killed)
 
 
 def _measure(setting: Setting, *steps: Callable[[Setting, Lab, Sequence[SshPeer]], None]) -> None:
+    """Make the hosts, and measure in these steps."""
     if os.geteuid() != 0:
         print("\nssh: MISSING: its hosts are network namespaces, which only root can make")
         return
@@ -61,9 +62,10 @@ def _measure(setting: Setting, *steps: Callable[[Setting, Lab, Sequence[SshPeer]
 
 @contextmanager
 def _as_for_a_user(lab: Lab) -> Iterator[None]:
-    """The hosts have names in /etc/hosts, a key and host keys in ~/.ssh, and nothing in ssh_config.
+    """Set up the files of ssh as a user has them, until the end of the context.
 
-    Only this process and those that it starts see these files: it gets a mount namespace of its own.
+    The hosts have names in /etc/hosts, a key and host keys are in ~/.ssh, and ssh_config is missing. Only
+    this process and its children see these files, because it enters a mount namespace of its own.
     """
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNS)")
@@ -82,11 +84,20 @@ def _as_for_a_user(lab: Lab) -> Iterator[None]:
 
 
 def _call(*argv: object) -> None:
+    """Run a command, which must succeed."""
     subprocess.run([*map(str, argv)], check=True, timeout=_TIME_LIMIT)
 
 
 def _run(argv: Sequence[str], output: Path | None = None) -> processes.Run:
-    """Run a client to its end. Its hosts' processes are none of its own."""
+    """Run a client until it exits.
+
+    Args:
+        argv: Its command line.
+        output: The file that receives its stdout. By default what it prints is dropped.
+
+    Returns:
+        Its time and exit code, and its CPU seconds without those of the hosts.
+    """
     with open(output or os.devnull, "wb") as stdout:
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -104,7 +115,7 @@ def _run(argv: Sequence[str], output: Path | None = None) -> processes.Run:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, for the user of the account, without an ssh-agent."""
+    """Return the environment of a client: that of this process, for root and without an ssh-agent."""
     home = pwd.getpwuid(0).pw_dir
     kept = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
     return {**kept, "HOME": home, "USER": "root", "LOGNAME": "root"}
@@ -114,6 +125,7 @@ def _environment() -> dict[str, str]:
 
 
 def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
+    """Run ``true`` on some hosts and on more, with each client, and print a table for each number."""
     rounds = setting.rounds
     for count in _COUNTS:
         hosts = [host.name for host in lab.hosts[:count]]
@@ -129,10 +141,12 @@ def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
 
 
 def _hopeless(runs: Sequence[processes.Run]) -> bool:
+    """Return whether a client has failed, so that it need not be run again."""
     return any(run.code != 0 for run in runs)
 
 
 def _show_start_up(count: int, found: Sequence[SshPeer], runs: dict[str, list[processes.Run]]) -> None:
+    """Print the table of start-up on a number of hosts, from the runs by the name of the client."""
     base = [run.seconds for run in runs[LAUNCH]]
     rows = []
     for peer in found:
@@ -152,6 +166,7 @@ def _show_start_up(count: int, found: Sequence[SshPeer], runs: dict[str, list[pr
 
 
 def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
+    """Print how fast the output of four hosts passes through each client, and check every line."""
     lines = _FEW_LINES if setting.quick else _LINES
     hosts = lab.hosts[:_HOSTS]
     for host in hosts:
@@ -189,7 +204,7 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
 
 
 def _failure(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
-    """From the end of a task that fails on one host to the end of all on all, and of the launcher."""
+    """Print how long launch takes from the failure of one task to the end of all tasks and of itself."""
     script = f"if [ $TASK_INDEX = 2 ]; then sleep 1; exit {_CODE}; fi; exec sleep 300.25"
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
     tasks, launcher, cpu = [], [], []
@@ -223,7 +238,7 @@ def _failure(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
 
 
 def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
-    """From SIGKILL of the client to the end of all tasks on all hosts."""
+    """Print how long tasks on all hosts live after the client was killed."""
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
     rows = []
     for peer in (one for one in found if one.name in (LAUNCH, BEFORE, "mpirun")):
@@ -256,7 +271,15 @@ def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
 
 
 def _await(*argv: str, count: int) -> list[int]:
-    """The pids, as this machine numbers them, of so many processes with this command line."""
+    """Wait for a number of processes with a certain command line, and return their pids on this machine.
+
+    Args:
+        argv: The command line.
+        count: The number of processes.
+
+    Raises:
+        TimeoutError: There are not that many in time.
+    """
     until = time.monotonic() + 30
     while time.monotonic() < until:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -268,6 +291,6 @@ def _await(*argv: str, count: int) -> list[int]:
 
 
 def _await_tasks(script: str) -> tuple[int, list[int]]:
-    """The pids of the task that will fail, and of the others."""
+    """Wait until all tasks run, and return the pid of the task that will fail, and those of the others."""
     others = _await("sleep", "300.25", count=_HOSTS - 1)
     return _await("sh", "-c", script, count=1)[0], others

@@ -15,14 +15,15 @@ from bench.processes import Run
 from bench.setting import Setting
 
 _COUNTS = (1, 4, 16, 64, 256)
-#: A run longer than this (seconds) is not repeated more than once.
+#: A contender is not run again after two runs that took longer than these seconds.
 _LONG = 5.0
 
+#: The runs of each contender, by its name.
 Runs = dict[str, list[Run]]
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Run tasks that exit at once under each contender, and print the table."""
     results: dict[int, Runs] = {}
     hopeless: set[str] = set()
     for count in _COUNTS[:-1] if setting.quick else _COUNTS:
@@ -36,6 +37,13 @@ def measure(setting: Setting) -> None:
 
 
 def _count(setting: Setting, count: int, hopeless: set[str]) -> Runs:
+    """Run a number of tasks under each contender, and return the runs.
+
+    Args:
+        setting: The setting.
+        count: The number of tasks.
+        hopeless: The names of contenders that have never exited in time with fewer tasks.
+    """
     runs: Runs = defaultdict(list)
     for _, contender in setting.turns():
         if not _enough(runs[contender.name], contender.name in hopeless):
@@ -44,13 +52,19 @@ def _count(setting: Setting, count: int, hopeless: set[str]) -> Runs:
 
 
 def _enough(runs: list[Run], hopeless: bool) -> bool:
-    """Whether more runs would only take time."""
+    """Return whether more runs of a contender would only take time.
+
+    Args:
+        runs: Its runs so far.
+        hopeless: Whether it has never exited in time with fewer tasks.
+    """
     silent = sum(run.code is None for run in runs)
     long = sum(run.seconds > _LONG for run in runs)
     return long >= 2 or (hopeless and silent >= 1)
 
 
 def _once(setting: Setting, contender: Contender, count: int) -> Run:
+    """Run a number of tasks once. If launch fails, that is a fault."""
     folder = setting.folder(contender.name)
     done = processes.run(contender.command(Call(count, true(), folder)), contender.time_limit)
     if done.code != 0:
@@ -60,7 +74,10 @@ def _once(setting: Setting, contender: Contender, count: int) -> Run:
 
 
 def _show(setting: Setting, results: dict[int, Runs]) -> None:
+    """Print the table, from the runs by the number of tasks."""
+
     def row(contender: Contender) -> list[str]:
+        """Return the cells of a contender after its name."""
         return [
             cell
             for runs in results.values()
@@ -74,6 +91,7 @@ def _show(setting: Setting, results: dict[int, Runs]) -> None:
 
 
 def _cells(contender: Contender, runs: list[Run], launch: list[Run]) -> list[str]:
+    """Return the cells about one number of tasks: the time, its ratio to that of launch, and the CPU."""
     answers = _seconds(runs)
     silent = len(runs) - len(answers)
     if not answers:
@@ -84,8 +102,10 @@ def _cells(contender: Contender, runs: list[Run], launch: list[Run]) -> list[str
 
 
 def _seconds(runs: list[Run]) -> list[float]:
+    """Return the seconds of the runs that exited in time."""
     return [run.seconds for run in runs if run.code is not None]
 
 
 def _cpu(runs: list[Run]) -> list[float]:
+    """Return the CPU seconds of the runs that exited in time."""
     return [run.cpu for run in runs if run.code is not None]

@@ -18,23 +18,23 @@ from pathlib import Path
 from bench import peers
 
 _TOP = Path(__file__).resolve().parent.parent
-#: A tmpfs, and the room that measuring needs there, in bytes.
+#: A folder in memory, and the free bytes that the measurements need there.
 _MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
-#: What is measured beside the measuring itself.
+#: The files of launch. A change of other files, such as those of the bench, changes no result.
 _MEASURED = ("launcher", "pyproject.toml", "setup.py")
 
 
 def machine() -> str:
-    """A line about this machine."""
+    """Return a line about this machine: cores, kernel, Python and load."""
     load = " ".join(f"{load:.2f}" for load in os.getloadavg())
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"machine: {os.cpu_count()} cores, Linux {platform.release()}, {python}, load {load}"
 
 
 def commit() -> str:
-    """The last commit of the files of launch; ``+changes``: they differ from it.
+    """Return the last commit of the files of launch, with ``+changes`` if they differ from it.
 
-    In an environment that `bench.peers.commit` has made, that commit.
+    In an environment that `bench.peers.commit` has made, it is the commit of that environment.
     """
     if Path(sys.prefix).parent == peers.FOLDER:
         return Path(sys.prefix).name.removeprefix("launch-")
@@ -51,7 +51,10 @@ def commit() -> str:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder in memory where there is one, so that no disk is measured; removed at the end."""
+    """Make a folder for temporary files, which is removed at the end of the context.
+
+    It is in memory if there is room, so that no disk is measured.
+    """
     roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM
     with tempfile.TemporaryDirectory(prefix="launch-bench-", dir=_MEMORY if roomy else None) as folder:
         yield Path(folder)
@@ -59,7 +62,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """The same for all contenders: nothing of the user's settings; runs of launch are not kept among his."""
+    """Remove variables that would change how contenders run, and give launch a folder of its own for runs."""
     for name in list(os.environ):
         if name.startswith(("PYTHON", "OMPI_", "TORCH", "VIRTUAL_ENV", "TASK_")) or name == "RANK":
             del os.environ[name]

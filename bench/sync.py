@@ -23,34 +23,40 @@ from tests.ssh.lab import Lab
 _PROGRAM = Path(__file__).resolve().parent / "programs" / "sync.py"
 _ROOT = Path(__file__).resolve().parent.parent
 _FILES, _FEW_FILES, _FOLDERS = 2000, 400, 50
-#: Bytes that may travel to a host that has all of it but one file: the connection, and our own modules.
+#: The largest number of bytes to a host that has all files, or all but one. The connection and the modules
+#: of launch take most of them.
 _MOST_OF_NOTHING = 500_000
-#: Seconds that one run may take.
+#: The time limit for one run.
 _TIME_LIMIT = 120.0
 _STEPS = ("first", "second, unchanged", "one file changed")
 LAUNCH, LAUNCH_KEPT = "launch --sync DIR", "launch --sync DIR:REMOTE"
 
 
 class Run(NamedTuple):
-    """Seconds, CPU seconds of the client and what it started here, bytes both ways on all wires."""
+    """The results of one copy to all hosts."""
 
     seconds: float
+    #: CPU seconds of the clients and their children on this machine.
     cpu: float
+    #: Bytes in both directions on the wires of all hosts.
     wire: int
+    #: The highest exit code, or None if a client did not exit in time.
     code: int | None
 
 
 class Mover(NamedTuple):
-    """A way to bring a folder to hosts: the commands for it, run at the same time."""
+    """A way to copy a folder to hosts."""
 
     name: str
+    #: Returns the command lines that copy the folder, which run at the same time. The last argument is the
+    #: number of the run.
     commands: Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]
-    #: Where the folder is then, below the home; the argument is the number of the run.
+    #: Returns where the folder is then, below the home folder, for the number of the run.
     place: Callable[[int], str]
 
 
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Copy a folder to one host and to four in each way, and print the tables."""
     if os.geteuid() != 0:
         print("\nsync: MISSING: its hosts are network namespaces, which only root can make")
         return
@@ -64,6 +70,7 @@ def measure(setting: Setting) -> None:
 
 
 def _movers() -> list[Mover]:
+    """Return all ways to copy the folder."""
     return [
         Mover(LAUNCH, _launch(""), lambda number: f".cache/tf-launcher/work/job{number}/tree"),
         Mover(LAUNCH_KEPT, _launch(":kept/tree"), lambda number: "kept/tree"),
@@ -73,6 +80,8 @@ def _movers() -> list[Mover]:
 
 
 def _launch(remote: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]:
+    """Return the commands of ``launch --sync``, where ``remote`` is empty or ``:REMOTE``."""
+
     def commands(lab: Lab, tree: Path, hosts: Sequence[LabHost], number: int) -> list[list[str]]:
         names = [host.name for host in hosts]
         return [[sys.executable, str(_PROGRAM), "bring", f"job{number}", f"{tree}{remote}", *names]]
@@ -81,6 +90,8 @@ def _launch(remote: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[l
 
 
 def _rsync(how: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]:
+    """Return the commands of rsync with an option, one for each host."""
+
     def commands(lab: Lab, tree: Path, hosts: Sequence[LabHost], number: int) -> list[list[str]]:
         ssh = f"ssh -F {lab.ssh_config}"
         return [["rsync", how, "--delete", "-e", ssh, f"{tree}/", f"{host.name}:rsynced/"] for host in hosts]
@@ -89,7 +100,11 @@ def _rsync(how: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[list[
 
 
 def _rounds(setting: Setting, lab: Lab, mover: Mover, hosts: Sequence[LabHost]) -> list[list[Run]]:
-    """Round by round a run for each step."""
+    """Copy the folder in one way in each step of each round.
+
+    Returns:
+        For each round, the results of the steps: first, unchanged, and with one changed file.
+    """
     found = []
     for _ in range(min(setting.rounds, 3)):
         lab.heal()
@@ -110,7 +125,7 @@ def _rounds(setting: Setting, lab: Lab, mover: Mover, hosts: Sequence[LabHost]) 
 
 
 def _tree(folder: Path, files: int) -> Path:
-    """A project: Python files of some kB each, as compressible as they are."""
+    """Make a project of Python files, each of a few kB and as compressible as usual, and return its path."""
     root = folder / "tree"
     texts = [path.read_text() for path in sorted((_ROOT / "launcher/supervisor").glob("*.py"))]
     lines = "".join(texts).splitlines(keepends=True)
@@ -123,7 +138,7 @@ def _tree(folder: Path, files: int) -> Path:
 
 
 def _run(lab: Lab, commands: Sequence[Sequence[str]], hosts: Sequence[LabHost]) -> Run:
-    """Run clients side by side to their end."""
+    """Run clients side by side until all have exited."""
     before = sum(map(_wire, hosts))
     environment = {**os.environ, **lab.environment(), "XDG_CACHE_HOME": "", "PYTHONPATH": str(_ROOT)}
     began = time.perf_counter()
@@ -150,7 +165,7 @@ def _run(lab: Lab, commands: Sequence[Sequence[str]], hosts: Sequence[LabHost]) 
 
 
 def _wire(host: LabHost) -> int:
-    """Bytes that have gone through a host's cable so far, both ways."""
+    """Return how many bytes have passed the wire of a host so far, in both directions."""
     lines = Path(f"/proc/{host.pid}/net/dev").read_text().splitlines()[2:]
     counts = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines}
     return sum(int(count[0]) + int(count[8]) for name, count in counts.items() if name != "lo")
@@ -159,7 +174,7 @@ def _wire(host: LabHost) -> int:
 def _check(
     setting: Setting, mover: Mover, run: Run, tree: Path, hosts: Sequence[LabHost], number: int
 ) -> None:
-    """What arrived must be what was sent."""
+    """Add a fault if launch has failed, or the files on a host are not those that were sent."""
     if not mover.name.startswith("launch"):
         return
     if run.code != 0:
@@ -173,6 +188,7 @@ def _check(
 
 
 def _show(setting: Setting, count: int, runs: dict[str, list[list[Run]]]) -> None:
+    """Print the table for a number of hosts, and add a fault if launch has sent too much."""
     files = _FEW_FILES if setting.quick else _FILES
     rows = []
     for name, rounds in runs.items():

@@ -19,7 +19,14 @@ from pathlib import Path
 
 
 def main(way: str, address: str, batch: int, pause: float) -> None:
-    """Consume, then report to the address."""
+    """Consume all rows, then report their number and the largest memory of this process.
+
+    Args:
+        way: How the rows arrive: ``feed``, ``bare`` or ``queue``.
+        address: The path of the socket of the bench.
+        batch: The number of rows in a batch.
+        pause: How many seconds to sleep for each batch.
+    """
     rows = {"feed": _feed, "bare": _bare, "queue": _queue}[way](address, batch, pause)
     most = _most_memory()
     with _connected(address, "report") as report:
@@ -27,12 +34,13 @@ def main(way: str, address: str, batch: int, pause: float) -> None:
 
 
 def _most_memory() -> int:
-    """KiB; unlike ``ru_maxrss`` not inherited from the parent."""
+    """Return the largest memory of this process in KiB. Unlike ``ru_maxrss`` it is not inherited."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _connected(address: str, purpose: str) -> socket.socket:
+    """Return a new connection to the bench, which begins with its purpose in 16 bytes."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(address)
     sock.sendall(purpose.encode().ljust(16))
@@ -40,6 +48,7 @@ def _connected(address: str, purpose: str) -> socket.socket:
 
 
 def _feed(address: str, batch: int, pause: float) -> int:
+    """Read rows by the `DataFeed` of the Python API, and return their number."""
     from launcher.feed.remote.data_feed import DataFeed, end_all
 
     feed = DataFeed(lambda name: _connected(address, name))
@@ -52,6 +61,7 @@ def _feed(address: str, batch: int, pause: float) -> int:
 
 
 def _bare(address: str, batch: int, pause: float) -> int:
+    """Read pickled chunks of rows from a socket, each after its size, and return the number of rows."""
     rows = 0
     with _connected(address, "bare") as sock, sock.makefile("rb", 0) as file:
         while size := struct.unpack("<Q", _exactly(file, 8))[0]:
@@ -64,6 +74,7 @@ def _bare(address: str, batch: int, pause: float) -> int:
 
 
 def _exactly(file: object, size: int) -> bytearray:
+    """Read exactly this number of bytes."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -72,7 +83,7 @@ def _exactly(file: object, size: int) -> bytearray:
 
 
 def _queue(address: str, batch: int, pause: float) -> int:
-    """As TensorFlowOnSpark's DataFeed does it."""
+    """Read rows one by one from a manager's queue, as TensorFlowOnSpark does, and return their number."""
     BaseManager.register("queue")
     manager = BaseManager(address + ".manager", authkey=b"bench")
     manager.connect()

@@ -10,18 +10,26 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-#: Bytes of a pipe; of one read: what fits into the cache of a core; of a line that is printed in pieces.
-_PIPE, _READ, _LONG = 1 << 20, 128 * 1024, 64 * 1024
+#: The bytes of a pipe.
+_PIPE = 1 << 20
+#: The bytes of one read, which fit into the cache of a core.
+_READ = 128 * 1024
+#: A line of at least this number of bytes is printed in pieces.
+_LONG = 64 * 1024
 
 
 class Printer:
-    """Prints the lines of a task with a prefix. A line without an end is printed in pieces."""
+    """A printer of the lines of a task, which puts a prefix before each. A long line is printed in pieces.
+
+    Args:
+        prefix: The prefix.
+    """
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix, self._newline, self._rest = prefix, b"\n" + prefix, b""
 
     def show(self, data: bytes) -> None:
-        """Print the whole lines."""
+        """Print the lines that are complete now, and keep the rest."""
         text = data.replace(b"\n", self._newline)
         cut = text.rfind(b"\n") + 1
         if cut:
@@ -34,13 +42,13 @@ class Printer:
             self._rest = b""
 
     def close(self) -> None:
-        """Print the rest."""
+        """Print a last line without an end."""
         if self._rest:
             write(1, [self._prefix, self._rest, b"\n"])
 
 
 def write(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Write all of it."""
+    """Write all parts to a descriptor."""
     sent = os.writev(fd, parts)
     if sent < sum(map(len, parts)):
         rest = memoryview(b"".join(parts))[sent:]
@@ -49,7 +57,7 @@ def write(fd: int, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def pipe() -> tuple[int, int]:
-    """A large pipe."""
+    """Make a large pipe, and return the descriptors of its reading and its writing end."""
     import fcntl
 
     reading, writing = os.pipe()
@@ -61,7 +69,13 @@ def pipe() -> tuple[int, int]:
 
 
 def start(index: int, argv: list[str], output: int | None = None) -> int:
-    """Start a task; its pid."""
+    """Start a task, and return its pid.
+
+    Args:
+        index: The index of the task, for its environment.
+        argv: The command line of the task.
+        output: The descriptor of its stdout. By default it is that of this process.
+    """
     actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]  # type: ignore[list-item]
     if output is not None:
         actions.append((os.POSIX_SPAWN_DUP2, output, 1))
@@ -70,7 +84,15 @@ def start(index: int, argv: list[str], output: int | None = None) -> int:
 
 
 def pieces(count: int, argv: list[str]) -> Iterator[list[tuple[int, bytes]]]:
-    """Start ``count`` processes; what each prints, as it comes: lists of its index and bytes."""
+    """Start tasks, and yield what they print as it arrives.
+
+    Args:
+        count: The number of tasks.
+        argv: Their command line.
+
+    Yields:
+        Pairs of the index of a task and the bytes that it has printed.
+    """
     import select
 
     epoll = select.epoll()
@@ -94,7 +116,11 @@ def pieces(count: int, argv: list[str]) -> Iterator[list[tuple[int, bytes]]]:
 
 
 def spawn(count: int, argv: list[str]) -> int:
-    """Start ``count`` processes and wait for each; if one fails, end the others."""
+    """Start tasks, and wait for all of them. If one fails, send SIGTERM to the others.
+
+    Returns:
+        The exit code of the first task that has failed, or 0.
+    """
     tasks = {start(index, argv) for index in range(count)}
     first = 0
     while tasks:
@@ -109,12 +135,12 @@ def spawn(count: int, argv: list[str]) -> int:
 
 
 def worst(count: int) -> int:
-    """Wait for so many processes; the highest exit code."""
+    """Wait for a number of child processes, and return the highest exit code."""
     return max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(count))
 
 
 def copy(count: int, argv: list[str]) -> int:
-    """Start ``count`` processes, print their lines with a prefix."""
+    """Start tasks, print their lines with a prefix, and return the highest exit code."""
     printers = [Printer(b"task %d | " % index) for index in range(count)]
     for found in pieces(count, argv):
         for index, data in found:

@@ -13,12 +13,14 @@ import time
 
 import tensorflow as tf
 
-#: Seconds of a step; steps from checkpoint to checkpoint.
-STEP_S, SAVE_STEPS = 0.05, 20
+#: The length of a step in seconds.
+STEP_S = 0.05
+#: The number of steps between two checkpoints.
+SAVE_STEPS = 20
 
 
 def main(folder: str, steps: int) -> None:
-    """Train."""
+    """Train until this number of steps, from the last checkpoint on, and note each step in the folder."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has taken it for itself
     number = strategy.cluster_resolver.task_id
@@ -55,7 +57,7 @@ def main(folder: str, steps: int) -> None:
 
 
 def note(folder: str, number: int, step: int) -> None:
-    """This task's pid and its last step, for the bench."""
+    """Note the pid of this task and its last step, for the bench."""
     path = os.path.join(folder, f"task.{number}")
     with open(path + ".new", "w") as file:
         file.write(f"{os.getpid()} {step}")

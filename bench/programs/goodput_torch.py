@@ -14,15 +14,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-#: Seconds of a step; steps from checkpoint to checkpoint.
-STEP_S, SAVE_STEPS = 0.05, 20
-#: What a collective may take: restarted processes sometimes wait for each other in Gloo's first connections,
-#: and the default is half an hour.
+#: The length of a step in seconds.
+STEP_S = 0.05
+#: The number of steps between two checkpoints.
+SAVE_STEPS = 20
+#: The time limit for a collective operation. Processes that have started again sometimes wait for each other
+#: in Gloo's first connections, and the default is half an hour.
 TIMEOUT = datetime.timedelta(seconds=10)
 
 
 def main(folder: str, steps: int) -> None:
-    """Train."""
+    """Train until this number of steps, from the last checkpoint on, and note each step in the folder."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     number = dist.get_rank()
@@ -51,7 +53,7 @@ def main(folder: str, steps: int) -> None:
 
 
 def note(folder: str, number: int, step: int) -> None:
-    """This task's pid and its last step, for the bench."""
+    """Note the pid of this task and its last step, for the bench."""
     path = os.path.join(folder, f"task.{number}")
     with open(path + ".new", "w") as file:
         file.write(f"{os.getpid()} {step}")

@@ -13,7 +13,7 @@ import paramiko
 
 
 def run(host: str, command: str) -> int:
-    """Run a command on a host: its exit status."""
+    """Run a command on a host, and return its exit status."""
     client = paramiko.SSHClient()
     client.load_system_host_keys()
     client.connect(host, allow_agent=False, timeout=20)
@@ -25,7 +25,13 @@ def run(host: str, command: str) -> int:
 
 
 def main(kind: str, hosts: str, command: str) -> int:
-    """Run a command on all hosts; the worst exit status."""
+    """Run a command on all hosts, and return the highest exit status.
+
+    Args:
+        kind: ``loop`` for one host after the other, or ``threads`` for a thread for each host.
+        hosts: The names of the hosts, with commas between them.
+        command: The command, for a shell.
+    """
     names = hosts.split(",")
     if kind == "loop":
         return max(run(name, command) for name in names)

@@ -23,23 +23,23 @@ import sys
 import threading
 import time
 
-#: Bytes to the listener, bytes from it, and questions that each wait for their answer.
+#: The directions: bytes to the listener, bytes from it, and questions that each wait for their answer.
 UP, DOWN, ASK = "up", "down", "ask"
 _HEAD = struct.Struct("<4sQ")
 _BLOCK = random.Random(1).randbytes(1 << 18)
-#: Twice, so that a piece from anywhere in it is one slice.
+#: The block twice, so that a piece from anywhere in it is one slice.
 _BLOCKS = _BLOCK * 2
 _QUESTION = 100
-#: Seconds without a byte after which a way counts as stuck.
+#: A connection without a byte for these seconds counts as stuck.
 _TIME_LIMIT = 60.0
 
 
 class Spoiled(Exception):
-    """What came is not what was sent."""
+    """The bytes that arrived are not those that were sent."""
 
 
 def send(way: socket.socket, size: int) -> None:
-    """Send so many bytes."""
+    """Send a number of bytes, which repeat the block."""
     sent, blocks = 0, memoryview(_BLOCKS)
     while sent < size:
         start = sent % len(_BLOCK)
@@ -47,10 +47,10 @@ def send(way: socket.socket, size: int) -> None:
 
 
 def take(way: socket.socket, size: int) -> None:
-    """Take so many bytes, and look at each.
+    """Receive a number of bytes, and check each of them.
 
     Raises:
-        Spoiled: they are others, or fewer.
+        Spoiled: Other bytes arrived, or fewer.
     """
     buffer = bytearray(len(_BLOCK))
     view = memoryview(buffer)
@@ -58,13 +58,18 @@ def take(way: socket.socket, size: int) -> None:
     while taken < size:
         came = way.recv_into(view[: min(len(_BLOCK), size - taken)])
         start = taken % len(_BLOCK)
-        # Bytes: two memoryviews are compared item by item, which takes longer than the way here.
+        # Two memoryviews would be compared item by item, which takes longer than the transfer.
         if not came or bytes(view[:came]) != _BLOCKS[start : start + came]:
             raise Spoiled(f"after {taken} of {size} bytes")
         taken += came
 
 
 def _exactly(way: socket.socket, size: int) -> bytes:
+    """Receive and return exactly this number of bytes.
+
+    Raises:
+        Spoiled: The connection was closed before.
+    """
     data = b""
     while len(data) < size:
         piece = way.recv(size - len(data))
@@ -78,7 +83,7 @@ def _exactly(way: socket.socket, size: int) -> bytes:
 
 
 def serve(listening: socket.socket) -> None:
-    """Answer each peer in a thread, until the socket is closed."""
+    """Answer each connection in a thread of its own, until the listening socket is closed."""
     while True:
         try:
             way = listening.accept()[0]
@@ -88,6 +93,7 @@ def serve(listening: socket.socket) -> None:
 
 
 def _answer(way: socket.socket) -> None:
+    """Do what the first bytes of a connection ask for: receive, send, or answer questions."""
     way.settimeout(_TIME_LIMIT)
     with way:
         try:
@@ -109,13 +115,19 @@ def _answer(way: socket.socket) -> None:
 
 
 def talk(direction: str, where: str, streams: int, size: int) -> float:
-    """Talk over so many ways at once.
+    """Exchange bytes with the listener on several connections at the same time.
+
+    Args:
+        direction: `UP`, `DOWN` or `ASK`.
+        where: A port of the loopback, or the path of a socket.
+        streams: The number of connections.
+        size: The bytes, or questions, on each connection.
 
     Returns:
-        Seconds, from the first word on the first of them to the last on the last.
+        The seconds from the start of the first connection to the end of the last one.
 
     Raises:
-        Spoiled: something did not come as it was sent.
+        Spoiled: Something did not arrive as it was sent.
     """
     ways = [_connected(where) for _ in range(streams)]
     done: list[float] = []
@@ -133,6 +145,7 @@ def talk(direction: str, where: str, streams: int, size: int) -> float:
 
 
 def _connected(where: str) -> socket.socket:
+    """Return a connection to a port of the loopback, or to the path of a socket."""
     if where.isdigit():
         return socket.create_connection(("127.0.0.1", int(where)), _TIME_LIMIT)
     way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -142,6 +155,7 @@ def _connected(where: str) -> socket.socket:
 
 
 def _say(way: socket.socket, direction: str, size: int) -> float:
+    """Exchange bytes on one connection, and return when that was done, on the monotonic clock."""
     with way:
         way.sendall(_HEAD.pack(direction.encode(), size))
         if direction == UP:
@@ -157,7 +171,7 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 
 
 def carry(host: str, path: str) -> None:
-    """Lead a port of a host to a socket here."""
+    """Forward a port of a host to a socket here by launch's relay, until standard input ends."""
     from launcher.backends.ssh.connections import SshConnections
     from launcher.config.settings import Settings
     from launcher.job import Host

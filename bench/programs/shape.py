@@ -11,12 +11,21 @@ import sys
 from floor import Printer, pieces, pipe, worst, write
 
 _HEAD = struct.Struct("<II")
-#: Buffers of one call of ``writev``.
+#: The largest number of buffers in one call of ``writev``.
 _MOST = 1000
 
 
 def agent(count: int, argv: list[str], out: int) -> int:
-    """Start the tasks; send each piece of their output with a head: task and size."""
+    """Start the tasks, and send each piece of their output after a head with its task and size.
+
+    Args:
+        count: The number of tasks.
+        argv: Their command line.
+        out: The descriptor of the pipe to the launcher.
+
+    Returns:
+        The highest exit code.
+    """
     for found in pieces(count, argv):
         frames = [part for task, data in found for part in (_HEAD.pack(task, len(data)), data)]
         for at in range(0, len(frames), _MOST):
@@ -25,14 +34,20 @@ def agent(count: int, argv: list[str], out: int) -> int:
 
 
 def launcher(count: int, logs: str, reading: int) -> None:
-    """Write each task's output to its log and, with a prefix for each line, to stdout."""
+    """Write each task's output to its log and, with a prefix for each line, to stdout.
+
+    Args:
+        count: The number of tasks.
+        logs: The folder for the logs.
+        reading: The descriptor of the pipe from the agent.
+    """
     files = [os.open(f"{logs}/{index}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND) for index in range(count)]
     printers = [Printer(b"worker/%d | " % index) for index in range(count)]
     while head := os.read(reading, _HEAD.size):
         while len(head) < _HEAD.size:
             head += os.read(reading, _HEAD.size - len(head))
         task, size = _HEAD.unpack(head)
-        while size:  # once, but where the agent is still writing it
+        while size:  # The agent may still be writing the piece.
             data = os.read(reading, size)
             size -= len(data)
             os.write(files[task], data)
@@ -42,7 +57,7 @@ def launcher(count: int, logs: str, reading: int) -> None:
 
 
 def main() -> int:
-    """Fork the agent, then be the launcher."""
+    """Fork the agent, run the launcher, and return the exit code of the agent."""
     count, logs, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     reading, writing = pipe()
     pid = os.fork()

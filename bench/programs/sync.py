@@ -26,19 +26,23 @@ from launcher.job import Host
 
 
 class Agents:
-    """Runs remote commands in agents, as ``launch`` does; see `ProgramRunner`."""
+    """A runner of programs in the agents of hosts, as a launch has it.
+
+    Args:
+        links: The link to the agent of each host, by its name.
+    """
 
     def __init__(self, links: Mapping[str, ReconnectingLink]) -> None:
         self._links = links
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`."""
+        """Start a program in the agent of a host, and return it."""
         return self._links[host].run(entry, arguments)
 
 
 @contextmanager
 def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
-    """Agents on hosts, and the loop of their links."""
+    """Return a context with agents on hosts, and the event loop of the links to them."""
     with (
         EventLoop() as loop,
         SshConnections([Host(name) for name in hosts], Settings()) as connections,
@@ -54,14 +58,20 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
 
 
 def bring(job: str, text: str, *hosts: str) -> None:
-    """Copy a folder to hosts."""
+    """Copy a folder to hosts.
+
+    Args:
+        job: The name of the run.
+        text: The value of ``--sync``.
+        hosts: The names of the hosts.
+    """
     trees, _ = read_trees(parse_syncs([text]), os.getcwd())
     with agents(hosts) as (commands, loop):
         sync(FileTransfer(commands, 32, loop=loop), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:
-    """Remove the folders of the run."""
+    """Remove the folders of a run from hosts."""
     with agents(hosts) as (commands, loop):
         finish(FileTransfer(commands, 32, loop=loop), hosts, job)
 

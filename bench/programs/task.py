@@ -12,19 +12,19 @@ import os
 import sys
 import time
 
-#: A task's number: launch (honcho and the floor are told by the bench to call it so), Open MPI, torchrun.
+#: The variables with the number of a task: that of launch, honcho and the floor, of Open MPI, of torchrun.
 _NUMBERS = ("TASK_INDEX", "OMPI_COMM_WORLD_RANK", "RANK")
-#: The task that fails, and with which code.
+#: The number of the task that fails, and its exit code.
 _FAILING, _CODE = 1, 7
 _BLOCK = 64 * 1024
-#: Seconds a task waits for the others, at most.
+#: The time limit for a task to wait for the others.
 _TIME_LIMIT = 300.0
 
 
 def print_lines(folder: str, tasks: int) -> None:
-    """Print the lines made for this task in blocks; end when all have printed theirs.
+    """Print the lines of this task in blocks, and return when all tasks have printed theirs.
 
-    (honcho stops all tasks when the first task ends.)
+    honcho stops all tasks when the first task exits, so no task may exit before.
     """
     number = _number()
     with open(f"{folder}/lines.{number}", "rb") as file:
@@ -38,7 +38,12 @@ def print_lines(folder: str, tasks: int) -> None:
 
 
 def wait(folder: str, children: bool) -> None:
-    """Be there until told to fail (the failing task) or to end (the others)."""
+    """Wait until the bench lets the failing task fail. All other tasks sleep.
+
+    Args:
+        folder: The folder for the pids of tasks, and for the time of the failure.
+        children: Whether this task starts two sleeping children.
+    """
     number = _number()
     if children:
         os.spawnv(os.P_NOWAIT, "/bin/sh", ["sh", "-c", "sleep 600 & sleep 600"])
@@ -54,7 +59,7 @@ def wait(folder: str, children: bool) -> None:
 
 
 def flood(size: int, block: int, line: int) -> None:
-    """Print ``size`` bytes in writes of ``block`` bytes; lines of ``line`` bytes, or none at all."""
+    """Print ``size`` bytes in writes of ``block`` bytes, and in lines of ``line`` bytes, or none for 0."""
     text = (b"x" * (line - 1) + b"\n") * (block // line + 1) if line else b"x" * block
     text = text[: block // line * line] if line else text
     while size > 0:
@@ -62,10 +67,12 @@ def flood(size: int, block: int, line: int) -> None:
 
 
 def _number() -> int:
+    """Return the number of this task."""
     return next(int(os.environ[name]) for name in _NUMBERS if name in os.environ)
 
 
 def _touch(path: str, text: str = "") -> None:
+    """Write a file in one step, so that nobody reads a half of it."""
     with open(f"{path}.new", "w") as file:
         file.write(text)
     os.rename(f"{path}.new", path)

@@ -22,11 +22,14 @@ _SIZES = (Size(100, 4), Size(1000, 4), Size(2000, 1), Size(4000, 1), Size(1000, 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure.
+    """Run the cases for each size that the command line names, and print the result.
+
+    Args:
+        argv: The arguments of the command line.
 
     Returns:
-        1 if launch lost a line or ended with a wrong exit code, or a command about the run failed; else 0:
-        being slow is no fault.
+        1 if launch lost a line or exited with a wrong code, or a command about the run failed, otherwise 0.
+        Being slow is no fault.
     """
     args = _arguments(argv)
     result: dict[str, Any] = {
@@ -53,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     all_sizes = " ".join(map(str, _SIZES))
     parser.add_argument(
@@ -70,6 +74,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _size(text: str) -> Size:
+    """Read a size such as ``1000x4``."""
     if not re.fullmatch(r"[1-9]\d{0,3}x[1-9]\d{0,3}", text):
         raise argparse.ArgumentTypeError(f"expected HOSTSxTASKS, as in 1000x4, got {text!r}")
     hosts, _, tasks = text.partition("x")
@@ -77,6 +82,7 @@ def _size(text: str) -> Size:
 
 
 def _cases(text: str) -> list[str]:
+    """Return the names of cases in the value of ``--only``, all of which must exist."""
     names = text.split(",")
     unknown = [name for name in names if name not in CASES]
     if unknown:
@@ -87,6 +93,17 @@ def _cases(text: str) -> list[str]:
 def _measure(
     size: Size, args: argparse.Namespace, folder: Path, faults: list[str]
 ) -> tuple[Values, list[str]]:
+    """Run the cases for one size.
+
+    Args:
+        size: The size.
+        args: The arguments of the command line.
+        folder: A folder for temporary files.
+        faults: Receives what launch did that it must never do.
+
+    Returns:
+        The measured values, and notes about steps without a value.
+    """
     values: Values = {}
     notes: list[str] = []
     for name in args.only:
@@ -100,7 +117,7 @@ def _measure(
                     faults += [f"{size}: {fault}" for fault in run.faults]
         except Late as late:
             notes.append(f"{name}: {late}")
-            if str(late).startswith("start:"):  # so would the others
+            if str(late).startswith("start:"):  # The other cases would be late, too.
                 break
         except Fault as fault:
             notes.append(f"{name}: {fault}")

@@ -32,29 +32,36 @@ from launcher.common.cluster import TaskId
 from launcher.common.protocol import Decoder, Message, MessageChannel, Refused, encode
 from launcher.common.record import replace
 
-#: How a failing task exits; lines that each task prints when it starts.
-CODE, FIRST_LINES = 7, 10
-#: Seconds between two writes of a task that prints; parts of it in which different tasks write.
-_BURST, _PARTS = 0.5, 50
-#: Bytes that an agent keeps for the launcher before it stops reading from its tasks: its tasks wait.
+#: The exit code of a failing task.
+CODE = 7
+#: The number of lines that each task prints when it starts.
+FIRST_LINES = 10
+#: Seconds between two writes of a task that prints.
+_BURST = 0.5
+#: The number of parts of this time, in each of which other tasks write.
+_PARTS = 50
+#: An agent with more bytes for the launcher than these does not read from its tasks, which wait meanwhile.
 _WINDOW = 1 << 20
-#: Seconds between two looks for acknowledgements that are due; bytes of fields that are worth keeping.
-_LOOK, _LONG = 0.05, 1024
+#: Seconds between two checks for acknowledgements that are due.
+_POLL_SECONDS = 0.05
+#: Fields of more bytes than these are kept, so that they are read only once.
+_LONG = 1024
 _READ = 256 * 1024
 _MEMORY, _SIGTERM = 100 << 20, 15
 
 
 def lines(task: str, first: int, count: int) -> bytes:
-    """Lines of a task, numbered."""
+    """Return numbered lines of a task."""
     return b"".join(b"%s line %07d %s\n" % (task.encode(), n, b"x" * 48) for n in range(first, first + count))
 
 
 class _Decoder(Decoder):
-    """Reads long fields once for all agents: the ClusterSpec is the same for each host."""
+    """A decoder that reads equal long fields once for all agents, such as the ClusterSpec."""
 
     _known: ClassVar[dict[tuple[Any, bytes], Any]] = {}
 
     def _read_fields(self, record: Any, fields: bytes) -> Any:
+        """Return the values of a record's fields, from an earlier message if they are the same."""
         values = self._known.get((record, fields))
         if values is None:
             values = super()._read_fields(record, fields)
@@ -64,14 +71,20 @@ class _Decoder(Decoder):
 
 
 class Task:
-    """A task that runs."""
+    """A simulated task that runs.
+
+    Args:
+        agent: Its agent.
+        task: Its name.
+        attempt: The number of its start.
+    """
 
     def __init__(self, agent: Agent, task: TaskId, attempt: int) -> None:
         self.agent, self.id, self.attempt = agent, task, attempt
         self.printed = self.left = 0
 
     def print(self, count: int) -> None:
-        """Print so many lines."""
+        """Print a number of lines, in one message or each in a message of its own."""
         data = lines(self.id, self.printed, count)
         self.printed += count
         for piece in data.splitlines(keepends=True) if self.agent.simulator.single else [data]:
@@ -80,7 +93,12 @@ class Task:
             )
 
     def exit(self, code: int | None, signal: int | None = None) -> None:
-        """Exit, and leave no process."""
+        """Report that the task has exited, and that it has left no process.
+
+        Args:
+            code: Its exit code, or None if a signal ended it.
+            signal: The number of this signal, or None.
+        """
         at, agent = events.now(), self.agent
         del agent.tasks[self.id]
         if signal is not None:
@@ -105,7 +123,13 @@ class Task:
 
 
 class Agent:
-    """The agent of a host."""
+    """The simulated agent of a host.
+
+    Args:
+        simulator: The process that plays it.
+        host: The name of the host.
+        arguments: The arguments of the program that would start a real agent.
+    """
 
     def __init__(self, simulator: Simulator, host: str, arguments: dict[str, Any]) -> None:
         self.simulator, self.number = simulator, arguments["agent"]
@@ -116,7 +140,7 @@ class Agent:
         self.channel.send(events.AgentReady(host="", at=events.now(), pid=os.getpid(), facts=facts))
 
     def take(self, message: Message) -> None:
-        """Obey a command."""
+        """Obey a command of the launcher."""
         send, at = self.channel.send, events.now()
         if isinstance(message, events.StartTask):
             task = self.tasks[message.task] = Task(self, message.task, message.attempt)
@@ -148,38 +172,45 @@ class Agent:
 
 
 class Connection:
-    """A connection of the launcher, first without an agent."""
+    """A connection of the launcher, which belongs to no agent until its first line has arrived."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.agent: Agent | None = None
         self.early = b""
-        #: It takes no more bytes for the moment; its end has come, and is under way.
+        #: Whether the socket accepts no more bytes for the moment, and whether its end was read.
         self.full = self.ended = False
 
 
 class Simulator:
-    """All agents of this process, in one loop."""
+    """A player of many agents, in one loop.
+
+    Args:
+        path: The path of the socket to which the launcher connects.
+        latency: How many seconds a message takes to a host.
+    """
 
     def __init__(self, path: str, latency: float) -> None:
         self.facts = host_facts()
-        #: Tasks write each line by itself.
+        #: Whether tasks write each line by itself.
         self.single = False
         self.stopped_at = 0.0
         self._failed_at = 0.0
         self._latency = latency
         self._agents: dict[str, Agent] = {}
         self._connections: dict[Agent, Connection] = {}
-        #: What was read, and when it comes to its host. A simulator reads all that is there before it answers
-        #: anything, because real hosts do not wait for each other.
+        #: The data that was read, with the time of its arrival at its host. A simulator reads everything
+        #: before it answers anything, because real hosts do not wait for each other.
         self._under_way: deque[tuple[float, Connection, bytes]] = deque()
-        #: When the present one came.
+        #: When the data that is handled now has arrived.
         self.came_at = 0.0
-        #: Agents that may owe an acknowledgement; when to look.
+        #: Agents that may owe an acknowledgement, and when they are checked next.
         self._owing: set[Agent] = set()
-        self._look_at = 0.0
-        #: Lines a second of each task; when the next part of the tasks prints, which, and how often all have.
-        self._rate, self._print_at, self._part, self._round = 0.0, 0.0, 0, 0
+        self._poll_at = 0.0
+        #: Lines a second of each task.
+        self._rate = 0.0
+        #: When the next part of the tasks prints, its number, and how many times all parts have printed.
+        self._print_at, self._part, self._round = 0.0, 0, 0
         self._printing: list[Task] = []
         self._over = False
         self._selector = selectors.DefaultSelector()
@@ -192,7 +223,7 @@ class Simulator:
         self._orders = b""
 
     def run(self) -> None:
-        """Serve until standard input ends."""
+        """Serve the launcher, and obey orders, until standard input ends."""
         os.set_blocking(0, False)
         while not self._over:
             for key, _ in self._selector.select(self._seconds()):
@@ -208,20 +239,22 @@ class Simulator:
                 self._arrived(connection, data)
             if self._printing and self._print_at <= now:
                 self._print(now)
-            if self._owing and self._look_at <= now:
-                self._look_at = now + _LOOK
+            if self._owing and self._poll_at <= now:
+                self._poll_at = now + _POLL_SECONDS
                 for agent in list(self._owing):
                     self._flush(agent)
 
     def _seconds(self) -> float | None:
+        """Return how long to wait for descriptors, or None if nothing else is due."""
         dues = [self._under_way[0][0]] if self._under_way else []
         dues += [self._print_at] if self._printing else []
-        dues += [self._look_at] if self._owing else []
+        dues += [self._poll_at] if self._owing else []
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> None:
+        """Accept all connections that wait."""
         with suppress(BlockingIOError):
             while True:
                 sock, _ = self._listener.accept()
@@ -229,6 +262,7 @@ class Simulator:
                 self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
 
     def _on_connection(self, connection: Connection) -> None:
+        """Read from a connection, and write to it if it was full."""
         data: bytes | None = None
         try:
             data = connection.socket.recv(_READ)
@@ -238,14 +272,15 @@ class Simulator:
             data = b""
         if data is not None:
             self._under_way.append((time.monotonic() + self._latency, connection, data))
-            if not data:  # it would be readable until then
+            if not data:  # An ended connection would always be readable.
                 connection.ended = True
                 self._selector.unregister(connection.socket)
         if connection.full and connection.agent is not None:
             self._flush(connection.agent)
 
     def _arrived(self, connection: Connection, data: bytes) -> None:
-        if connection.socket.fileno() < 0:  # a newer one has replaced it
+        """Handle data that has arrived at its host. No data means the end of the connection."""
+        if connection.socket.fileno() < 0:  # A newer connection has replaced it.
             return
         if not data:
             self._drop(connection)
@@ -262,7 +297,17 @@ class Simulator:
     def _begin(
         self, connection: Connection, host: str, entry: str, arguments: dict[str, Any]
     ) -> Agent | None:
-        """Start the program that the first line of a connection names; the agent that it connects to."""
+        """Start the program that the first line of a connection names.
+
+        Args:
+            connection: The connection.
+            host: The name of the host.
+            entry: The name of the program.
+            arguments: The arguments of the program.
+
+        Returns:
+            The agent to which the connection belongs, or None if it was closed.
+        """
         function = entry.rpartition(":")[2]
         if function == "kill":
             for token in [token for token, one in self._agents.items() if one.number == arguments["agent"]]:
@@ -284,6 +329,7 @@ class Simulator:
         return agent
 
     def _receive(self, agent: Agent, data: bytes) -> None:
+        """Let an agent obey the commands in some data."""
         messages = agent.channel.receive(data)
         for message in messages:
             agent.take(message)
@@ -291,6 +337,7 @@ class Simulator:
         self._flush(agent)
 
     def _flush(self, agent: Agent) -> None:
+        """Write what an agent has for the launcher, and close the connection after its last message."""
         connection = self._connections.get(agent)
         if connection is None:
             self._owing.discard(agent)
@@ -317,6 +364,7 @@ class Simulator:
             self._drop(self._connections[agent])
 
     def _drop(self, connection: Connection) -> None:
+        """Close a connection. Its agent waits for another one."""
         if connection.socket.fileno() >= 0 and not connection.ended:
             self._selector.unregister(connection.socket)
         connection.socket.close()
@@ -328,9 +376,11 @@ class Simulator:
     # ------------------------------------------------------------------ orders
 
     def _tasks(self) -> list[Task]:
+        """Return all tasks that run."""
         return [task for agent in self._agents.values() for task in agent.tasks.values()]
 
     def _obey(self) -> None:
+        """Obey the orders on standard input, which are described at the head of this module."""
         data = os.read(0, _READ)
         self._over = not data
         *orders, self._orders = (self._orders + data).split(b"\n")
@@ -347,13 +397,14 @@ class Simulator:
                 self.look()
 
     def _begin_print(self, rate: float, total: int) -> None:
+        """Let each task print at a rate in lines a second, until it has printed a total number of lines."""
         self._rate, self._print_at, self._part, self._round = rate, time.monotonic(), 0, 0
         self._printing = self._tasks()
         for task in self._printing:
             task.left = total
 
     def _print(self, now: float) -> None:
-        """One part of the tasks prints what it has to print until its next turn."""
+        """Let one part of the tasks print what it has to print until its next turn."""
         count = int(self._rate * _BURST * (self._round + 1)) - int(self._rate * _BURST * self._round)
         agents = {}
         for task in self._printing[self._part :: _PARTS]:
@@ -370,9 +421,11 @@ class Simulator:
             self._printing = [task for task in self._printing if task.left and task.id in task.agent.tasks]
 
     def _fail(self, name: str = "") -> None:
+        """Let one task fail, or all tasks."""
         self._exit([task for task in self._tasks() if name in ("", task.id)], CODE)
 
     def _exit(self, tasks: list[Task], code: int) -> None:
+        """Let tasks exit, and note when the first of them has failed."""
         if tasks and code:
             self._failed_at = time.monotonic()
         for task in tasks:
@@ -381,11 +434,12 @@ class Simulator:
             self._flush(agent)
 
     def look(self) -> None:
-        """Answer with what the agents have seen. Times are monotonic seconds, 0: not yet.
+        """Answer with what the agents have seen, as a JSON object.
 
-        ``failed_at``: the first `CODE` was sent. ``stopped_at``: the last StopTasks came; ``stopped``: hosts
-        that got one. ``left``: lines to be printed. ``waiting``: agents whose messages the launcher has not
-        all taken. ``cpu``: seconds of this process.
+        ``failed_at`` is when the last failure was ordered. ``stopped_at`` is when the last StopTasks arrived.
+        Both are monotonic seconds, and 0 before that. ``stopped`` is the number of hosts that have received
+        one. ``left`` is the number of lines that are still to be printed. ``waiting`` is the number of agents
+        with messages that the launcher has not acknowledged. ``cpu`` is the CPU seconds of this process.
         """
         agents = self._agents.values()
         answer = {

@@ -16,16 +16,22 @@ from typing import IO
 
 from bench import processes
 from bench.scale import agents
-from bench.scale.simulation import LOOK, Fault, Simulation, Values, status_of
+from bench.scale.simulation import POLL_SECONDS, Fault, Simulation, Values, status_of
 
-#: Seconds to come to rest; to measure idle, and ``launch attach``.
-_SETTLE, _IDLE = 2.0, 5.0
-#: Lines a second of all tasks together, and where each is a message; seconds of output, and before a failure.
-LINES, SINGLE_LINES, _PRINTING, _WARM = 100_000, 20_000, 5, 2.0
+#: Seconds in which a launch comes to rest.
+_SETTLE = 2.0
+#: Seconds in which the idle launcher, and ``launch attach``, are measured.
+_IDLE = 5.0
+#: Lines a second of all tasks together, and the same where each line is a message of its own.
+LINES, SINGLE_LINES = 100_000, 20_000
+#: Seconds in which tasks print.
+_PRINTING = 5
+#: Seconds in which tasks print before one of them fails.
+_WARM = 2.0
 
 
 def start(run: Simulation, values: Values) -> None:
-    """From the command to all tasks running; idle; commands about the run; its end."""
+    """Measure the start until all tasks run, the idle launcher, commands about the run, and its end."""
     values["start_s"], values["start_cpu_s"] = time.monotonic() - run.began, run.cpu()
     values["start_cpu_ms_a_host"] = 1000 * values["start_cpu_s"] / run.size.hosts
     values["start_simulators_cpu_s"] = sum(seen["cpu"] for seen in run.look())
@@ -48,20 +54,20 @@ def start(run: Simulation, values: Values) -> None:
 
 
 def fail(run: Simulation, values: Values) -> None:
-    """One task fails: from its exit to the last host's StopTasks."""
+    """Measure the time from the failure of one task until the last host has received StopTasks."""
     time.sleep(_SETTLE)
     values["stop_s"] = _fail(run)
 
 
 def fail_printing(run: Simulation, values: Values) -> None:
-    """The same while all tasks print."""
+    """Measure the same as `fail` while all tasks print."""
     run.order("print", LINES / run.size.all_tasks, 1 << 30, 0)
     time.sleep(_WARM)
     values["stop_printing_s"] = _fail(run)
 
 
 def fail_all(run: Simulation, values: Values) -> None:
-    """All tasks fail at once: from the first exit to the end of the launcher."""
+    """Measure the time from the failure of all tasks to the end of the launcher."""
     time.sleep(_SETTLE)
     before, began = run.cpu(), time.monotonic()
     run.order("fail")
@@ -70,12 +76,12 @@ def fail_all(run: Simulation, values: Values) -> None:
 
 
 def output(run: Simulation, values: Values) -> None:
-    """All tasks print for some seconds, each twice a second; every line must be in its log."""
+    """Measure the output of all tasks, each of which writes twice a second. Every line must be in its log."""
     values["lines_per_s"], values["us_per_line"] = _output(run, LINES, single=False)
 
 
 def output_single(run: Simulation, values: Values) -> None:
-    """The same, where each line is written, and sent, by itself."""
+    """Measure the same as `output` where each line is written, and sent, by itself."""
     values["single_lines_per_s"], values["us_per_single_line"] = _output(run, SINGLE_LINES, single=True)
 
 
@@ -90,7 +96,19 @@ CASES = {
 
 
 def _output(run: Simulation, lines: int, single: bool) -> tuple[float, float]:
-    """Let all tasks print so many lines a second; lines a second taken, and CPU microseconds for each."""
+    """Let all tasks print for some seconds, and check every log.
+
+    Args:
+        run: The launch.
+        lines: The lines a second of all tasks together.
+        single: Whether each line is a message of its own.
+
+    Returns:
+        The lines that the launcher has received in a second, and its CPU microseconds for each line.
+
+    Raises:
+        Fault: A log is not what its task has printed.
+    """
     each = lines * _PRINTING // run.size.all_tasks
     run.wait("start", run.all_taken)
     before, began = run.cpu(), time.monotonic()
@@ -106,20 +124,21 @@ def _output(run: Simulation, lines: int, single: bool) -> tuple[float, float]:
 
 
 def _is_whole(run: Path, number: int, count: int) -> bool:
-    """Whether the log of a task is what the task printed."""
+    """Return whether the log of a task is what the task has printed."""
     name = f"worker/{number}"
     log = (run / "logs" / f"worker-{number}.log").read_bytes()
     return log == agents.lines(name, 0, agents.FIRST_LINES + count)
 
 
 def _fail(run: Simulation) -> float:
-    """One task in the middle fails; seconds until each host with another task has heard StopTasks."""
+    """Let one task fail, and return the seconds until each host with another task has received StopTasks."""
     number = run.size.all_tasks // 2
     run.order("fail", f"worker/{number}")
     hosts = run.size.hosts - (run.size.tasks == 1)
     seen: list[Values] = []
 
     def stopped() -> bool:
+        """Return whether all these hosts have received it."""
         seen[:] = run.look()
         return sum(one["stopped"] for one in seen) >= hosts
 
@@ -133,13 +152,21 @@ def _fail(run: Simulation) -> float:
 
 
 def _launch(words: Sequence[object], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command of launch, such as ``ps``."""
     argv = [sys.executable, "-I", "-m", "launcher", *map(str, words)]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=nothing, stdout=output, stderr=output, start_new_session=True)
 
 
 def _command(run: Simulation, name: str, words: Sequence[str], values: Values) -> None:
-    """``launch ps`` or ``launch logs``: seconds, CPU seconds, largest resident size."""
+    """Measure a command about the run, and check what it prints.
+
+    Args:
+        run: The launch.
+        name: The command, ``ps`` or ``logs``.
+        words: Its arguments after the run.
+        values: Receives its seconds, its CPU seconds and its largest resident size.
+    """
     path = run.run.parent / name
     with path.open("wb") as output:
         began = time.monotonic()
@@ -154,7 +181,7 @@ def _command(run: Simulation, name: str, words: Sequence[str], values: Values) -
 
 
 def _attach(run: Simulation, values: Values) -> None:
-    """``launch attach`` for some seconds in which the tasks print nothing, then Ctrl-C."""
+    """Measure ``launch attach`` for some seconds in which the tasks print nothing, and end it by Ctrl-C."""
     path = run.run.parent / "attach"
     with path.open("wb") as output:
         process = _launch(["attach", run.run], output)
@@ -167,7 +194,10 @@ def _attach(run: Simulation, values: Values) -> None:
 
 
 def _is_right(run: Simulation, output: Path, code: int, expected: int) -> bool:
-    """Whether a command has exited as it should and printed a line for each task; if not, note that."""
+    """Return whether a command has exited as it should and printed a line for each task.
+
+    If it has not, a fault is added.
+    """
     text = output.read_text(errors="replace")
     right = code == expected and text.count("worker/") >= run.size.all_tasks
     if not right:
@@ -177,17 +207,17 @@ def _is_right(run: Simulation, output: Path, code: int, expected: int) -> bool:
 
 
 def _watch(process: subprocess.Popen[bytes], limit: float) -> int:
-    """Wait until a command exits, or for so many seconds; its largest resident size so far."""
+    """Wait until a command exits, but at most a number of seconds, and return its largest resident size."""
     until, memory = time.monotonic() + limit, 0
     while time.monotonic() < until:
         memory = max(memory, status_of(process.pid)[0])
-        if processes.ended(process, LOOK):
+        if processes.ended(process, POLL_SECONDS):
             break
     return memory
 
 
 def _finish(process: subprocess.Popen[bytes]) -> tuple[int, float]:
-    """End a command; its exit code, and its CPU seconds."""
+    """Kill a command if it still runs, and return its exit code and its CPU seconds."""
     os.kill(process.pid, signal.SIGKILL)  # `Popen.kill` would take its status
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -18,14 +18,14 @@ from bench.scale.table import markdown, name_of, values_of
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 320, 50, 10, 60, 34
 _ROOM = _HEIGHT - _TOP - _BOTTOM
-#: Of the bars of a result, wall and CPU; the last result has the strong colours.
+#: The colours of the bars of each result, for wall time and CPU time. The last result has the strong colours.
 _COLOURS = (("#9db4c8", "#dfcca6"), ("#2b6ca3", "#c9820f"))
-#: Seconds between two lines.
+#: The possible distances between two lines of the grid, in seconds.
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 class Bar(NamedTuple):
-    """A bar, and what stands above it; without seconds there is no bar."""
+    """A bar of the picture, with the label above it. Without seconds only the label is drawn."""
 
     name: str
     colour: str
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
 
 
 def draw(results: Sequence[Mapping[str, Any]]) -> str:
-    """An SVG image with a group of bars for each size of the last result."""
+    """Return an SVG image with a group of bars for each size of the last result."""
     groups = {name: _bars(results, name) for name in map(name_of, results[-1]["sizes"])}
     most = max(bar.seconds or 0.0 for bars in groups.values() for bar in bars) or 1.0
     title = "Seconds from the command to all tasks running, hosts x tasks of each"
@@ -54,6 +54,7 @@ def draw(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _bars(results: Sequence[Mapping[str, Any]], name: str) -> list[Bar]:
+    """Return the bars of a size, two for each result."""
     bars = []
     for result, colours in zip(results, _COLOURS[-len(results) :], strict=True):
         values = values_of(result, name)
@@ -66,6 +67,7 @@ def _bars(results: Sequence[Mapping[str, Any]], name: str) -> list[Bar]:
 
 
 def _grid(most: float) -> Iterator[str]:
+    """Yield the lines of the grid with their labels, for bars of at most this number of seconds."""
     step = next((step for step in _STEPS if most / step <= 6), most)
     for number in range(int(most / step) + 1):
         y = _HEIGHT - _BOTTOM - _ROOM * number * step / most
@@ -74,6 +76,7 @@ def _grid(most: float) -> Iterator[str]:
 
 
 def _legend(bars: Sequence[Bar]) -> Iterator[str]:
+    """Yield a coloured square with its meaning for each bar of a group."""
     for number, bar in enumerate(bars):
         x = _LEFT + number * 170
         yield _rectangle(x, 27, 10, 10, bar.colour)
@@ -81,6 +84,15 @@ def _legend(bars: Sequence[Bar]) -> Iterator[str]:
 
 
 def _group(left: float, room: float, name: str, bars: Sequence[Bar], most: float) -> Iterator[str]:
+    """Yield the bars of a size, with its name below them.
+
+    Args:
+        left: The left edge of the group.
+        room: The width of the group.
+        name: The name of the size.
+        bars: The bars.
+        most: The seconds of the highest bar of the picture.
+    """
     yield _text(left + room / 2, _HEIGHT - _BOTTOM + 18, name, "middle")
     width = room * 0.8 / len(bars)
     for number, bar in enumerate(bars):
@@ -90,16 +102,23 @@ def _group(left: float, room: float, name: str, bars: Sequence[Bar], most: float
 
 
 def _rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
+    """Return a filled rectangle."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f'<rect {place} fill="{colour}"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """Return a line of text, of which ``x`` is the start, the middle or the end."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#333333">{escape(text)}</text>'
 
 
 def main(image: str, *files: str) -> int:
-    """Draw, and print the table."""
+    """Write the picture, and print the table.
+
+    Args:
+        image: The path of the picture.
+        files: The paths of the results, the earlier one first.
+    """
     results = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
     Path(image).write_text(draw(results), encoding="utf-8")
     print(markdown(results))

@@ -1,8 +1,7 @@
 """``launch`` with one more backend, whose hosts are simulated: ``simulated.py --simulated FOLDER ARGV...``.
 
 `bench.scale.simulation` starts it in place of ``launch``. A program on a host is a connection to a socket in
-the
-folder: first a line with the host, the entry and the arguments, then what `bench.scale.agents` and the
+the folder: first a line with the host, the entry and the arguments, then what `bench.scale.agents` and the
 launcher send each other.
 """
 
@@ -24,22 +23,27 @@ from launcher.common.errors import TransportError
 from launcher.config.settings import Group, Setting, Settings
 from launcher.job import Host, JobSpec
 
-#: Seconds for a simulator to accept a connection.
+#: The time limit for a simulator to accept a connection.
 _ACCEPTING = 30.0
 
 
 class SocketPipe:
-    """The pipe to a program on a simulated host; see `launcher.backends.programs.Pipe`."""
+    """A `launcher.backends.programs.Pipe` to a program on a simulated host.
+
+    Args:
+        host: The name of the host.
+        sock: The connection to its simulator.
+    """
 
     def __init__(self, host: str, sock: socket.socket) -> None:
         self._host, self._socket = host, sock
 
     def fileno(self) -> int:
-        """See `Pipe.fileno`."""
+        """Return the descriptor of the connection, for the event loop."""
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `Pipe.recv`."""
+        """Return the bytes that have arrived, or None if there are none yet. No bytes mean the end."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
@@ -48,33 +52,41 @@ class SocketPipe:
             raise TransportError(f"{self._host}: {error.strerror}") from error
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Pipe.send`."""
+        """Send as many bytes as the connection accepts now, and return their number."""
         try:
             return self._socket.send(data)
         except OSError:  # full, or closed: `recv` reports which
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `Pipe.wait`: a simulated program ends well."""
+        """Return 0, because a simulated program always exits with 0."""
         return 0
 
     def stderr(self) -> str:
-        """See `Pipe.stderr`."""
+        """Return an empty text, because a simulated program prints nothing."""
         return ""
 
     def close(self) -> None:
-        """See `Pipe.close`."""
+        """Close the connection."""
         self._socket.close()
 
 
 class Simulators(Connections):
-    """Connects to simulators: each program has a connection of its own."""
+    """Connections to simulators, where each program has a connection of its own.
+
+    Args:
+        sockets: The paths of the sockets of the simulators.
+    """
 
     def __init__(self, sockets: Sequence[str]) -> None:
         self._sockets = sockets
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`. The number in a host's name chooses its simulator."""
+        """Start a program on a host, whose simulator follows from the number in the name of the host.
+
+        Raises:
+            TransportError: The simulator does not answer.
+        """
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_ACCEPTING)
@@ -93,30 +105,30 @@ SIMULATED: Setting[str | None] = Setting(
 
 
 class Simulated(Backend[list[str]]):
-    """The backend; its options are the sockets."""
+    """The backend of simulated hosts. Its options are the paths of the sockets."""
 
     name = "simulated"
     group = Group("simulation", (SIMULATED,))
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> list[str] | None:
-        """See `Backend.parse`."""
+        """Return the paths of the sockets in the folder of ``--simulated``, or None without this option."""
         place = settings[SIMULATED]
         return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
 
     def allocate(self, options: list[str], request: LaunchRequest) -> Allocation:
-        """See `Backend.allocate`."""
+        """Return the allocation of the hosts that the user names."""
         return SimulatedAllocation(options, request)
 
 
 class SimulatedAllocation(Allocation):
-    """The hosts that the user names."""
+    """The hosts that the user names, all of which are simulated."""
 
     def __init__(self, options: list[str], request: LaunchRequest) -> None:
         super().__init__(request, with_default_python(request, request.named_hosts))
         self._sockets = options
 
     def connect(self, hosts: Sequence[Host]) -> AbstractContextManager[Connections]:
-        """See `Allocation.connect`."""
+        """Return the connections to the simulators, after the work that a launch does for real hosts."""
         bootstrap.packed(bootstrap.AGENT_MODULES)
         return nullcontext(Simulators(self._sockets))
 

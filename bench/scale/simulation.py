@@ -21,26 +21,27 @@ from bench import processes
 
 _HERE = Path(__file__).resolve().parent
 _SIMULATORS = 2
-#: Above so many tasks hosts have addresses of three letters: CLUSTER_SPEC is a variable, and has 128 KiB.
+#: With more tasks, hosts have addresses of three letters, because the variable CLUSTER_SPEC is limited to
+#: 128 KiB.
 _MANY_TASKS = 4000
-#: Seconds between two looks at a process.
-LOOK = 0.02
+#: Seconds between two checks of a process.
+POLL_SECONDS = 0.02
 _TICKS = os.sysconf("SC_CLK_TCK")
 
-#: Numbers by name; the end of a name is the unit.
+#: Measured numbers by name. The end of a name is the unit.
 Values = dict[str, float]
 
 
 class Late(Exception):
-    """A step took longer than its limit."""
+    """A step of a case has taken longer than its limit."""
 
 
 class Fault(Exception):
-    """Launch did what it must never do."""
+    """Launch has done what it must never do."""
 
 
 class Size(NamedTuple):
-    """So many hosts, each with so many tasks."""
+    """The size of a job: the number of hosts, and that of tasks on each."""
 
     hosts: int
     tasks: int
@@ -50,11 +51,11 @@ class Size(NamedTuple):
 
     @property
     def all_tasks(self) -> int:
-        """Tasks on all hosts."""
+        """The number of tasks on all hosts."""
         return self.hosts * self.tasks
 
     def hostfile(self) -> str:
-        """A line for each host."""
+        """Return the hostfile, which has a line for each host."""
         short = self.all_tasks > _MANY_TASKS
         return "".join(
             f"n{n:04} slots={self.tasks}{f' address={_letters(n)}' if short else ''}\n"
@@ -63,17 +64,18 @@ class Size(NamedTuple):
 
 
 def _letters(number: int) -> str:
+    """Return a number as three letters."""
     return "".join(chr(97 + number // 26**place % 26) for place in (2, 1, 0))
 
 
 class Simulation:
-    """A launcher and its simulators, all started.
+    """A launcher and its simulators, all of which are started.
 
     Args:
-        size: of the job.
-        folder: a new one.
-        latency: seconds each way.
-        limit: seconds that a step may take.
+        size: The size of the job.
+        folder: A new folder for the files.
+        latency: How many seconds a message takes to a host.
+        limit: The time limit for a step, in seconds.
     """
 
     def __init__(self, size: Size, folder: Path, latency: float, limit: float) -> None:
@@ -104,17 +106,17 @@ class Simulation:
                 start_new_session=True,
                 cwd=folder,
             )
-        #: What took too long, and what must never be, of steps after which the case goes on.
+        #: Steps that took too long, and what must never happen, after which the case continues.
         self.notes: list[str] = []
         self.faults: list[str] = []
-        #: Largest so far: resident bytes, and number of threads.
+        #: The largest resident size in bytes, and the largest number of threads, so far.
         self.memory = self.threads = 0
-        #: Tasks that ``events.jsonl`` says are started; what of it was read.
+        #: The number of tasks that have started by ``events.jsonl``, and how many bytes of it were read.
         self.started, self._read = 0, 0
         self._usage: resource.struct_rusage | None = None
 
     def close(self) -> None:
-        """End the launcher and the simulators, whatever they do."""
+        """Kill the launcher and the simulators, whatever they do."""
         if self._usage is None:
             processes.finish(self.process)
         for simulator in self._simulators:
@@ -125,28 +127,33 @@ class Simulation:
             simulator.stdout.close()
 
     def order(self, *words: object) -> None:
-        """Give all simulators an order."""
+        """Send an order to all simulators."""
         for simulator in self._simulators:
             assert simulator.stdin is not None
             simulator.stdin.write(" ".join(map(str, words)) + "\n")
             simulator.stdin.flush()
 
     def look(self) -> list[Values]:
-        """What each simulator sees, see `bench.scale.agents.Simulator.look`."""
+        """Return what each simulator has seen, as `bench.scale.agents.Simulator.look` describes it."""
         self.order("look")
         return [json.loads(simulator.stdout.readline()) for simulator in self._simulators if simulator.stdout]
 
     def cpu(self) -> float:
-        """CPU seconds of the launcher so far, those of ended threads too."""
+        """Return the CPU seconds of the launcher so far, including those of ended threads."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def wait(self, step: str, condition: Callable[[], bool], pause: float = LOOK) -> float:
-        """Wait for a condition; the seconds that took.
+    def wait(self, step: str, condition: Callable[[], bool], pause: float = POLL_SECONDS) -> float:
+        """Wait until a condition holds, and return how many seconds that took.
+
+        Args:
+            step: The name of the step, for messages.
+            condition: The condition.
+            pause: Seconds between two checks.
 
         Raises:
-            Late: it did not come within the limit.
-            Fault: the launcher has exited.
+            Late: The condition does not hold within the limit.
+            Fault: The launcher has exited.
         """
         began = time.monotonic()
         while not condition():
@@ -159,11 +166,12 @@ class Simulation:
         return time.monotonic() - began
 
     def _sample(self) -> None:
+        """Note the memory and the threads of the launcher, if they are larger than before."""
         memory, threads = status_of(self.process.pid)
         self.memory, self.threads = max(self.memory, memory), max(self.threads, threads)
 
     def all_running(self) -> bool:
-        """Whether the launcher knows that every task has started: it writes that to ``events.jsonl``."""
+        """Return whether every task has started, according to the events that the launcher has written."""
         try:
             with open(self.run / "events.jsonl", "rb") as file:
                 file.seek(self._read)
@@ -176,18 +184,22 @@ class Simulation:
         return self.started >= self.size.all_tasks
 
     def all_taken(self) -> bool:
-        """Whether nothing is left to print, and the launcher has taken all messages."""
+        """Return whether nothing is left to print, and the launcher has acknowledged all messages."""
         return not any(seen["left"] or seen["waiting"] for seen in self.look())
 
     def expect(self, code: int, step: str) -> float:
-        """Wait for the end of the launcher with this exit code; its CPU seconds from its start.
+        """Wait until the launcher exits, and return its CPU seconds.
+
+        Args:
+            code: The expected exit code.
+            step: The name of the step, for messages.
 
         Raises:
-            Late: it did not end within the limit.
-            Fault: it ended with another code.
+            Late: It does not exit within the limit.
+            Fault: It exits with another code.
         """
         until = time.monotonic() + self.limit
-        while not processes.ended(self.process, LOOK):
+        while not processes.ended(self.process, POLL_SECONDS):
             self._sample()
             if time.monotonic() > until:
                 raise Late(f"{step}: not in {self.limit:.0f} s")
@@ -197,19 +209,22 @@ class Simulation:
         return cpu
 
     def _exit(self) -> tuple[int, float]:
-        """The exit code of the launcher, which has ended, and its CPU seconds."""
+        """Return the exit code of the launcher, which has exited, and its CPU seconds."""
         if self._usage is None:
             _, status, self._usage = os.wait4(self.process.pid, 0)
             self.process.returncode = os.waitstatus_to_exitcode(status)
         return self.process.returncode, self._usage.ru_utime + self._usage.ru_stime
 
     def _last_error(self) -> str:
-        """The last line that the launcher printed on stderr."""
+        """Return the last line that the launcher has printed on stderr."""
         return (self._errors.read_text(errors="replace").splitlines() or ["nothing on stderr"])[-1][:300]
 
 
 def status_of(pid: int) -> tuple[int, int]:
-    """The largest resident size so far, in bytes, and the number of threads; 0 if the process has ended."""
+    """Return the largest resident size of a process so far in bytes, and the number of its threads.
+
+    Both are 0 if the process has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -220,7 +235,14 @@ def status_of(pid: int) -> tuple[int, int]:
 
 @contextmanager
 def simulation(size: Size, scratch: Path, latency: float, limit: float) -> Iterator[Simulation]:
-    """A launch whose tasks all run."""
+    """Start a launch with simulated hosts, and return a context with it once all its tasks run.
+
+    Args:
+        size: The size of the job.
+        scratch: A folder for temporary files.
+        latency: How many seconds a message takes to a host.
+        limit: The time limit for a step, in seconds.
+    """
     folder = scratch / "case"
     folder.mkdir()
     try:

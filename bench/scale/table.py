@@ -13,7 +13,7 @@ from bench.scale.cases import LINES, SINGLE_LINES
 from bench.scale.simulation import Values
 
 _MEGA = 1e6
-#: The rows: title, names of values, unit, digits.
+#: The rows: the title, the names of values, the unit in which they are shown, and their digits.
 _ROWS: Sequence[tuple[str, Sequence[str], float, int]] = (
     ("start to all running, s: wall / CPU", ("start_s", "start_cpu_s"), 1, 2),
     ("start, CPU ms a host", ("start_cpu_ms_a_host",), 1, 1),
@@ -37,7 +37,7 @@ _ROWS: Sequence[tuple[str, Sequence[str], float, int]] = (
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Print the table."""
+    """Print the table of a result, with its notes."""
     print(f"launch {result['commit']}", result["machine"], sep="\n")
     sizes = result["sizes"]
     rows = [
@@ -56,7 +56,7 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def _cell(values: Values, names: Sequence[str], unit: float, digits: int) -> str:
-    """Values with slashes between them; one that was not measured is a dash."""
+    """Return a cell: some values with slashes between them, and a dash for one that was not measured."""
     cells = []
     for name in names:
         if name not in values:
@@ -69,17 +69,17 @@ def _cell(values: Values, names: Sequence[str], unit: float, digits: int) -> str
 
 
 def name_of(size: Mapping[str, Any]) -> str:
-    """``1000x4``."""
+    """Return the name of a size, such as ``1000x4``."""
     return f"{size['hosts']}x{size['tasks']}"
 
 
 def values_of(result: Mapping[str, Any], name: str) -> Values | None:
-    """The values of a size; ``None``: it was not measured."""
+    """Return the values of a size in a result, or None if it was not measured."""
     return next((size["values"] for size in result["sizes"] if name_of(size) == name), None)
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """A table of several results, with an arrow between the cells of one size; and the notes of each."""
+    """Return a Markdown table of several results, with arrows between the cells of a size, and the notes."""
     names = [name_of(size) for size in results[-1]["sizes"]]
     lines = [f"| hosts x tasks | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for title, keys, unit, digits in _ROWS:

@@ -458,14 +458,14 @@ def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
     node = only_document(text, expected, faults)
     if node is None:
         return ()
-    values = schema.read_mapping(node, HOSTFILE, faults)
-    if values.lacks("hosts", '"hosts" is missing', expected):
+    keys = schema.read_mapping(node, HOSTFILE, faults)
+    if keys.lacks("hosts", '"hosts" is missing', expected):
         return ()
-    builder, defaults = HostListBuilder(faults), values.get("defaults", {})
-    _read_list(values["hosts"], "hosts", builder, defaults)
-    if "spares" in values:
-        _read_list(values["spares"], "spares", builder, {**defaults, "spare": True})
-    return builder.hosts(values["hosts"].line)
+    builder, defaults = HostListBuilder(faults), keys.get("defaults", {})
+    _read_list(keys["hosts"], "hosts", builder, defaults)
+    if "spares" in keys:
+        _read_list(keys["spares"], "spares", builder, {**defaults, "spare": True})
+    return builder.hosts(keys["hosts"].line)
 
 
 def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:

@@ -203,23 +203,23 @@ class TFCluster:
             TaskFailed: A node failed before all nodes had connected.
             JobFailed: The nodes do not start, or did not connect in time.
         """
-        found = Arguments(_CALLER)
-        read_function(found, map_fun, tf_args)
-        read_flag = partial(found.optional, reader=arguments.flag, default=False)
+        call = Arguments(_CALLER)
+        read_function(call, map_fun, tf_args)
+        read_flag = partial(call.optional, reader=arguments.flag, default=False)
         tensorboard = read_flag("tensorboard", tensorboard)
         eval_node = read_flag("eval_node", eval_node)
         exactly_once = read_flag("exactly_once", exactly_once)
         if read_flag("driver_ps_nodes", driver_ps_nodes):
             text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
-            found.add(text, "expected False; roles: [ps] in a hostfile reserves hosts for them")
-        input_mode = found.read("input_mode", input_mode, _input_mode)
-        reservation_timeout = found.read("reservation_timeout", reservation_timeout, arguments.number(0))
-        log_dir = found.optional("log_dir", log_dir, arguments.path, "")
-        queues = found.read("queues", queues, arguments.several(arguments.text))
-        job_file: str | None = found.optional("job", job, arguments.path)
-        roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, found)
-        read = read_options(found, options)
-        found.check()
+            call.add(text, "expected False; roles: [ps] in a hostfile reserves hosts for them")
+        input_mode = call.read("input_mode", input_mode, _input_mode)
+        reservation_timeout = call.read("reservation_timeout", reservation_timeout, arguments.number(0))
+        log_dir = call.optional("log_dir", log_dir, arguments.path, "")
+        queues = call.read("queues", queues, arguments.several(arguments.text))
+        job_file: str | None = call.optional("job", job, arguments.path)
+        roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, call)
+        read = read_options(call, options)
+        call.check()
         if tensorboard:
             read["options"] = [*read.get("options", ()), f"--tensorboard={log_dir}"]
         function, pickled = dumps(_CALLER, {"map_fun": map_fun, "tf_args": tf_args})
@@ -276,16 +276,16 @@ class TFCluster:
                 ``input_mode=InputMode.FEED``.
             JobFailed: The job has failed, or the cluster has been shut down.
         """
-        found = Arguments("TFCluster.train")
-        epochs = found.read("num_epochs", num_epochs, arguments.whole())
+        call = Arguments("TFCluster.train")
+        epochs = call.read("num_epochs", num_epochs, arguments.whole())
         if epochs == 0:
-            found.add("num_epochs=0", "expected 1 or more (TensorFlowOnSpark made 10 of 0)")
-        feed_timeout, qname = _read_feed(found, feed_timeout, qname)
+            call.add("num_epochs=0", "expected 1 or more (TensorFlowOnSpark made 10 of 0)")
+        feed_timeout, qname = _read_feed(call, feed_timeout, qname)
         if equal is not None and batch_size is None:
-            found.add(f"equal={equal!r} without batch_size", "expected the number of rows in each batch")
-        equal = found.optional("equal", equal, arguments.choice(*FILLS))
-        batch_size = found.optional("batch_size", batch_size, arguments.whole(1))
-        found.check()
+            call.add(f"equal={equal!r} without batch_size", "expected the number of rows in each batch")
+        equal = call.optional("equal", equal, arguments.choice(*FILLS))
+        batch_size = call.optional("batch_size", batch_size, arguments.whole(1))
+        call.check()
         self._usable_feeder("TFCluster.train").train(
             data, epochs=epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
         )
@@ -319,9 +319,9 @@ class TFCluster:
                 ``input_mode=InputMode.FEED``.
             JobFailed: The job has failed, or the cluster has been shut down.
         """
-        found = Arguments("TFCluster.inference")
-        feed_timeout, qname = _read_feed(found, feed_timeout, qname)
-        found.check()
+        call = Arguments("TFCluster.inference")
+        feed_timeout, qname = _read_feed(call, feed_timeout, qname)
+        call.check()
         feeder = self._usable_feeder("TFCluster.inference")
         return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
 
@@ -387,9 +387,9 @@ class TFCluster:
             TaskFailed: A node has failed. This is the first failure.
             JobFailed: The job has failed in another way, or has taken too long.
         """
-        found = Arguments("TFCluster.shutdown")
-        timeout = found.optional("timeout", timeout, arguments.number(), _THREE_DAYS_SECONDS)
-        found.check()
+        call = Arguments("TFCluster.shutdown")
+        timeout = call.optional("timeout", timeout, arguments.number(), _THREE_DAYS_SECONDS)
+        call.check()
         if self not in _open:
             return
         limit = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None
@@ -448,11 +448,11 @@ class TFCluster:
         return self._nodes.feeder
 
 
-def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
+def read_function(call: Arguments, map_fun: Any, tf_args: Any) -> None:
     """Add a fault if the first argument of `TFCluster.run` or `TFParallel.run` is not a function.
 
     Args:
-        found: Collects the faults of the call.
+        call: Collects the faults of the call.
         map_fun: The first argument, as the user has passed it.
         tf_args: The second argument.
 
@@ -461,9 +461,9 @@ def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
             of the others would mislead.
     """
     if not callable(map_fun):
-        found.add(*function_fault(map_fun))
+        call.add(*function_fault(map_fun))
         if callable(tf_args):
-            found.check()
+            call.check()
 
 
 def _input_mode(value: Any) -> InputMode:
@@ -473,18 +473,18 @@ def _input_mode(value: Any) -> InputMode:
     raise ValueError("expected InputMode.TENSORFLOW or InputMode.SPARK")
 
 
-def _read_feed(found: Arguments, feed_timeout: Any, qname: Any) -> tuple[float, str]:
+def _read_feed(call: Arguments, feed_timeout: Any, qname: Any) -> tuple[float, str]:
     """Read the arguments that `TFCluster.train` and `TFCluster.inference` share, and add their faults.
 
     Returns:
         The time limit in seconds, and the name of the feed.
     """
-    limit = found.read("feed_timeout", feed_timeout, arguments.number(0))
-    return limit, found.read("qname", qname, arguments.text)
+    limit = call.read("feed_timeout", feed_timeout, arguments.number(0))
+    return limit, call.read("qname", qname, arguments.text)
 
 
 def _roles(
-    num_executors: Any, num_ps: Any, master_node: Any, eval_node: bool, drains: bool, found: Arguments
+    num_executors: Any, num_ps: Any, master_node: Any, eval_node: bool, drains: bool, call: Arguments
 ) -> dict[str, dict[str, Any]]:
     """Return the roles of a cluster as a job file would describe them.
 
@@ -495,15 +495,15 @@ def _roles(
         eval_node: Whether there is an evaluator.
         drains: Whether workers may run on for some time after the chief has exited. With a job file, the file
             says for how long.
-        found: Collects the faults of these arguments.
+        call: Collects the faults of these arguments.
 
     Returns:
         The keys of each role by its name, in the order in which nodes are numbered. It is empty if an
         argument has a fault.
     """
-    num_executors = found.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
-    num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
-    master_node = found.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
+    num_executors = call.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
+    num_ps = call.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
+    master_node = call.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
     if None in (num_executors, num_ps, master_node):
         return {}
     has_chief = bool(master_node)
@@ -514,7 +514,7 @@ def _roles(
     if num_executors < min_executors:
         names = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0)
         text = f"num_executors={num_executors} leaves no worker beside {names}"
-        found.add(text, f"expected {min_executors} or more: it counts all nodes")
+        call.add(text, f"expected {min_executors} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
     roles["evaluator"]["drain"] = _DRAIN
     # The job is done when the chief has exited. The other nodes may need some time then.

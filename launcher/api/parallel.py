@@ -88,17 +88,17 @@ class TFParallel:
             TaskFailed: An instance has failed.
             JobFailed: The job has failed, or a result cannot be read in this program.
         """
-        found = Arguments(_CALLER)
-        read_function(found, map_fun, tf_args)
+        call = Arguments(_CALLER)
+        read_function(call, map_fun, tf_args)
         if num_executors is None:
-            items = found.read("tf_args", tf_args, _items)
+            items = call.read("tf_args", tf_args, _items)
         else:
-            count = found.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
+            count = call.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
             items = [tf_args] * (count or 0)
-        at_once = found.optional("at_once", at_once, arguments.whole(1, MAX_TASKS))
-        return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
-        read = read_options(found, options)
-        found.check()
+        at_once = call.optional("at_once", at_once, arguments.whole(1, MAX_TASKS))
+        return_exceptions = call.optional("return_exceptions", return_exceptions, arguments.flag, False)
+        read = read_options(call, options)
+        call.check()
         if not items:
             return []
         slots, hosts = at_once or len(os.sched_getaffinity(0)), read.get("hosts")

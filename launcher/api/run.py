@@ -248,18 +248,18 @@ def program_driver(
     Raises:
         InputError: Arguments are wrong. The message lists all faults.
     """
-    found = Arguments(caller)
-    command = found.read("program", program, arguments.one_or_several(arguments.path))
+    call = Arguments(caller)
+    command = call.read("program", program, arguments.one_or_several(arguments.path))
     if command == []:
-        found.add("program is empty", "expected a file, or a list: ['train.py', ...]")
-    options = read_options(found, options)
+        call.add("program is empty", "expected a file, or a list: ['train.py', ...]")
+    options = read_options(call, options)
     number = arguments.whole(0, MAX_TASKS)
-    ps, workers = (found.optional(name, tasks[name], number) for name in ("ps", "workers"))
-    chief = found.optional("chief", tasks["chief"], arguments.flag, False)
-    evaluator = found.optional("evaluator", tasks["evaluator"], arguments.flag, False)
+    ps, workers = (call.optional(name, tasks[name], number) for name in ("ps", "workers"))
+    chief = call.optional("chief", tasks["chief"], arguments.flag, False)
+    evaluator = call.optional("evaluator", tasks["evaluator"], arguments.flag, False)
     read_roles = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
-    given_roles: dict[str, Any] = found.optional("roles", tasks["roles"], read_roles, {})
-    found.check()
+    given_roles: dict[str, Any] = call.optional("roles", tasks["roles"], read_roles, {})
+    call.check()
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
     is_job_file = values.names_job_file(command[0])
     # The roles that launch receives in the form of a job file. They replace those of a job file.
@@ -302,19 +302,19 @@ def _role(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"{error}, or a dict of keys of a job file") from None
 
 
-def read_options(found: Arguments, options: Mapping[str, Any]) -> RunOptions:
+def read_options(call: Arguments, options: Mapping[str, Any]) -> RunOptions:
     """Convert the keyword arguments of a call to the types that `launch` expects.
 
     Args:
-        found: Collects the faults of these arguments.
+        call: Collects the faults of these arguments.
         options: The arguments of `RunOptions` as the user has passed them.
 
     Returns:
         The arguments that are given and not None. Those with a fault are missing.
     """
     names = list(RunOptions.__annotations__)
-    found.add_unknown(options, names)
-    read = {name: found.optional(name, options.get(name), _READERS[name]) for name in names}
+    call.add_unknown(options, names)
+    read = {name: call.optional(name, options.get(name), _READERS[name]) for name in names}
     return cast(RunOptions, {name: value for name, value in read.items() if value is not None})
 
 

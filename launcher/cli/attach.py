@@ -58,33 +58,34 @@ def run(settings: Settings) -> int:
         InputError: There is no such run.
         LaunchError: A log or the report cannot be read, or the job cannot be stopped from here.
     """
-    found = find_or_newest(settings[RUN])
+    target_run = find_or_newest(settings[RUN])
     # Ctrl-C raises KeyboardInterrupt even if the parent process ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         # If the files of the run are not here, the machine of its launcher shows them.
-        code = shown_there(found, "attach", "--lines", str(settings[LINES]), found.paths.root, follow=True)
+        words = ("attach", "--lines", str(settings[LINES]), target_run.paths.root)
+        code = shown_there(target_run, *words, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
-        say(f"{found.name} runs on; launch attach {found.name} comes back")
+        say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
     if code is not None:
         return code
-    if found.state is RunState.ENDED:
-        report = report_of(found)
+    if target_run.state is RunState.ENDED:
+        report = report_of(target_run)
         ago = duration(time.time() - report.ended_at)
-        say(f"{found.name} ended {ago} ago with exit code {report.exit_code}")
+        say(f"{target_run.name} ended {ago} ago with exit code {report.exit_code}")
     # A Ctrl-C must not interrupt the writing of a line. So it stays pending, and the loop below looks for it
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    messages = GrowingLog(found.paths.messages, is_terminal=sys.stdout.isatty())
-    for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), messages):
-        if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
-            say(f"{found.name} runs on; launch attach {found.name} comes back")
+    messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
+    for _ in follow(target_run, lambda: logs_of(target_run, (), settings[LINES], True), messages):
+        if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
+            say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
             return LEFT_EXIT_CODE
-    report = report_of(found)
+    report = report_of(target_run)
     # A launcher that was started with --detach has printed the table into its messages.
-    if not os.path.exists(found.paths.messages):
-        print(failure_report(report, found.paths), end="", file=sys.stderr)
+    if not os.path.exists(target_run.paths.messages):
+        print(failure_report(report, target_run.paths), end="", file=sys.stderr)
         print(result_table(report), end="")
     return report.exit_code
 

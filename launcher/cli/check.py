@@ -113,13 +113,13 @@ def run(settings: Settings) -> int:
     for line in allocation.remarks:
         say(line)
     of_backend = allocation.findings({check.host.name: check.facts.agent for check in results.checks})
-    found = findings(results.hosts, results.checks, results.pairs, of_backend)
-    has_problems = any(finding.severity == PROBLEM for finding in found)
+    all_findings = findings(results.hosts, results.checks, results.pairs, of_backend)
+    has_problems = any(finding.severity == PROBLEM for finding in all_findings)
     code = TransportError.exit_code if results.failed else int(has_problems)
     if settings[JSON]:
-        print(json.dumps(_as_json(results, found, code), indent=2))
+        print(json.dumps(_as_json(results, all_findings, code), indent=2))
     else:
-        _print(results, found)
+        _print(results, all_findings)
     return code
 
 
@@ -282,12 +282,12 @@ class HostChecks:
 # ---------------------------------------------------------------------- output
 
 
-def _print(results: CheckResults, found: Sequence[Finding]) -> None:
+def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
     """Print a table of the hosts, how many connections work, then the findings.
 
     Args:
         results: The results of the checks.
-        found: The findings about them. Neighbours with the same advice are printed with one advice.
+        all_findings: The findings about them. Neighbours with the same advice are printed with one advice.
     """
     hosts, failed = results.hosts, results.failed
     checks = {check.host.name: check for check in results.checks}
@@ -296,12 +296,12 @@ def _print(results: CheckResults, found: Sequence[Finding]) -> None:
     if len({pair.source for pair in results.pairs}) > 1:
         good = sum(pair.result == "ok" for pair in results.pairs)
         print(f"{good} of {plural(len(results.pairs), 'connection')} between the hosts work")
-    for finding, following in zip(found, [*found[1:], None], strict=False):
+    for finding, following in zip(all_findings, [*all_findings[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
         if finding.advice and (following is None or following.advice != finding.advice):
             print(escape_controls(f"    try: {finding.advice}"))
-    severities = [finding.severity for finding in found]
+    severities = [finding.severity for finding in all_findings]
     numbers = [plural(severities.count(kind), kind) for kind in (PROBLEM, WARNING) if kind in severities]
     parts = [", ".join(numbers)] if numbers else []
     parts += [f"{plural(len(failed), 'host')} could not be checked"] if failed else []
@@ -344,12 +344,12 @@ def _facts(facts: HostInspection) -> dict[str, Any]:
     return {**fields.pop("agent"), **fields}
 
 
-def _as_json(results: CheckResults, found: Sequence[Finding], code: int) -> dict[str, Any]:
+def _as_json(results: CheckResults, all_findings: Sequence[Finding], code: int) -> dict[str, Any]:
     """Return what ``launch check --json`` prints.
 
     Args:
         results: The results of the checks.
-        found: The findings about them.
+        all_findings: The findings about them.
         code: The exit code of the command.
     """
     checks = {check.host.name: check for check in results.checks}
@@ -376,6 +376,6 @@ def _as_json(results: CheckResults, found: Sequence[Finding], code: int) -> dict
             }
             for pair in results.pairs
         ],
-        "findings": [as_dict(finding) for finding in found],
+        "findings": [as_dict(finding) for finding in all_findings],
         "exit_code": code,
     }

@@ -67,32 +67,32 @@ def run(settings: Settings) -> int:
         InputError: There is no such run, or it contains no such task.
         LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
-    found, names = _run_and_tasks(settings[SELECTED])
+    target_run, names = _run_and_tasks(settings[SELECTED])
     lines, follows = settings[LINES], settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
     options = [*(["--follow"] if follows else []), *([] if lines is None else ["--lines", str(lines)])]
-    code = shown_there(found, "logs", *options, found.paths.root, *names, follow=follows)
+    code = shown_there(target_run, "logs", *options, target_run.paths.root, *names, follow=follows)
     if code is not None:
         return code
     if follows:
-        for _ in follow(found, lambda: logs_of(found, names, lines)):
+        for _ in follow(target_run, lambda: logs_of(target_run, names, lines)):
             continue
     else:
-        for log in logs_of(found, names, lines):
+        for log in logs_of(target_run, names, lines):
             log.write_rest(sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    known_tasks = tasks(found)  # Empty before the plan is written.
+    known_tasks = tasks(target_run)  # Empty before the plan is written.
     chosen = selected(known_tasks, names) if known_tasks else []
     if not chosen:
-        say(f"no task of {found.name} was started, so it has no logs")
-    elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
-        text = f"the logs of {join_names(removed)} in {found.paths.logs} were removed"
+        say(f"no task of {target_run.name} was started, so it has no logs")
+    elif removed := [task for task in chosen if not os.path.lexists(target_run.paths.log(task))]:
+        text = f"the logs of {join_names(removed)} in {target_run.paths.logs} were removed"
         say(escape_controls(text))
-    elif not any(tail(found.paths.log(task))[0] for task in chosen):
-        say(f"{join_names(chosen)} printed nothing in {found.name}")
+    elif not any(tail(target_run.paths.log(task))[0] for task in chosen):
+        say(f"{join_names(chosen)} printed nothing in {target_run.name}")
     if not follows:
         return 0
-    report = report_of(found)
+    report = report_of(target_run)
     say(escape_controls(verdict(report)))
     return report.exit_code
 

@@ -83,13 +83,13 @@ def run(settings: Settings) -> int:
         LaunchError: The launcher of the run cannot be asked.
     """
     if settings[WATCH] or settings[RUN]:
-        found = find_or_newest(settings[RUN])
+        target_run = find_or_newest(settings[RUN])
         # If the launcher runs at a cluster, its machine runs this command.
         options = [row.flag for row in (WATCH, JSON) if settings[row]]
-        if (code := relayed(found, "ps", *options, found.paths.root)) is not None:
+        if (code := relayed(target_run, "ps", *options, target_run.paths.root)) is not None:
             return code
         show = _watch if settings[WATCH] else _print_tasks
-        show(found, settings[JSON])
+        show(target_run, settings[JSON])
         return 0
     runs = all_runs()
     swept = kill_leftovers(runs)

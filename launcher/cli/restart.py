@@ -56,23 +56,23 @@ def run(settings: Settings) -> int:
         InputError: There is no such run, no task is named, or a name matches no task of the run.
         LaunchError: The job ends, a task cannot be started, or the launcher cannot be asked.
     """
-    found, names = find(settings[RUN]), settings[TASKS]
+    target_run, names = find(settings[RUN]), settings[TASKS]
     # `find` comes first: to `launch restart worker/0` it answers that worker/0 is no run.
     if not names:
         raise InputError([Fault("", "the following arguments are required: TASK")])
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
-    words = (found.paths.root, *names)
-    if (code := relayed(found, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
+    words = (target_run.paths.root, *names)
+    if (code := relayed(target_run, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
         return code
-    attempts = {task.task: task.attempt for task in snapshot(found).report.tasks}
+    attempts = {task.task: task.attempt for task in snapshot(target_run).report.tasks}
     tasks = selected(attempts, names)
     try:
         # The events come first, so that none of those that the request causes is missed.
-        with EventStream(found) as events:
-            ask(found, {"request": "restart", "tasks": names})
-            return _wait(found, events, {task: attempts[task] for task in tasks}, settings[TIMEOUT])
+        with EventStream(target_run) as events:
+            ask(target_run, {"request": "restart", "tasks": names})
+            return _wait(target_run, events, {task: attempts[task] for task in tasks}, settings[TIMEOUT])
     except ConnectionError as error:
-        raise LaunchError(f"{found.name} has ended") from error
+        raise LaunchError(f"{target_run.name} has ended") from error
 
 
 def _wait(run: Run, events: EventStream, old_attempts: dict[TaskId, int], seconds: float) -> int:

@@ -77,24 +77,25 @@ def run(settings: Settings) -> int:
         InputError: The name matches no run, or several.
         LaunchError: The run may be running on another machine, or belongs to another user.
     """
-    found = find(settings[RUN]) if settings[RUN] else _only_one()
+    target_run = find(settings[RUN]) if settings[RUN] else _only_one()
     # A launcher that is still pending in a queue is only taken out of it.
-    if text := withdrawn(found):
+    if text := withdrawn(target_run):
         print(text)
         return 0
     # If the launcher runs at a cluster, its machine runs this command. If both machines share the files of
     # the run, its end is awaited here. Otherwise it is awaited there, and the report is fetched afterwards.
-    now = ["--now"] if settings[NOW] else []
-    shares = shares_files(found)
-    seconds_there = _RELAYED_SECONDS if shares else settings[TIMEOUT]
-    code = relayed(found, "stop", *now, "--timeout", f"{seconds_there:g}", found.paths.root, quiet=True)
+    seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
+    if shares_files(target_run):
+        seconds_there, seconds_here = _RELAYED_SECONDS, settings[TIMEOUT]
+    words = [*(["--now"] if settings[NOW] else []), "--timeout", f"{seconds_there:g}", target_run.paths.root]
+    code = relayed(target_run, "stop", *words, quiet=True)
     if code is not None:
-        return _await_report(found, code, settings, settings[TIMEOUT] if shares else _AGENTS_TIMEOUT_SECONDS)
-    pidfd = launcher_of(found)
+        return _await_report(target_run, code, settings, seconds_here)
+    pidfd = launcher_of(target_run)
     if pidfd is None:
-        return _kill_leftovers(found, settings)
+        return _kill_leftovers(target_run, settings)
     try:
-        return _stop(found, pidfd, settings)
+        return _stop(target_run, pidfd, settings)
     finally:
         os.close(pidfd)
 

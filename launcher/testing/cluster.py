@@ -102,10 +102,10 @@ class Cluster:
         __tracebackhide__ = True
         image = self._image if backend is None else _image(backend)
         folder = self._folder / f"job-{len(self.jobs)}"
-        found = Arguments("cluster.start")
-        within = found.read("within", within, number(0))
-        read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
-        found.check()
+        call = Arguments("cluster.start")
+        within = call.read("within", within, number(0))
+        read = read_options(call, {**options, "run_dir": folder / "run", "docker": image})
+        call.check()
         tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
         # A container that is disconnected from its network can only be connected again with a fixed address.
         variables = {FIXED_ADDRESSES_VARIABLE: "1"}

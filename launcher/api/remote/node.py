@@ -175,11 +175,11 @@ class TFNodeContext:
         if self.mgr is None:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
-        found = Arguments("DataFeed")
-        train_mode = found.optional("train_mode", train_mode, arguments.flag, True)
-        qname_in = found.read("qname_in", qname_in, arguments.text)
-        input_mapping = found.optional("input_mapping", input_mapping, _input_mapping)
-        found.check()
+        call = Arguments("DataFeed")
+        train_mode = call.optional("train_mode", train_mode, arguments.flag, True)
+        qname_in = call.read("qname_in", qname_in, arguments.text)
+        input_mapping = call.optional("input_mapping", input_mapping, _input_mapping)
+        call.check()
         return DataFeed(self.mgr.connect_feed, train_mode, qname_in, qname_out, input_mapping)
 
     @named_arguments("get_dataset")
@@ -203,9 +203,9 @@ class TFNodeContext:
             InputError: The cluster was not started with ``input_mode=InputMode.FEED``, or the signature is
                 something else.
         """
-        found = Arguments("get_dataset")
-        batch_size = found.read("batch_size", batch_size, arguments.whole(1))
-        found.check()
+        call = Arguments("get_dataset")
+        batch_size = call.read("batch_size", batch_size, arguments.whole(1))
+        call.check()
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
 
     def release_port(self) -> None:

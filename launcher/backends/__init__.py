@@ -47,7 +47,7 @@ _ENTRY_POINT_GROUP = "launch.transports"
 
 
 def backends() -> dict[str, Backend[Any]]:
-    """Return all backends, by name."""
+    """Import all known backends, and return them by name."""
     return {name: importlib.import_module(module).BACKEND for name, module in BACKENDS.items()}
 
 
@@ -64,49 +64,52 @@ def find_installed() -> dict[str, Backend[Any]]:
     """
     from importlib import metadata  # noqa: PLC0415 - 18 ms, for installed backends only
 
-    found = {}
-    for entry in metadata.entry_points(group=_ENTRY_POINT_GROUP):
-        if entry.name in BACKENDS:
+    added = {}
+    for entry_point in metadata.entry_points(group=_ENTRY_POINT_GROUP):
+        name = entry_point.name
+        if name in BACKENDS:
             continue
         try:
-            module = entry.load()
-            found[entry.name] = module.BACKEND
-            if module.BACKEND.name != entry.name:
-                raise _not_loaded(entry.name, entry.value, f"its name is {module.BACKEND.name!r}")
+            module = entry_point.load()
+            added[name] = module.BACKEND
+            if module.BACKEND.name != name:
+                raise _not_loaded(name, entry_point.value, f"its name is {module.BACKEND.name!r}")
         except ImportError as error:
-            raise _not_loaded(entry.name, entry.value, str(error)) from error
+            raise _not_loaded(name, entry_point.value, str(error)) from error
         except AttributeError as error:
             is_old = "it has TRANSPORT, as for earlier versions of launch"
             why = is_old if hasattr(module, "TRANSPORT") else str(error)
             advice = "it must have BACKEND with a name, see docs/extending.md"
-            raise _not_loaded(entry.name, entry.value, f"{why}; {advice}") from error
-        BACKENDS[entry.name] = entry.value
-    return found
+            raise _not_loaded(name, entry_point.value, f"{why}; {advice}") from error
+        BACKENDS[name] = entry_point.value
+    return added
 
 
 def _not_loaded(name: str, module: str, why: str) -> LaunchError:
+    """Return the error that a backend of an installed package cannot be loaded."""
     return LaunchError(f"the backend {name!r} ({module}) cannot be loaded: {why}")
 
 
 def sections() -> tuple[FileSection, ...]:
     """Return the sections of job files and default files that the backends read."""
-    return tuple(each.section for each in backends().values() if each.section is not None)
+    return tuple(backend.section for backend in backends().values() if backend.section is not None)
 
 
 def groups() -> tuple[Group, ...]:
     """Return all options of a launch in groups, in the order in which the help shows them."""
-    own = (each.group for each in backends().values() if each.group is not None)
-    return (*table.FIRST_GROUPS, *own, *table.LAST_GROUPS)
+    of_backends = (backend.group for backend in backends().values() if backend.group is not None)
+    return (*table.FIRST_GROUPS, *of_backends, *table.LAST_GROUPS)
 
 
 def rows() -> tuple[Setting[Any], ...]:
-    """Return all settings of a launch: those that are options, and those that only files can contain."""
-    options = [row for group in groups() for row in group.rows]
-    return (*dict.fromkeys([*options, *(row for section in sections() for row in section.rows)]),)
+    """Return all settings of a launch, each once: the options first, then what only files can contain."""
+    in_options = [setting for group in groups() for setting in group.rows]
+    in_files = [setting for section in sections() for setting in section.rows]
+    return tuple(dict.fromkeys(in_options + in_files))
 
 
 def default() -> str:
-    """Return the name of the backend that is used if the user asks for none."""
+    """Return the name of the backend that is used if the user asks for none: the first one."""
     return next(iter(BACKENDS))
 
 
@@ -147,21 +150,22 @@ def choose(settings: Settings, spec: JobSpec, *, hosts_named: bool, engine: str 
         hosts_named: Whether the user names hosts.
         engine: The name of the backend that the command itself asks for. Empty if it asks for none.
     """
-    found = {
-        name: backend.parse(settings, spec, hosts_named=hosts_named) for name, backend in backends().items()
-    }
-    implied = {
-        name
-        for name, options in found.items()
-        if name != default() and options is not None and backends()[name].is_implied(options)
-    }
-    asked = [name for name, options in found.items() if options is not None and name not in implied]
-    asked.remove(default())
+    options: dict[str, Any] = {}
+    asked, implied = [], []
+    for name, backend in backends().items():
+        options[name] = backend.parse(settings, spec, hosts_named=hosts_named)
+        # The default backend always has options, and is used if no other one is asked for or implied.
+        if options[name] is not None and name != default():
+            names = implied if backend.is_implied(options[name]) else asked
+            names.append(name)
     if not asked and engine:
-        if found[engine] is None:
-            section = backends()[engine].section
-            given = settings if section is None else settings.with_values({section.head: ""})
-            found[engine] = backends()[engine].parse(given, spec, hosts_named=hosts_named)
         asked = [engine]
-    names = asked or [name for name in found if name in implied][:1] or [default()]
-    return Choice(names, {**found, **dict.fromkeys(implied - {names[0]})})
+        if options[engine] is None:
+            # The setting that asks for the backend, which heads its section of files, is set without a value.
+            section = backends()[engine].section
+            settings = settings if section is None else settings.with_values({section.head: ""})
+            options[engine] = backends()[engine].parse(settings, spec, hosts_named=hosts_named)
+    names = asked or implied[:1] or [default()]
+    # Options of a backend that is only implied, and not used, count as not given.
+    unused = [name for name in implied if name != names[0]]
+    return Choice(names, {**options, **dict.fromkeys(unused)})

@@ -71,12 +71,12 @@ class LaunchRequest(Record):
 
     @property
     def copies_files(self) -> bool:
-        """Whether files of the run are copied to the hosts before the job."""
+        """Whether the run has files of its own on the hosts: copied folders, or output folders of tasks."""
         return bool(self.settings[SYNC]) or self.spec.output_dirs
 
     @property
     def runs_programs(self) -> bool:
-        """Whether our own programs run on the hosts before or after the job, to copy files."""
+        """Whether our own programs run on the hosts before or after the job, to copy or make files."""
         return self.copies_files or bool(self.settings[COLLECT])
 
 
@@ -198,6 +198,7 @@ class Allocation(AbstractContextManager["Allocation"]):
     def __init__(
         self, request: LaunchRequest, hosts: Sequence[Host] = (), spec: JobSpec | None = None
     ) -> None:
+        """Store the request. Hosts that are known only later replace `hosts` when the context is entered."""
         self.request = request
         self.hosts = tuple(hosts)
         self.spec = request.spec if spec is None else spec
@@ -246,14 +247,15 @@ class Allocation(AbstractContextManager["Allocation"]):
         return ""
 
     def with_addresses(self, placement: Placement) -> Placement:
-        """Return a placement that contains the present addresses and nodes of its hosts."""
-        # The tasks of a host share its record, unless each has a folder of its own.
-        hosts = {id(placed.host): placed.host for placed in placement.tasks}
-        present = {
+        """Return the placement with the present address and node in the host of each task."""
+        # Many tasks share one record of their host, so the address of each record is asked for only once. A
+        # host has several records if its tasks have folders of their own.
+        hosts = {id(task.host): task.host for task in placement.tasks}
+        present_hosts = {
             key: replace(host, address=self.address(host), node=self.node(host))
             for key, host in hosts.items()
         }
-        tasks = (replace(placed, host=present[id(placed.host)]) for placed in placement.tasks)
+        tasks = (replace(task, host=present_hosts[id(task.host)]) for task in placement.tasks)
         return replace(placement, tasks=tuple(tasks))
 
     def replace_host(self, host_name: str) -> None:
@@ -288,6 +290,7 @@ def with_default_python(
         hosts: The hosts.
         local: The names of the hosts that are this machine. They keep the Python of the launcher.
     """
+    # A check runs no tasks, and must show the Python of a host as the user has set it.
     if request.purpose is Purpose.CHECK or request.settings.is_given(PYTHON):
         return tuple(hosts)
     return tuple(

@@ -8,7 +8,6 @@ So they need no protocol of their own.
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 import sys
@@ -117,7 +116,7 @@ class BatchQueue:
         raise NotImplementedError
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-        """Return the states of the batch jobs of runs, by the names of the runs.
+        """Return the states of the batch jobs of runs, by the names of the runs. This asks the queue.
 
         If files are not shared and a launcher has ended, its files are copied to this machine, its batch job
         is removed, and the run is left out.
@@ -135,7 +134,7 @@ class BatchQueue:
         raise NotImplementedError
 
     def withdraw(self, run: Run) -> None:
-        """End the batch job of a run."""
+        """Remove the batch job of a run from the queue, whether it is pending or runs."""
         raise NotImplementedError
 
 
@@ -146,7 +145,10 @@ def run_shown(
     terminal: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command that runs a program elsewhere, and show its output. A terminal gets no control sequences.
+    """Run a command that runs a program elsewhere, and show its output until it exits.
+
+    What comes from elsewhere gets to a terminal only without control sequences, unless the command itself may
+    control the terminal.
 
     Args:
         argv: The command line.
@@ -158,35 +160,40 @@ def run_shown(
     Returns:
         The exit code of the command.
     """
-    nothing, as_it_is = subprocess.DEVNULL, terminal or not sys.stdout.isatty()
-    stdin, stdout = None if terminal else nothing, None if as_it_is else subprocess.PIPE
+    # None means the stdin or stdout of this process. Only output for a terminal goes through this process.
+    stdin = None if terminal else subprocess.DEVNULL
+    stdout = None if terminal or not sys.stdout.isatty() else subprocess.PIPE
     with subprocess.Popen(
-        argv, stdin=stdin, stdout=nothing if quiet else stdout, stderr=subprocess.PIPE, env=environ
+        argv, stdin=stdin, stdout=subprocess.DEVNULL if quiet else stdout, stderr=subprocess.PIPE, env=environ
     ) as command:
         assert command.stderr is not None
-        lines = threading.Thread(target=_show, args=(command.stdout, sys.stdout), daemon=True)
+        # A thread copies stdout while this thread copies stderr.
+        copier = threading.Thread(target=_copy_lines, args=(command.stdout, sys.stdout), daemon=True)
         try:
             if command.stdout is not None:
-                start(lines)
-            _show(command.stderr, None if quiet else sys.stderr, hidden)
+                start(copier)
+            _copy_lines(command.stderr, None if quiet else sys.stderr, hidden)
             if command.stdout is not None:
-                lines.join()
+                copier.join()
             return command.wait()
         except BaseException:  # Such as Ctrl-C.
             command.kill()
             raise
 
 
-def _show(printed: IO[bytes], shown: TextIO | None, hidden: re.Pattern[bytes] | None = None) -> None:
+def _copy_lines(source: IO[bytes], target: TextIO | None, hidden: re.Pattern[bytes] | None = None) -> None:
     """Copy lines to a stream of this process, without control sequences and without hidden lines.
 
+    This blocks until the source ends.
+
     Args:
-        printed: The stream from which the lines come.
-        shown: The stream to which they go. None to drop them.
+        source: The stream from which the lines come.
+        target: The stream to which they go. None to drop them.
         hidden: A pattern of lines that are dropped. None if all lines are shown.
     """
-    for line in iter(functools.partial(printed.readline, _MAX_LINE_BYTES), b""):
-        if shown is not None and (hidden is None or not hidden.search(line.strip())):
+    while line := source.readline(_MAX_LINE_BYTES):
+        is_hidden = hidden is not None and hidden.search(line.strip()) is not None
+        if target is not None and not is_hidden:
             text = strip_controls(line.decode("utf-8", "replace"))
-            shown.buffer.write(text.encode("utf-8", "replace"))
-            shown.buffer.flush()
+            target.buffer.write(text.encode("utf-8", "replace"))
+            target.buffer.flush()

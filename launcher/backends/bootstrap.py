@@ -259,13 +259,18 @@ def startup(python: str, entry: str, arguments: object) -> bytes:
 
 
 def program(entry: str, arguments: object) -> bytes:
-    """Return the bytes of `startup` without the line that names the Python.
+    """Return the bytes by which a process that runs `_LOADER` becomes a program of ours.
 
-    A process that runs `_LOADER` already needs no such line.
+    `startup` also contains a line that names the Python, which such a process no longer needs.
+
+    Args:
+        entry: See `startup`.
+        arguments: See `startup`.
     """
-    module = entry.partition(":")[0]
+    module, _, _ = entry.partition(":")
     modules = AGENT_MODULES if module.startswith("launcher.agent.") else (*AGENT_MODULES, module)
-    return b"".join(map(frame, (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))))
+    call = json.dumps([entry, arguments]).encode("ascii")
+    return frame(FIRST_CODE) + frame(packed(modules)) + frame(call)
 
 
 def frame(data: bytes) -> bytes:
@@ -274,7 +279,13 @@ def frame(data: bytes) -> bytes:
 
 
 def loader_command(python: str) -> list[str]:
-    """Return the command line of a process that reads `program` from its stdin. It needs no shell."""
+    """Return the command line of a process that reads `program` from its stdin, and becomes that program.
+
+    It needs no shell.
+
+    Args:
+        python: The Python that runs it: a path, or a name to look up.
+    """
     return [python, "-E", "-s", "-S", "-c", _LOADER]
 
 
@@ -311,6 +322,8 @@ def passing_command(python: str, name: str, seconds: int) -> list[str]:
 def passing_input(entry: str, arguments: object, token: str = "") -> bytes:
     """Return the bytes that a `passing_command` process reads from its stdin.
 
+    They tell it which agent may run already, and contain the program for a main process that waits.
+
     Args:
         entry: See `startup`.
         arguments: See `startup`.
@@ -324,41 +337,54 @@ def packed(modules: tuple[str, ...]) -> bytes:
     """Return these modules and packages in the form that `IMPORTER` reads. Packages around them are empty.
 
     Each module is sent as source and as compiled code. `IMPORTER` uses the code if the host's Python has the
-    bytecode format of this one. This process must have imported the top package of each.
+    bytecode format of this one. The result is cached.
+
+    Args:
+        modules: Their full names, as in ``launcher.agent``. This process must have imported the top package
+            of each.
     """
-    files: dict[str, str] = {}
+    #: The path of each source file, by its path relative to the folder that contains the top package.
+    paths: dict[str, str] = {}
     for module in modules:
-        name, _, _ = module.partition(".")
-        folder = os.path.dirname(sys.modules[name].__path__[0])
-        for parent in module.split(".")[1:]:
-            files.setdefault(f"{name}/__init__.py", os.devnull)
-            name = f"{name}/{parent}"
-        files.update(_sources(os.path.join(folder, name), name))
-    sent = {}
-    for name, path in files.items():
+        top_package, *inner_names = module.split(".")
+        folder = os.path.dirname(sys.modules[top_package].__path__[0])
+        relative = top_package
+        for name in inner_names:
+            paths.setdefault(f"{relative}/__init__.py", os.devnull)
+            relative = f"{relative}/{name}"
+        paths.update(_sources(os.path.join(folder, relative), relative))
+    contents = {}
+    for relative, path in paths.items():
         with open(path, "rb") as file:
             source = file.read()
         code = marshal.dumps(SourceFileLoader("", path).get_code(""))
-        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        sent[module] = name.endswith("/__init__.py"), zlib.compress(source, 1), zlib.compress(code, 1)
-    return marshal.dumps((MAGIC_NUMBER, sent), _MARSHAL_VERSION)
+        module = relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        is_package = relative.endswith("/__init__.py")
+        contents[module] = is_package, zlib.compress(source, 1), zlib.compress(code, 1)
+    return marshal.dumps((MAGIC_NUMBER, contents), _MARSHAL_VERSION)
 
 
-def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the source files of a module or package: the name as a file, and the path."""
+def _sources(path: str, relative: str) -> Iterator[tuple[str, str]]:
+    """Yield the source files of a module or a package: for each its relative path, and its path.
+
+    Args:
+        path: The path of the package's folder, or that of the module's file without ``.py``.
+        relative: The same path, relative to the folder that contains the top package.
+    """
     if not os.path.isdir(path):
-        yield f"{name}.py", f"{path}.py"
+        yield f"{relative}.py", f"{path}.py"
         return
-    for folder, folders, files in os.walk(path):
-        folders[:] = [inner for inner in folders if inner != "__pycache__"]
+    for folder, subfolders, files in os.walk(path):
+        if "__pycache__" in subfolders:
+            subfolders.remove("__pycache__")  # So it is not walked.
         for file in files:
             if file.endswith(".py"):
                 full = os.path.join(folder, file)
-                yield name + full[len(path) :], full
+                yield relative + full.removeprefix(path), full
 
 
 def find_mark(output: bytes) -> tuple[str, int] | None:
-    """Find the first mark in the output of a host.
+    """Find the first mark in the output of a host. The mark says whether a program of ours runs there.
 
     Bytes beyond `MAX_NOISE_BYTES` are ignored, so that a noisy host is refused no matter in which pieces its
     output arrives.
@@ -366,11 +392,12 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
     Returns:
         The text of the mark, and the position at which it ends. None if there is no mark yet.
     """
-    start = output.find(_MARK_START, 0, MAX_NOISE_BYTES)
-    end = output.find(_MARK_END, start + len(_MARK_START), MAX_NOISE_BYTES) if start >= 0 else -1
-    if end < 0:
+    noise = output[:MAX_NOISE_BYTES]
+    before, mark_start, rest = noise.partition(_MARK_START)
+    text, mark_end, _ = rest.partition(_MARK_END)
+    if not mark_end:
         return None
-    return output[start + len(_MARK_START) : end].decode("ascii", "replace"), end + len(_MARK_END)
+    return text.decode("ascii", "replace"), len(before + mark_start + text + mark_end)
 
 
 def explain(state: str, python: str, advice: str) -> str:
@@ -398,7 +425,7 @@ def explain(state: str, python: str, advice: str) -> str:
 def explain_status(status: int | None) -> str:
     """Return why a program with this exit status never ran, for messages.
 
-    Empty if the status does not say it.
+    Empty if the status does not say it. None is the status of a program whose end nobody knows.
     """
     if status != REPLACED_STATUS:
         return ""
@@ -409,5 +436,8 @@ def explain_status(status: int | None) -> str:
 
 
 def is_echoed(output: bytes) -> bool:
-    """Return whether the login shell passed our first code on to something that prints it."""
+    """Return whether the output of a host contains our first code.
+
+    Then the login shell has passed it on to something that prints it, instead of running it.
+    """
     return FIRST_CODE[:40] in output

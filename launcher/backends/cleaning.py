@@ -24,9 +24,13 @@ _MAX_NAMED_OBJECTS = 5
 
 
 def is_dead(owner: str) -> bool:
-    """Return whether a label names a process of this user that has ended beyond doubt."""
-    found = read_owner(owner)
-    return found is not None and found[1] == os.getuid() and fate_of(found[0]) is Fate.DEAD
+    """Return whether a label names a launcher process of this user that has ended beyond doubt.
+
+    Args:
+        owner: The label of an object that a launch has made, which contains an `owner_text`.
+    """
+    process, uid = read_owner(owner) or (None, -1)
+    return process is not None and uid == os.getuid() and fate_of(process) is Fate.DEAD
 
 
 class Cleaning:
@@ -38,11 +42,12 @@ class Cleaning:
     """
 
     def __init__(self, foreign: Collection[str] = ()) -> None:
+        """Start without a decision. Of the runs in ``foreign`` everything may be removed."""
         self._foreign = frozenset(foreign)
-        self._found: set[str] = set()
-        self._alive: set[str] = set()
+        self._removed_runs: set[str] = set()
+        self._runs_with_live_launchers: set[str] = set()
         #: The objects whose launcher may be alive, by run and machine.
-        self._unknown: dict[tuple[str, str], list[str]] = {}
+        self._undecided: dict[tuple[str, str], list[str]] = {}
 
     def may_remove(self, run: str, owner: str, name: str) -> bool:
         """Decide whether an object may be removed.
@@ -59,35 +64,38 @@ class Cleaning:
         Returns:
             Whether it may be removed. If not, `notes` or `faults` may say why.
         """
-        found = read_owner(owner)
-        if found is not None and found[1] != os.getuid():
+        # Without a label that can be read, the object counts as one of this user.
+        launcher, uid = read_owner(owner) or (None, os.getuid())
+        if uid != os.getuid():
             return False
-        if found is not None and is_alive(found[0]):
-            self._alive.add(run)
+        if launcher is not None and is_alive(launcher):
+            self._runs_with_live_launchers.add(run)
             return False
         if run in self._foreign:
-            self._found.add(run)
+            self._removed_runs.add(run)
             return True
-        if found is not None and fate_of(found[0]) is Fate.DEAD:
+        if launcher is not None and fate_of(launcher) is Fate.DEAD:
             return True
-        machine = "an unknown machine" if found is None else found[0].machine
-        self._unknown.setdefault((run, machine), []).append(name)
+        machine = "an unknown machine" if launcher is None else launcher.machine
+        self._undecided.setdefault((run, machine), []).append(name)
         return False
 
     def notes(self) -> Iterable[str]:
-        """Yield a line for each run of which something was left alone."""
-        for (run, machine), names in sorted(self._unknown.items()):
+        """Yield a line for each run of which something was left alone because nobody knows its launcher."""
+        for (run, machine), names in sorted(self._undecided.items()):
             run, machine = sanitize_host_text(run), sanitize_host_text(machine)
+            # A launcher of this machine would be known to live or to have ended, unless the label is from
+            # another machine with the same name, or from an earlier boot.
             if machine == os.uname().nodename:
                 machine = f"another {machine}, or on this one before it was restarted"
-            what = join_names(sorted(map(sanitize_host_text, names)), _MAX_NAMED_OBJECTS)
+            objects = join_names(sorted(map(sanitize_host_text, names)), _MAX_NAMED_OBJECTS)
             why = f"left alone, because the launcher of {run}, on {machine}, may still run"
-            yield f"{what}: {why}; `launch clean --foreign {run}` removes what this run has left"
+            yield f"{objects}: {why}; `launch clean --foreign {run}` removes what this run has left"
 
     def faults(self) -> Iterable[str]:
         """Yield a line for each run of ``--foreign`` of which nothing could be removed."""
-        for run in sorted(self._foreign - self._found):
-            if run in self._alive:
+        for run in sorted(self._foreign - self._removed_runs):
+            if run in self._runs_with_live_launchers:
                 yield f"--foreign {run}: its launcher runs on this machine; `launch stop {run}` stops it"
             else:
                 expected = "expected the whole name of a run of this user"

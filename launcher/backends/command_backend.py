@@ -53,11 +53,13 @@ class _NamedHosts(CommandAllocation):
     """The hosts that the user names, or else this machine."""
 
     def __init__(self, start_command: Callable[[Host], Sequence[str]], request: LaunchRequest) -> None:
+        """Store the hosts, and the function that returns the command line for one."""
         hosts = request.named_hosts or (this_machine(os.environ),)
         super().__init__(request, with_default_python(request, hosts))
         self._start_command = start_command
 
     def start_command(self, host: Host) -> Sequence[str]:
+        """Return the command line that the backend makes for a host."""
         return self._start_command(host)
 
 
@@ -70,16 +72,18 @@ class CommandConnections(Connections):
     """
 
     def __init__(self, allocation: CommandAllocation, hosts: Iterable[Host]) -> None:
+        """Prepare to reach these hosts. No command line runs before `run` is called."""
         self._allocation = allocation
         self._hosts = {host.name: host for host in hosts}
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all hosts.
+        # The modules are packed once now, and cached, not in the threads that start agents.
+        bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program on a host by a command line, and send the program to it."""
-        record = self._hosts[host]
-        python = self._allocation.python(record)
+        """Start a program of ours on a host by a command line, and send the program to it."""
+        host_record = self._hosts[host]
+        python = self._allocation.python(host_record)
         startup = bootstrap.startup(python, entry, arguments)
-        return start_program(host, self._allocation.start_command(record), startup, python)
+        return start_program(host, self._allocation.start_command(host_record), startup, python)
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
         """Start the agent of a host by the function that its allocation names."""

@@ -282,16 +282,22 @@ class Fleet(Protocol):
 
 
 def with_tilde(path: str) -> str:
-    """Return a path of this machine with ``~`` in place of the user's home, as in ``~/results``."""
-    home = os.path.expanduser("~").rstrip("/")
+    """Return a path of this machine with ``~`` in place of the user's home, as in ``~/results``.
+
+    A path that is not below the home is returned as it is.
+    """
+    home = os.path.expanduser("~").rstrip("/")  # Empty if the home is the root folder.
     return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
 
 def lease_there(lease: float) -> float:
-    """Return the lease that an agent gets, in seconds.
+    """Return how long an agent lets its tasks run on without a connection to the launcher, in seconds.
 
-    It is shorter than the lease of the launcher, so that the tasks have ended when the launcher gives the
-    host up.
+    It is shorter than the time after which the launcher gives a silent host up, so that the tasks have ended
+    by then.
+
+    Args:
+        lease: That time of the launcher, in seconds (``--lease``).
     """
     return max(lease - 2.0, lease * 0.7)
 
@@ -309,16 +315,23 @@ def seconds_until_tasks_ended(lease: float) -> float:
 
 
 def by_reason(reasons: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason, with the hosts that have it: ``node1, node2: the disk is full``."""
-    hosts: dict[str, list[str]] = {}
-    for host, why in reasons.items():
-        hosts.setdefault(why, []).append(host)
-    return [f"{join_names(names)}: {why}" for why, names in hosts.items()]
+    """Return a line for each reason, with the hosts that have it: ``node1, node2: the disk is full``.
+
+    Args:
+        reasons: The reason of each host, by the name of the host.
+    """
+    hosts_by_reason: dict[str, list[str]] = {}
+    for host, reason in reasons.items():
+        hosts_by_reason.setdefault(reason, []).append(host)
+    return [f"{join_names(hosts)}: {reason}" for reason, hosts in hosts_by_reason.items()]
 
 
 @contextmanager
 def slow(text: str) -> Iterator[None]:
-    """Return a context that tells the user ``text`` if its body runs for more than two seconds."""
+    """Return a context that tells the user ``text`` if its body runs for more than two seconds.
+
+    Another thread does that, even while this thread is blocked.
+    """
     timer = threading.Timer(_FIRST_NOTICE_SECONDS, say, [text])
     timer.daemon = True
     try:
@@ -357,7 +370,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         `TransportError`.
     """
     names = list(hosts)
-    pool = new_pool(fanout or len(names) or 1, "host")
+    pool = new_pool(fanout or len(names) or 1, "host")  # A pool needs one thread, even for no hosts.
     try:
         futures = {name: pool.begin(partial(function, name)) for name in names}
         if not pool.can_work():
@@ -366,19 +379,27 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
             # Otherwise this thread would hold the interpreter while the others wait to begin.
             pool.wait(futures.values(), _THREAD_START_SECONDS)
             meanwhile()
-        seconds, waited = _FIRST_NOTICE_SECONDS, 0.0
-        left = set(futures.values())
+        unfinished = set(futures.values())
         if loop is not None:
+            # The threads call this. It lets the loop change the set, so that the loop sees when it is empty.
             for future in futures.values():
-                future.add_done_callback(lambda future: loop.call_soon(lambda: left.discard(future)))
-        while not loop.run_until(lambda: not left, seconds) if loop else pool.wait(left, seconds):
+                future.add_done_callback(lambda done: loop.call_soon(lambda: unfinished.discard(done)))
+
+        def await_all(seconds: float) -> bool:
+            """Wait until all calls have ended, and return whether they have."""
+            if loop is None:
+                return not pool.wait(unfinished, seconds)
+            return loop.run_until(lambda: not unfinished, seconds)
+
+        waited, pause = 0.0, _FIRST_NOTICE_SECONDS
+        while not await_all(pause):
+            waited += pause
             # The same line a second time would read like a mistake.
-            waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
-            waiting = [name for name in names if not futures[name].done()]
+            waiting = f"still waiting, after {duration(waited)}, for" if waited > pause else "waiting for"
+            slow_hosts = [name for name in names if not futures[name].done()]
             if not quiet:
-                say(f"{waits} {join_names(waiting)}: {step if isinstance(step, str) else step()}")
-            waited += seconds
-            seconds *= 2
+                say(f"{waiting} {join_names(slow_hosts)}: {step if isinstance(step, str) else step()}")
+            pause *= 2
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     results: dict[str, _T] = {}

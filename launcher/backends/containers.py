@@ -26,12 +26,20 @@ _ENGINES = COMMAND_LINE | FILES
 
 
 def _join_limits(weaker: RoleValues[T], stronger: RoleValues[T]) -> RoleValues[T]:
-    """Return the limits of roles at two levels joined. A limit for every role replaces all weaker ones."""
-    return stronger if any(not role for role, _ in stronger) else weaker + stronger
+    """Join the limits of two levels, such as a file and the command line. The stronger one comes last.
+
+    A limit without a role is for every role, so it replaces all limits of the weaker level.
+
+    Args:
+        weaker: Pairs of a role and its limit. An empty role stands for every role.
+        stronger: Such pairs of the stronger level.
+    """
+    has_limit_for_all = any(not role for role, _ in stronger)
+    return stronger if has_limit_for_all else weaker + stronger
 
 
 def keep_image(weaker: str | None, stronger: str | None) -> str | None:
-    """Return the image of the stronger level, or that of the weaker one if the stronger one names none."""
+    """Return the image of the stronger level (the command line), or else that of the weaker one (a file)."""
     return stronger or weaker
 
 
@@ -75,11 +83,11 @@ class ContainerOptions(Record):
 
 
 def container_options(settings: Settings, image: Setting[str | None]) -> dict[str, Any]:
-    """Return the fields of `ContainerOptions`, from the settings.
+    """Return the fields of `ContainerOptions`, by name, from the settings.
 
     Args:
         settings: The settings of the launch.
-        image: The setting that contains the image.
+        image: The setting that contains the image, which each backend has under a name of its own.
     """
     return {
         "image": settings[image] or "",
@@ -106,44 +114,52 @@ def image_faults(
         if not (role.image or options.image):
             expected = f"expected image: in it, {backend}: IMAGE at the top of the file, or --{backend} IMAGE"
             yield Fault(role.source, f"{role.name} has no image", expected)
-    names = {role.name for role in spec.roles}
-    # A file may contain limits for a role that runs no task in this launch.
+    role_names = {role.name for role in spec.roles}
+    # A file may contain limits for a role that runs no task in this launch. The empty name is for all roles.
     parts = (part for row in (MEMORY, CPUS) for part in settings.parts(row) if part.kind in FILES)
-    allowed = names.union(["", *(name for part in parts for name, _ in part.value)])
+    allowed_names = role_names.union(["", *(name for part in parts for name, _ in part.value)])
     for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
         for name, _ in limits:
-            if name not in allowed:
-                expected = f"expected one of {', '.join(sorted(names))}"
+            if name not in allowed_names:
+                expected = f"expected one of {', '.join(sorted(role_names))}"
                 yield Fault(f"--{option} {name}=", f"there is no role {name!r}", expected)
 
 
 def _limit(limits: Sequence[tuple[str, T]], role: Role, field: str) -> T | None:
-    """Return the limit of a task. None if there is no limit.
+    """Return the limit of each task of a role, or None if there is no limit.
 
-    A limit that the user set for this role comes first, then that in the role's own field, then that for
-    every role.
+    A limit that an option sets for this role comes first, then the role's own field in the job file, then the
+    limit that an option sets for every role.
+
+    Args:
+        limits: Pairs of a role and its limit, from the options. An empty role stands for every role.
+        role: The role.
+        field: The name of the role's own field: ``memory`` or ``cpus``.
     """
-    by_role, own = dict(limits), getattr(role, field)
-    found: T | None = by_role.get(role.name, by_role.get("") if own is None else own)
-    return found
+    limit_by_role, own_limit = dict(limits), getattr(role, field)
+    default: T | None = limit_by_role.get("") if own_limit is None else own_limit
+    return limit_by_role.get(role.name, default)
 
 
 def with_limits(
     spec: JobSpec, options: ContainerOptions, settings: Settings, *, mounts_folder: bool = False
 ) -> JobSpec:
-    """Return the job for containers: each role gets its limits and, without its own number, its GPUs.
+    """Return the job as containers need it: each role with its limits and GPUs, and a Python of the image.
 
     Args:
-        spec: The job. Tasks of ps and sidecars get no GPUs.
-        options: The options of the containers.
-        settings: The settings of the launch. Images have a Python and a working folder of their own.
+        spec: The job.
+        options: The options of the containers. Their number of GPUs is for roles without their own, but not
+            for tasks of ps and sidecars, which rarely need one.
+        settings: The settings of the launch. What the user does not give there comes from the image, which
+            has a Python and a working folder of its own.
         mounts_folder: Whether containers see the working folder of this machine.
     """
     roles = []
     for role in spec.roles:
-        own = role.gpus is not None or role.name == "ps" or role.sidecar
+        keeps_gpus = role.gpus is not None or role.name == "ps" or role.sidecar
+        gpus = role.gpus if keeps_gpus else options.gpus
         memory, cpus = _limit(options.memory, role, "memory"), _limit(options.cpus, role, "cpus")
-        roles.append(replace(role, gpus=role.gpus if own else options.gpus, memory=memory, cpus=cpus))
+        roles.append(replace(role, gpus=gpus, memory=memory, cpus=cpus))
     return replace(
         spec,
         roles=tuple(roles),
@@ -155,11 +171,14 @@ def with_limits(
 def task_hosts(
     spec: JobSpec, free: Sequence[str] | None = None
 ) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
-    """Return a host for each task, with the task's name, and the GPUs of each host.
+    """Make a host for each task, because each task gets a container of its own.
 
     Args:
         spec: The job.
         free: The ids of this machine's GPUs. None if other machines provide enough.
+
+    Returns:
+        The hosts, with names like ``worker-0``, and by host name the ids of the GPUs that its container gets.
 
     Raises:
         JobError: Containers of two roles would have the same name.
@@ -170,24 +189,25 @@ def task_hosts(
     twins = [role for role, name in zip(spec.roles, names, strict=True) if names.count(name) > 1]
     if twins:
         raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
-    asked = sum((role.gpus or 0) * role.count for role in spec.roles)
-    left = [*map(str, range(asked))] if free is None else list(free)
-    if asked > len(left):
-        problem = f"the tasks ask for {plural(asked, 'GPU')}, this machine has {len(left)}"
+    needed = sum((role.gpus or 0) * role.count for role in spec.roles)
+    unused_gpus = [*map(str, range(needed))] if free is None else list(free)
+    if needed > len(unused_gpus):
+        problem = f"the tasks ask for {plural(needed, 'GPU')}, this machine has {len(unused_gpus)}"
         expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"
         raise PlacementError([Fault("", problem, expected)])
     hosts: list[Host] = []
-    given: dict[str, tuple[str, ...]] = {}
+    gpus_by_host: dict[str, tuple[str, ...]] = {}
     for role in spec.roles:
+        gpu_count = role.gpus or 0
+        # Whatever GPUs a container gets, they are numbered from 0 inside.
+        gpus_inside = tuple(map(str, range(gpu_count))) or None
         for index in range(role.count):
             name = _host_name(role, index)
-            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
-            # In a container GPUs are numbered from 0.
-            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
-            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
-    return tuple(hosts), given
+            gpus_by_host[name], unused_gpus = tuple(unused_gpus[:gpu_count]), unused_gpus[gpu_count:]
+            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=gpus_inside, source=role.source))
+    return tuple(hosts), gpus_by_host
 
 
 def _host_name(role: Role, index: int) -> str:
-    """Return the name of a task's host, as in ``worker-0``. Host names contain no underscores."""
+    """Return the name of the host of a role's task, as in ``worker-0``. Host names contain no underscores."""
     return f"{role.name.lower().replace('_', '-')}-{index}"

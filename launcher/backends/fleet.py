@@ -59,30 +59,34 @@ def this_machine(environ: Mapping[str, str]) -> Host:
         environ: The environment of the launcher.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus: tuple[str, ...] | None = None
+    gpus: tuple[str, ...] | None = None  # Unknown.
     if visible is not None:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
     elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
-        gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_NVIDIA_DRIVER_FOLDER)))
-    # The driver of WSL has no such folder.
+        count = len(os.listdir(_NVIDIA_DRIVER_FOLDER))
+        gpus = tuple(map(str, range(count)))
+    # The driver of WSL has no such folder, but nvidia-smi lists its GPUs.
     if visible is None and not gpus and is_command(NVIDIA_SMI[0]):
         gpus = _listed_gpus() or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
 def _listed_gpus() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that ``nvidia-smi`` lists, or none if it fails or is too slow."""
+    """Return the numbers of the GPUs that ``nvidia-smi`` lists.
+
+    If it fails or is too slow, this tells the user, and returns none.
+    """
     import subprocess  # noqa: PLC0415 - only without a known driver
 
-    command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
+    command, null = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
     with suppress(OSError, subprocess.TimeoutExpired):
-        process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+        process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null)
         try:
-            output = process.communicate(timeout=_SILENT_SECONDS)[0]
+            output, _ = process.communicate(timeout=_SILENT_SECONDS)
         except subprocess.TimeoutExpired:
             say("waiting for nvidia-smi, which counts the GPUs")
-            output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)[0]
+            output, _ = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)
         finally:
             process.kill()
             # This wait is limited because a driver that hangs keeps the process in the kernel.
@@ -104,6 +108,7 @@ class HostPrograms:
     """
 
     def __init__(self, allocation: Allocation, hosts: Iterable[Host]) -> None:
+        """Sort the hosts into this machine and others. Nothing is connected yet."""
         self._allocation = allocation
         #: The names of the hosts that are this machine.
         self.local = allocation.local
@@ -115,17 +120,27 @@ class HostPrograms:
         self._stack = ExitStack()
 
     def __enter__(self) -> HostPrograms:
-        """Connect to those hosts that are other machines. `failed` names the ones that cannot be reached."""
+        """Connect to those hosts that are other machines. `failed` names the ones that cannot be reached.
+
+        Without such hosts, nothing is connected.
+        """
         if self.remote:
             self.connections = self._stack.enter_context(self._allocation.connect(self.remote))
             self.failed = {**self.connections.failed}
         return self
 
     def __exit__(self, *details: Any) -> None:
+        """Close the connections."""
         self._stack.__exit__(*details)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program of ours on a host. The arguments are those of `ProgramRunner.run`."""
+        """Start a program of ours on a host: on this machine as a child, elsewhere over a connection.
+
+        The arguments are those of `ProgramRunner.run`.
+
+        Raises:
+            TransportError: The host cannot be reached.
+        """
         if host in self.local:
             from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
 
@@ -162,6 +177,7 @@ class AgentFleet:
     def __init__(
         self, allocation: Allocation, placement: Placement, loop: EventLoop, *, runs_tasks: bool = True
     ) -> None:
+        """Prepare agents for the hosts that the placement uses. None is started yet."""
         self._allocation, self._placement, self._loop = allocation, placement, loop
         self._request, self._runs_tasks = allocation.request, runs_tasks
         self._lease = allocation.request.settings[LEASE]
@@ -186,7 +202,7 @@ class AgentFleet:
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # The forks come first, because connections need threads, and a process with threads cannot be
-            # forked.
+            # forked. Our own programs need no agent on this machine.
             for host in self._local if self._runs_tasks else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
@@ -202,8 +218,8 @@ class AgentFleet:
     def _connect(self, stack: ExitStack) -> None:
         """Connect to the hosts that are other machines, and open a link to an agent on each."""
         has_relay = self._request.settings[RELAY] is not None
-        each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if has_relay else 0)
-        allow_descriptors(len(self.programs.remote) * each)
+        descriptors_per_host = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if has_relay else 0)
+        allow_descriptors(len(self.programs.remote) * descriptors_per_host)
         stack.enter_context(self.programs)
         self._leave_out(self.programs.failed)
         stack.callback(self._close_links)  # The links must close before the connections do.
@@ -216,6 +232,7 @@ class AgentFleet:
         from launcher.backends.link import ReconnectingLink  # noqa: PLC0415 - not for tasks on this machine
 
         request = self._request
+        # The agent guards the files of the run on its host, if there are any.
         run_name = request.run_name if request.copies_files else ""
         self._links[host] = self._reconnecting[host] = ReconnectingLink(
             self._loop,
@@ -229,19 +246,28 @@ class AgentFleet:
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         """Go on without hosts that cannot be reached, if no task runs on them.
 
+        `link_to` raises the error of such a host.
+
+        Args:
+            failed: The reason why a host cannot be reached, by the name of the host.
+
         Raises:
             HostsError: Tasks should run on one of them.
         """
-        faults = {host: f"{host}: {why}" for host, why in failed.items()}
+        messages = {host: f"{host}: {reason}" for host, reason in failed.items()}
         if failed.keys() - {host.name for host in self._placement.standby}:
-            raise HostsError(faults.values())
-        self._links.update((host, TransportError(fault)) for host, fault in faults.items())
+            raise HostsError(messages.values())
+        self._links.update((host, TransportError(message)) for host, message in messages.items())
 
     def __exit__(self, *details: Any) -> None:
+        """End the agents that are still linked, then close the connections to their hosts."""
         self._stack.__exit__(*details)
 
     def _close_links(self) -> None:
-        """End the agents that the job did not use, and those that stay after the job."""
+        """End the agents whose links nobody has taken over: unused ones, and those that stay after the job.
+
+        This waits for a limited time for them to end.
+        """
         links = [link for link in list(self._links.values()) if not isinstance(link, TransportError)]
         self._links.clear()
         for link in links:
@@ -266,10 +292,13 @@ class AgentFleet:
         return nullcontext(placement)
 
     def link_to(self, host: Host) -> AgentLink:
-        """Return the link to the agent of a host, and open a new one after `recover`.
+        """Return the link to the agent of a host. After `recover`, open a link to a new agent.
 
         A link whose agent ends with the job now belongs to the caller. Of an agent that stays for later
         programs, this object keeps the link.
+
+        Raises:
+            TransportError: The host cannot be reached, or its agent cannot be forked.
         """
         if host.name not in self._links:
             self._open_link(host.name)
@@ -281,38 +310,49 @@ class AgentFleet:
         return link
 
     def recover(self, host: str) -> None:
-        """Make a lost host usable again: replace it, or connect to it again and kill its last agent."""
+        """Make a lost host usable again: replace it, or connect to it again and kill its last agent.
+
+        This blocks. Later `link_to` opens a link to a new agent.
+
+        Raises:
+            TransportError: The host cannot be used now.
+        """
         if self._allocation.replaces_hosts:
             self._allocation.replace_host(host)
         else:
             self.programs.reconnect(host)
-            old = self._reconnecting.get(host)
-            if old is not None and old.kill(_LAST_WAIT_SECONDS) is None:
+            last_link = self._reconnecting.get(host)
+            if last_link is not None and last_link.kill(_LAST_WAIT_SECONDS) is None:
                 raise TransportError(f"{host}: its last agent cannot be stopped")
+        # Without a link in these tables, `link_to` opens a new one.
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program on a host, over the link to its agent if there is one.
+        """Start a program of ours on a host, over the link to its agent if there is one.
 
-        Such a program survives a broken connection.
+        Such a program survives a broken connection. The arguments are those of `ProgramRunner.run`.
         """
-        link = self._links.get(host)
-        if isinstance(link, TransportError):
-            raise link
-        running = self._reconnecting.get(host)
-        if running is not None and not running.is_over:
-            return running.run(entry, arguments)
+        error = self._links.get(host)
+        if isinstance(error, TransportError):
+            raise error
+        link = self._reconnecting.get(host)
+        if link is not None and not link.is_over:
+            return link.run(entry, arguments)
         return self.programs.run(host, entry, arguments)
 
     def leftovers(self) -> Sequence[str]:
+        """Return no lines, because nothing stays on the hosts after the job."""
         return ()
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the soft limit of open files if it is too low for ``count`` descriptors beside the usual ones."""
+    """Raise the soft limit of open files if it is too low for ``count`` descriptors beside the usual ones.
+
+    It is never raised above the hard limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        new_soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_soft, hard))

@@ -15,17 +15,23 @@ from launcher.job import Host, is_loopback
 
 def is_here(host: Host) -> bool:
     """Return whether a host is this machine. Only a host with the name of this machine takes time."""
+    # A user or a port asks for a connection by SSH, even to this machine.
     if host.user is not None or host.port is not None:
         return False
-    name = os.uname().nodename
     if is_loopback(host.name):
         return True
-    return host.name in (name, name.partition(".")[0]) and _leads_here(host.name)
+    own_name = os.uname().nodename
+    short_name, _, _ = own_name.partition(".")
+    return host.name in (own_name, short_name) and _leads_here(host.name)
 
 
 @functools.cache
 def _leads_here(name: str) -> bool:
-    """Return whether the name that a connection by SSH would use leads to this machine, or nowhere."""
+    """Return whether the name that a connection by SSH would use leads to this machine, or nowhere.
+
+    Args:
+        name: The name of this machine. The user's ssh_config may lead a connection to another machine.
+    """
     from launcher.backends.ssh_query import addresses_of, host_name_of  # noqa: PLC0415 - with subprocess
 
     try:
@@ -37,7 +43,7 @@ def _leads_here(name: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an address belongs to an interface of this machine."""
+    """Return whether an address belongs to an interface of this machine, because a socket can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

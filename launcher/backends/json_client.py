@@ -52,64 +52,74 @@ class JsonClient:
         return read(record, self.receive(seconds))
 
     def send(self, request: object, seconds: float) -> None:
-        """Send a request.
+        """Send a request. This blocks until the program has accepted all of it.
+
+        Args:
+            request: Anything that JSON can express.
+            seconds: The time limit.
 
         Raises:
-            TransportError: The host does not accept it in time.
+            TransportError: The program does not accept it in time, or has ended.
         """
-        view, until = memoryview(json.dumps(request).encode("ascii") + b"\n"), time.monotonic() + seconds
-        while view := view[self._program.send(view) :]:
-            self._listen(until, _SEND_PAUSE_SECONDS)
+        deadline = time.monotonic() + seconds
+        unsent = memoryview(json.dumps(request).encode("ascii") + b"\n")
+        while unsent := unsent[self._program.send(unsent) :]:
+            self._listen(deadline, _SEND_PAUSE_SECONDS)
 
     def receive(self, seconds: float) -> Any:
-        """Return the next answer.
+        """Wait for the next answer, which is one line of JSON, and return its value.
 
         Raises:
             TransportError: No answer comes in time, it is not JSON, or the program has ended.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while b"\n" not in self._received:
-            self._listen(until, _POLL_SECONDS)
+            self._listen(deadline, _POLL_SECONDS)
         line, _, self._received = self._received.partition(b"\n")
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _wrong(error, line) from error
+            raise _wrong_answer(error, line) from error
 
-    def _listen(self, until: float, seconds: float) -> None:
-        """Receive what arrives within the next ``seconds``.
+    def _listen(self, deadline: float, seconds: float) -> None:
+        """Receive what has arrived, or else wait ``seconds`` at most until something arrives.
 
         Raises:
-            TransportError: The program has ended, or it is later than ``until`` (monotonic).
+            TransportError: The program has ended, or sends too much, or it is later than ``deadline``
+                (monotonic).
         """
         self._check()
         data = self._program.recv(_READ_BYTES)
-        if data and len(self._received) < _MAX_ANSWER_BYTES:
+        if data is None:
+            if time.monotonic() > deadline:
+                raise TransportError("no answer in time")
+            await_readable(self._program, seconds)
+        elif data and len(self._received) < _MAX_ANSWER_BYTES:
             self._received += data
-        elif data is not None:
+        else:
             if error := self._program.start_error():
                 raise error
             printed = last_line(self._program.stderr(), "it printed no error")
             raise TransportError(f"the program there failed: {printed}")
-        elif time.monotonic() > until:
-            raise TransportError("no answer in time")
-        else:
-            await_readable(self._program, seconds)
 
 
-def read(record: type[_T], given: object) -> _T:
+def read(record: type[_T], answer: object) -> _T:
     """Return a record made of the fields of an answer.
+
+    Args:
+        record: The class of the record.
+        answer: The answer, as any JSON value.
 
     Raises:
         TransportError: The answer lacks a field, or contains a wrong one.
     """
     try:
-        return record(*FieldReader().read(record, given))
+        return record(*FieldReader().read(record, answer))
     except (ValueError, RecursionError, ProtocolError) as error:
-        raise _wrong(error, given) from error
+        raise _wrong_answer(error, answer) from error
 
 
-def _wrong(error: Exception, given: object) -> TransportError:
-    return TransportError(
-        f"the program there sent a wrong answer: {sanitize_host_text(f'{error}: {given!r:.200}')}"
-    )
+def _wrong_answer(error: Exception, answer: object) -> TransportError:
+    """Return the error for an answer that the program should not have sent, with the answer's beginning."""
+    text = sanitize_host_text(f"{error}: {answer!r:.200}")
+    return TransportError(f"the program there sent a wrong answer: {text}")

@@ -57,13 +57,13 @@ _RECONNECT_PAUSE_SECONDS = 0.2
 #: After this time without an answer, output may be late. Pings are answered every 2 s.
 _BROKEN_SECONDS = 3.0
 #: The time for the last acknowledgement to be sent.
-_LAST_ACK_SECONDS = 1.0
+_LAST_ACK_TIMEOUT_SECONDS = 1.0
 #: After this time without a connection, the host will hardly answer soon.
 _LONG_LOST_SECONDS = 3.0
 #: The bytes of messages that may wait for the reader. An honest agent sends less.
 _MAX_WAITING_BYTES = 2 * WINDOW_BYTES
 #: How much longer than the first connection took an agent waits for the next one, which needs a login, too.
-_LONGER_FACTOR = 5.0
+_GRACE_FACTOR = 5.0
 _READ_BYTES = 128 * 1024
 #: The reads in one turn of the loop.
 _MAX_READS = 4
@@ -102,7 +102,8 @@ class ReconnectingLink:
         stays: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.loop, self._connections, self._quiet = loop, connections, quiet
+        """Let another thread start the agent of a host. The link reports success or failure later."""
+        self.loop, self._connections, self._is_quiet = loop, connections, quiet
         self.host = host = arguments.host
         self._lease = arguments.lease
         self._arguments = replace(arguments, lease=lease_there(self._lease))
@@ -112,36 +113,40 @@ class ReconnectingLink:
         self.lock = threading.RLock()
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks), arguments.token, greets=True)
         self._inbox: list[Message] = []
-        self._inbox_size = 0
+        self._inbox_bytes = 0
         #: It is called when `receive` has something.
-        self._ready: Callable[[], object] = lambda: None
+        self._on_ready: Callable[[], object] = lambda: None
         #: The pipes of the programs that run over this link, by their numbers.
         self._pipes: dict[int, LinkPipe] = {}
-        self._last_number = 0
+        self._last_program_number = 0
         self._program: RemoteProgram | None = None
-        #: Whether another thread is connecting (``_connecting``), or finding out why the present connection
-        #: has ended (``_ending``).
-        self._connecting = self._ending = False
-        #: How many bytes the connection accepted of more. None if it accepted all.
-        self._accepted: int | None = None
-        self._flush_asked = False
+        #: Whether another thread is connecting just now.
+        self._is_connecting = False
+        #: Whether another thread is finding out just now why the connection has ended.
+        self._is_finding_reason = False
+        #: How many bytes the connection accepted when it did not accept all. None if it accepted all.
+        self._accepted_bytes: int | None = None
+        self._is_flush_queued = False
         self._timer: TimerHandle | None = None
-        self._received_at = self._tried_at = time.monotonic()
+        self._received_at = self._attempt_ended_at = time.monotonic()
         #: When connecting began (monotonic). For the first connection, the time of the login is subtracted.
-        self._began = self._received_at - connections.login_seconds.get(host, 0.0)
-        self._attempts = 0
-        self._why_not = "the network to it or the host itself is down, or launch was suspended"
+        self._attempt_started_at = self._received_at - connections.login_seconds.get(host, 0.0)
+        self._attempt_count = 0
+        self._connect_error = "the network to it or the host itself is down, or launch was suspended"
         #: Whether the agent has ever answered.
-        self._answered = False
+        self._has_answered = False
         #: When the connection was lost (monotonic). None while there is one.
         self._lost_at: float | None = None
-        #: Whether the agent has closed (``_agent_closed``), or was asked to (``_was_shut_down``).
-        self._agent_closed = self._was_shut_down = False
-        #: When the link ends although its last acknowledgement was not sent (monotonic).
-        self._end_at: float | None = None
+        #: Whether the agent has said that it exits, because it was asked to.
+        self._agent_closed = False
+        #: Whether `shut_down` was called.
+        self._was_shut_down = False
+        #: When the link ends although its last acknowledgement was not sent (monotonic). None until the agent
+        #: has closed.
+        self._forced_end_at: float | None = None
         #: How the link ended, for messages. None while it has not ended.
         self.reason: str | None = None
-        self._fault: ProtocolError | None = None
+        self._protocol_error: ProtocolError | None = None
         self._connect()
         self._schedule()
 
@@ -159,62 +164,83 @@ class ReconnectingLink:
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
         """Let the loop call ``ready`` when `receive` has something, or when the link has ended."""
-        self._ready = ready
-        if self._inbox or self.is_over:
-            loop.call_soon(ready if self.is_over else lambda: self._step(ready))
+        self._on_ready = ready
+        if self.is_over:
+            loop.call_soon(ready)
+        elif self._inbox:  # What `ready` does is a step of this state machine.
+            loop.call_soon(lambda: self._step(ready))
 
     def unwatch(self) -> None:
-        self._ready = lambda: None
+        """Stop calling the ``ready`` of `watch`. The link itself goes on."""
+        self._on_ready = lambda: None
 
     def receive(self) -> Sequence[Message] | None:
-        """Return the messages that have arrived, and acknowledge them. None if the link has ended."""
+        """Return the messages that have arrived, and acknowledge them.
+
+        Returns:
+            The messages, perhaps none. None if the link has ended, and all messages were returned before.
+
+        Raises:
+            ProtocolError: The link has ended because the agent sent something that it may not send.
+        """
         with self.lock:
-            messages, self._inbox, self._inbox_size = self._inbox, [], 0
-            # The TCP connection of srun (Nagle) delays a short message by 40 ms until the last is answered.
-            at_once = self._agent_closed or any(isinstance(each, TaskStarted) for each in messages)
+            messages, self._inbox, self._inbox_bytes = self._inbox, [], 0
+            # An acknowledgement usually waits for others. But the TCP connection of srun (Nagle) delays the
+            # agent's next short message by 40 ms until the last one is answered, as that after TaskStarted.
+            at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
             self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:
-            if self.is_over:
-                self.loop.call_soon(self._ready)
+            if self.is_over:  # The reader must call again, to see the end.
+                self.loop.call_soon(self._on_ready)
             return messages
-        if self.is_over and self._fault is not None:
-            raise self._fault
+        if self.is_over and self._protocol_error is not None:
+            raise self._protocol_error
         return None if self.is_over else ()
 
     def send(self, command: AgentCommand | Message) -> None:
-        """Queue a command for the agent. Any thread may call this."""
+        """Queue a command for the agent. The loop sends it soon. Any thread may call this."""
         if self.stays and isinstance(command, CloseAgent) and not self._was_shut_down:
+            # The job is over, but the agent must still run our programs, until `shut_down`.
             command = replace(command, stays=True)
         with self.lock:
             self._channel.send(command)
-            if not self._flush_asked:
-                self._flush_asked = True
+            if not self._is_flush_queued:
+                self._is_flush_queued = True
                 self.loop.call_soon(self._flush)
 
     def run(self, entry: str, arguments: object) -> RemoteProgram:
-        """Run a program of ours as a child of the agent. The arguments are those of `ProgramRunner.run`."""
+        """Run a program of ours as a child of the agent. Any thread may call this.
+
+        The arguments are those of `ProgramRunner.run`. If the link has ended, or ends, the program reports
+        that when it is used.
+        """
         with self.lock:
-            self._last_number += 1
-            number = self._last_number
+            self._last_program_number += 1
+            number = self._last_program_number
             pipe = self._pipes[number] = LinkPipe(number, self.lock, self.send, self._close_pipe)
             if self.is_over:
-                pipe.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
+                pipe.on_link_lost(self._lost_message())
             self.send(RunCommand(number, entry, arguments))
         return RemoteProgram(self.host, pipe, is_ready=True)
 
+    def _lost_message(self) -> str:
+        """Return why programs over this link, which has ended, cannot be used any longer."""
+        return f"{self.host}: {self.reason or 'its agent has exited'}"
+
     def _close_pipe(self, number: int) -> None:
+        """Forget the pipe of a program, and let the agent close its end. A second call does nothing."""
         with self.lock:
             if self._pipes.pop(number, None) is not None:
                 self.send(CloseCommand(number))
 
     def shut_down(self) -> None:
-        """Ask the agent to end all tasks, and then itself. Any thread may call this."""
+        """Ask the agent to end all tasks, and then itself. Any thread may call this, more than once."""
         if not self._was_shut_down:
             self._was_shut_down = True
             self.send(CloseAgent(self.host))
 
     def wait(self, seconds: float) -> str | None:
-        """Wait until the link has ended, but not for a host that was lost seconds ago.
+        """Run the loop until the link has ended, but do not wait for a host that was lost seconds ago.
 
         Returns:
             How the link ended, for messages. None if it has not ended.
@@ -224,25 +250,25 @@ class ReconnectingLink:
 
     def _is_long_lost(self) -> bool:
         """Return whether there has been no connection for so long that the host will hardly answer soon."""
-        lost_at = self._lost_at
+        lost_at = self._lost_at  # The loop's thread may change it meanwhile.
         return lost_at is not None and time.monotonic() >= lost_at + _LONG_LOST_SECONDS
 
     def kill(self, seconds: float) -> str | None:
-        """Kill the agent and all that it started, by another program on the host.
+        """Kill the agent and all that it started, by another program on the host. This blocks.
 
         Returns:
             How the agent ended, for messages. None if the host does not answer, or something is left.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         self.shut_down()
         if self._is_long_lost() and not self.is_over:
             return None
-        connections, agent_id = self._connections, self._arguments.agent_id
-        with suppress(TransportError), closing(connections.kill_agent(self.host, agent_id)) as program:
-            while (left := until - time.monotonic()) > 0:
-                if program.recv(1) == b"":
-                    return "it was killed" if program.wait(left) == 0 else None
-                await_readable(program, left)
+        killer = self._connections.kill_agent
+        with suppress(TransportError), closing(killer(self.host, self._arguments.agent_id)) as program:
+            while (seconds_left := deadline - time.monotonic()) > 0:
+                if program.recv(1) == b"":  # The program has finished, and its status says with what success.
+                    return "it was killed" if program.wait(seconds_left) == 0 else None
+                await_readable(program, seconds_left)
         return None
 
     def close(self) -> None:
@@ -255,9 +281,13 @@ class ReconnectingLink:
     # ------------------------------------------------------------------ turns
 
     def _step(self, step: Callable[[], object]) -> None:
-        """Do one step of the state machine, then react to deadlines.
+        """Do one step of the state machine, then react to deadlines, and set the timer for the next one.
 
         This is the only place that turns errors into the end of the link or of its connection.
+
+        Args:
+            step: What to do. It may raise a `TransportError` if the connection is broken, a `ProtocolError`,
+                or `_LinkClosed` to end the link.
         """
         if self.is_over:
             return
@@ -269,7 +299,7 @@ class ReconnectingLink:
             if not self.is_over:
                 self._check_deadlines(time.monotonic())
         except ProtocolError as error:
-            self._fault = error
+            self._protocol_error = error
             self._end(str(error))
         except _LinkClosed as end:
             self._end(str(end))
@@ -278,71 +308,85 @@ class ReconnectingLink:
 
     def _schedule(self) -> None:
         """Set the timer for the next moment at which something changes only because time passes."""
-        now = time.monotonic()
-        dues = [self._received_at + self._lease, self._end_at]
-        if self._accepted is not None:
-            dues.append(now + _SEND_PAUSE_SECONDS)
+        # The lease is over, or the link ends without its last acknowledgement.
+        moments = [self._received_at + self._lease, self._forced_end_at]
+        if self._accepted_bytes is not None:  # The rest is sent then.
+            moments.append(time.monotonic() + _SEND_PAUSE_SECONDS)
         else:
             with self.lock:
-                dues.append(self._channel.next_due())
-        if not self._connecting and not self._ending:
-            dues.append(self._tried_at + _RECONNECT_PAUSE_SECONDS)
-            if self._program is not None:
-                dues[-1] = max(self._tried_at + _RECONNECT_PAUSE_SECONDS, self._silent_at())
-        due = min(due for due in dues if due is not None)
+                moments.append(self._channel.next_due())
+        if not self._is_connecting and not self._is_finding_reason:
+            # Without a connection the next attempt is due. A connection may be lost by silence.
+            silent_at = -math.inf if self._program is None else self._silent_at()
+            moments.append(max(self._attempt_ended_at + _RECONNECT_PAUSE_SECONDS, silent_at))
+        due = min(moment for moment in moments if moment is not None)
+        # A timer that is set for an earlier moment comes here again.
         if math.isfinite(due) and (self._timer is None or due < self._timer.due):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self.loop.call_at(due, self._time_up)
+            self._timer = self.loop.call_at(due, self._on_timer)
 
-    def _time_up(self) -> None:
+    def _on_timer(self) -> None:
         """React to the timer: send and receive, and react to deadlines."""
         self._timer = None
         self._step(self._send_and_receive)
 
     def _flush(self) -> None:
-        self._flush_asked = False
+        """Send what waits, as one step of the state machine. `send` lets the loop call this soon."""
+        self._is_flush_queued = False
         self._step(self._send_output)
 
     def _end(self, reason: str) -> None:
-        """End the link: drop the connection, and tell the reader and the programs over this link."""
+        """End the link: drop the connection, and tell the reader and the programs over this link.
+
+        Args:
+            reason: How the link ended, for messages. Empty if it ended as it should.
+        """
         self.reason = reason
         if self._timer is not None:
             self._timer.cancel()
-        self._drop_program()
+        self._drop_connection()
         with self.lock:
             for pipe in self._pipes.values():
-                pipe.lost(f"{self.host}: {reason or 'its agent has exited'}")
-        self._ready()
+                pipe.on_link_lost(self._lost_message())
+        self._on_ready()
 
     # ------------------------------------------------------------------ messages
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
+        """Receive, as one step of the state machine. The loop calls this when bytes have arrived."""
         self._step(self._receive)
 
     def _receive(self) -> None:
-        """Receive messages in a few reads, and deliver them."""
+        """Receive messages in a few reads, and deliver them.
+
+        Raises:
+            _LinkClosed: The connection has ended after the agent has closed.
+            TransportError: The connection is broken.
+        """
         for _ in range(_MAX_READS):
             program = self._program
             data = None if program is None else program.recv(_READ_BYTES)
-            if program is None or data is None:
+            if program is None or data is None:  # There is nothing more now.
                 if self._channel.has_part:
                     self.loop.await_rest()
                 return
-            if not data:
+            if not data:  # The connection has ended.
                 if self._agent_closed:
                     raise _LinkClosed
                 self._find_out_why(program)
                 return
             self._received_at = time.monotonic()
             with self.lock:
-                was_met = self._channel.met
+                had_met = self._channel.met
                 messages = self._channel.receive(data)
-            if self._channel.met and not was_met:
-                grace = _LONGER_FACTOR * (self._received_at - self._began)
-                self._channel.grace = max(self._channel.grace if self._answered else 0.0, grace)
-                self._answered = True
-            # This is reported before the messages that come over the connection are shown.
+            if self._channel.met and not had_met:  # The agent has answered over a new connection.
+                # The next connection may need a login, too, so the agent should wait for it for several times
+                # as long as this one took.
+                grace = _GRACE_FACTOR * (self._received_at - self._attempt_started_at)
+                self._channel.grace = max(self._channel.grace, grace) if self._has_answered else grace
+                self._has_answered = True
+            # The user is told before the messages that come over the connection are shown.
             if self._channel.met and self._lost_at is not None:
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None
@@ -355,27 +399,33 @@ class ReconnectingLink:
     def _deliver(self, messages: list[Message], size: int) -> None:
         """Pass messages about programs to their pipes, and keep all others for the reader.
 
+        Args:
+            messages: The messages that have arrived.
+            size: The number of their bytes.
+
         Raises:
             ProtocolError: The agent sends more than it may.
         """
         with self.lock:
-            others = []
+            for_reader = []
             for message in messages:
                 if not isinstance(message, _COMMAND_RECORDS):
-                    others.append(message)
-                elif message.command in self._pipes:
+                    for_reader.append(message)
+                elif message.command in self._pipes:  # Otherwise the pipe was closed.
                     self._pipes[message.command].handle_message(message)
+            # From an agent that stays after the job, AgentClosed means only that the job is over.
             if self._was_shut_down or not self.stays:
-                self._agent_closed = self._agent_closed or any(isinstance(m, AgentClosed) for m in others)
-            if self._was_shut_down:
-                others.clear()
-            self._channel.took(len(messages) - len(others), time.monotonic(), at_once=self._agent_closed)
-            self._inbox += others
-            self._inbox_size += size if others else 0
-            if self._inbox_size > _MAX_WAITING_BYTES:
+                self._agent_closed |= any(isinstance(message, AgentClosed) for message in for_reader)
+            if self._was_shut_down:  # Nobody reads them any longer.
+                for_reader.clear()
+            # What the reader does not get is acknowledged here. `receive` acknowledges the rest.
+            self._channel.took(len(messages) - len(for_reader), time.monotonic(), at_once=self._agent_closed)
+            self._inbox += for_reader
+            self._inbox_bytes += size if for_reader else 0
+            if self._inbox_bytes > _MAX_WAITING_BYTES:
                 raise ProtocolError("its agent sends more than was acknowledged")
-        if others:
-            self._ready()
+        if for_reader:
+            self._on_ready()
 
     def _send_and_receive(self) -> None:
         """Send and receive.
@@ -383,13 +433,19 @@ class ReconnectingLink:
         A program that has just started may accept more bytes without any event that says so.
         """
         self._send_output()
-        if not self._ending:
+        if not self._is_finding_reason:
             self._receive()
 
     def _send_output(self) -> None:
-        """Send what waits, and let the loop watch the connection."""
-        program, self._accepted = self._program, None
-        while program is not None:
+        """Send what waits, as much as the connection accepts now, and let the loop watch the connection.
+
+        Raises:
+            TransportError: The connection is broken.
+        """
+        program, self._accepted_bytes = self._program, None
+        if program is None:
+            return
+        while True:
             with self.lock:
                 data = b"".join(self._channel.output(time.monotonic()))
             if not data:
@@ -398,36 +454,45 @@ class ReconnectingLink:
             with self.lock:
                 self._channel.sent(count)
             if count < len(data):
-                self._accepted = count
+                self._accepted_bytes = count
                 break
-        if program is not None and not self._ending:
-            self.loop.watch(program.fileno(), self._readable, self._flush if self._accepted else None)
+        if not self._is_finding_reason:
+            # A connection that accepted nothing may not show when it accepts more, so a timer tries again.
+            on_writable = self._flush if self._accepted_bytes else None
+            self.loop.watch(program.fileno(), self._on_readable, on_writable)
 
     # ------------------------------------------------------------------ time
 
     def _check_deadlines(self, now: float) -> None:
         """End the link, or give its connection up, if a time limit is over. Connect again when it is time.
 
+        Args:
+            now: The time (monotonic).
+
         Raises:
             _LinkClosed: The lease is over, or the link may end.
         """
-        if self._was_shut_down:
+        if self._was_shut_down:  # Nobody reads messages any longer, so they only have to be acknowledged.
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._agent_closed)
                 self._inbox.clear()
-        if self._agent_closed and not self._inbox:
-            self._end_at = self._end_at or now + _LAST_ACK_SECONDS
+        if self._agent_closed and not self._inbox and self._forced_end_at is None:
+            self._forced_end_at = now + _LAST_ACK_TIMEOUT_SECONDS
+        silence = f"no answer for {now - self._received_at:.0f}s"
         if now >= self._received_at + self._lease:
-            tasks = "; its agent stops the tasks there" if self._answered and self.tasks else ""
-            raise _LinkClosed(f"no answer for {now - self._received_at:.0f}s: {self._why_not}{tasks}")
-        if self._end_at is not None and (now >= self._end_at or self._lost_at is not None):
-            raise _LinkClosed("" if self._agent_closed else "closed before its agent exited")
-        if self._connecting or self._ending or (self._program is not None and now < self._silent_at()):
+            tasks = "; its agent stops the tasks there" if self._has_answered and self.tasks else ""
+            raise _LinkClosed(f"{silence}: {self._connect_error}{tasks}")
+        if self._forced_end_at is not None and (now >= self._forced_end_at or self._lost_at is not None):
+            raise _LinkClosed
+        if self._is_connecting or self._is_finding_reason:  # Another thread reports soon.
             return
-        if self._program is not None and not self._answered:
-            self._why_not = nothing_started(FIRST_ANSWER_SECONDS)
-        self._note_loss(f"no answer for {now - self._received_at:.0f}s" if self._answered else self._why_not)
-        if now >= self._tried_at + _RECONNECT_PAUSE_SECONDS:
+        if self._program is not None and now < self._silent_at():
+            return
+        # There is no connection, or it counts as lost because it is silent.
+        if self._program is not None and not self._has_answered:
+            self._connect_error = nothing_started(FIRST_ANSWER_SECONDS)
+        self._note_loss(silence if self._has_answered else self._connect_error)
+        if now >= self._attempt_ended_at + _RECONNECT_PAUSE_SECONDS:
             self._connect()
 
     def _silent_at(self) -> float:
@@ -438,83 +503,102 @@ class ReconnectingLink:
         """
         if math.isinf(self._lease):
             return math.inf
-        if self._channel.met:
+        if self._channel.met:  # The agent has answered over this connection.
             return self._received_at + SILENCE_SECONDS
-        return max(self._received_at, self._tried_at) + FIRST_ANSWER_SECONDS
+        return max(self._received_at, self._attempt_ended_at) + FIRST_ANSWER_SECONDS
 
     # ------------------------------------------------------------------ connections
 
     def _connect(self) -> None:
-        """Let another thread start the agent, or connect to it again."""
-        self._attempts += 1
-        self._connecting = True
-        if self._attempts > 1:
-            self._began = time.monotonic()
-        again, met = self._attempts > 1, self._answered
+        """Let another thread start the agent, or connect to it again. `_handle_connected` gets the result."""
+        self._attempt_count += 1
+        self._is_connecting = True
+        is_first, has_answered = self._attempt_count == 1, self._has_answered
+        if not is_first:
+            self._attempt_started_at = time.monotonic()
 
         def connect() -> RemoteProgram:
+            """Return a program on the host whose bytes are the messages of the agent. This blocks."""
             if self.is_over:
                 raise TransportError("the link has ended")
-            if again:
+            if not is_first:
                 self._connections.reconnect(self.host)
-            reach = self._connections.connect_agent if met else self._connections.start_agent
+            # An agent that has never answered may not run.
+            reach = self._connections.connect_agent if has_answered else self._connections.start_agent
             return reach(self.host, self._arguments)
 
-        def done(made: Future[RemoteProgram]) -> None:
-            self._step(lambda: self._handle_connected(made))
-            # The link has ended meanwhile, so nobody needs the new connection.
-            if made.exception() is None and made.result() is not self._program:
-                self.loop.run_in_thread(made.result().close, lambda closed: closed.result())
+        def on_done(attempt: Future[RemoteProgram]) -> None:
+            """Use the new connection, or close it if the link has ended meanwhile."""
+            self._step(lambda: self._handle_connected(attempt))
+            if attempt.exception() is None and attempt.result() is not self._program:
+                self.loop.run_in_thread(attempt.result().close, lambda closed: closed.result())
 
-        self.loop.run_in_thread(connect, done)
+        self.loop.run_in_thread(connect, on_done)
 
-    def _handle_connected(self, made: Future[RemoteProgram]) -> None:
+    def _handle_connected(self, attempt: Future[RemoteProgram]) -> None:
         """React to the end of another thread's attempt to connect.
+
+        Args:
+            attempt: The result of the attempt: a program on the host, or an error.
 
         Raises:
             TransportError: The first attempt failed, or the host is gone. Later failures only lead to new
                 attempts.
         """
-        self._connecting, self._tried_at = False, time.monotonic()
+        self._is_connecting, self._attempt_ended_at = False, time.monotonic()
         try:
-            program = made.result()
+            program = attempt.result()
         except HostGoneError:
             raise
         except TransportError as error:
-            self._why_not = self._without_name(error)
-            if self._attempts == 1:
+            self._connect_error = self._without_name(error)
+            if self._attempt_count == 1:
                 raise
             return
-        self._drop_program()
+        self._drop_connection()
         self._program = program
         with self.lock:
-            self._channel.connect(self._attempts, time.monotonic())
+            self._channel.connect(self._attempt_count, time.monotonic())
         self._send_and_receive()
 
     def _find_out_why(self, program: RemoteProgram) -> None:
-        """Let another thread find out why a connection has ended, and react to that."""
-        self._ending = True
-        self.loop.watch(program.fileno())
+        """Let another thread find out why a connection has ended, and react to that.
 
-        def known(why: Future[TransportError | None]) -> None:
-            self._ending = False
-            if self._program is program:
-                raise why.result() or TransportError(self._why_ended(program))
+        Args:
+            program: The program on the host that was the connection.
+        """
+        self._is_finding_reason = True
+        self.loop.watch(program.fileno())  # This stops the watching, because the program is at its end.
 
-        self.loop.run_in_thread(program.start_error, lambda why: self._step(lambda: known(why)))
+        def on_found(error: Future[TransportError | None]) -> None:
+            """Raise the reason as the error of this step, which `_handle_break` handles."""
+            self._is_finding_reason = False
+            if self._program is program:  # Otherwise the connection was dropped meanwhile.
+                raise error.result() or TransportError(self._why_ended(program))
+
+        self.loop.run_in_thread(program.start_error, lambda error: self._step(lambda: on_found(error)))
 
     def _handle_refusal(self, program: RemoteProgram, why: str) -> None:
-        """End the link because the agent exits without being asked to. Another thread finds out why."""
+        """End the link because the agent exits without being asked to. Another thread finds out why.
+
+        Args:
+            program: The program on the host that is the connection.
+            why: The reason that the agent sent.
+
+        Raises:
+            _LinkClosed: The agent has closed already, so it was asked to.
+        """
         if self._agent_closed:
             raise _LinkClosed
-        self._ending = True
-        self.loop.watch(program.fileno())
+        self._is_finding_reason = True
+        self.loop.watch(program.fileno())  # This stops the watching.
 
-        def known(reason: Future[str]) -> None:
+        def on_found(reason: Future[str]) -> None:
+            """End the link, with this reason or with the error of the other thread."""
             raise _LinkClosed(reason.result())
 
         self.loop.run_in_thread(
-            lambda: program.exit_reason(why), lambda found: self._step(lambda: known(found))
+            lambda: program.exit_reason(why), lambda reason: self._step(lambda: on_found(reason))
         )
 
     def _handle_break(self, error: TransportError) -> None:
@@ -522,27 +606,34 @@ class ReconnectingLink:
 
         Until the agent has answered once, only one other connection is tried. If the way to the host is down,
         more are tried, until the lease is over.
+
+        Args:
+            error: What is wrong with the connection.
+
+        Raises:
+            _LinkClosed: No other connection is tried.
         """
         if self._agent_closed:
             raise _LinkClosed from error
+        reason = self._without_name(error)
         if isinstance(error, HostGoneError):
             self.all_gone = isinstance(error, AllocationEndedError)
             self.preempted = isinstance(error, HostPreemptedError)
-            raise _LinkClosed(self._without_name(error)) from error
-        once = isinstance(error, ConnectionLostError) and self._attempts == 1
-        other = self._connecting or once or isinstance(error, RouteDownError)
-        if not self._answered and not other:
-            raise _LinkClosed(self._without_name(error)) from error
-        self._drop_program()
-        self._note_loss(self._without_name(error))
+            raise _LinkClosed(reason) from error
+        is_first_loss = isinstance(error, ConnectionLostError) and self._attempt_count == 1
+        tries_again = self._is_connecting or is_first_loss or isinstance(error, RouteDownError)
+        if not self._has_answered and not tries_again:
+            raise _LinkClosed(reason) from error
+        self._drop_connection()
+        self._note_loss(reason)
 
-    def _drop_program(self) -> None:
+    def _drop_connection(self) -> None:
         """Give the present connection up. Another thread closes it."""
         if self._program is not None:
             program, self._program = self._program, None
             self.loop.watch(program.fileno())
             self.loop.run_in_thread(program.close, lambda closed: closed.result())
-            self._ending = False
+            self._is_finding_reason = False
             with self.lock:
                 self._channel.disconnect()
 
@@ -550,21 +641,25 @@ class ReconnectingLink:
         """Note that the connection is lost, and tell the user once.
 
         A connection that is only silent may come back before a new one is made.
+
+        Args:
+            why: Why it is lost, for the user.
         """
         if self._lost_at is None and not self._agent_closed:
             self._lost_at = time.monotonic()
-            left = self._received_at + self._lease - self._lost_at
-            tasks = "its tasks go on, trying again" if self._answered and self.tasks else "trying again"
-            self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
+            seconds_left = self._received_at + self._lease - self._lost_at
+            tasks = "its tasks go on, trying again" if self._has_answered and self.tasks else "trying again"
+            self._report(f"connection lost ({why}); {tasks} for {seconds_left:.0f}s")
 
     def _why_ended(self, program: RemoteProgram) -> str:
-        """Return why a connection ended, from the last line on the stderr of its program."""
-        if self._answered:
+        """Return why a connection ended, from the last line on the stderr of its program on the host."""
+        if self._has_answered:
             return last_line(program.stderr(), "it was closed")
         return f"the agent cannot be started: {last_line(program.stderr(), 'it was killed')}"
 
     def _report(self, text: str) -> None:
-        if not (self._was_shut_down or self._quiet):
+        """Tell the user something about the host, unless the link is quiet or its end was asked for."""
+        if not (self._was_shut_down or self._is_quiet):
             say(f"{self.host}: {text}")
 
     def _without_name(self, error: object) -> str:

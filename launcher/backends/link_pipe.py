@@ -21,7 +21,7 @@ class LinkPipe:
 
     Args:
         number: The number of the program at its agent.
-        lock: The lock of the link, which holds it when it calls `handle_message` and `lost`.
+        lock: The lock of the link, which holds it when it calls `handle_message` and `on_link_lost`.
         send: Sends a message over the link.
         on_close: It is called with the number of the program when the pipe is closed.
     """
@@ -33,13 +33,14 @@ class LinkPipe:
         send: Callable[[Message], None],
         on_close: Callable[[int], None],
     ) -> None:
+        """Make the pipe of a program that the agent is asked to start."""
         self.number = number
         self._lock, self._send, self._on_close = lock, send, on_close
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = bytearray()
         self._output_ended = False
-        self._credit = CREDIT_BYTES
-        self._why_lost = ""
+        self._unused_credit = CREDIT_BYTES
+        self._loss_reason = ""
         self._stderr = ""
         self._status: int | None = None
         self._ended = threading.Event()
@@ -50,66 +51,76 @@ class LinkPipe:
         Raises:
             ProtocolError: The agent sent, or acknowledged, more bytes than it may.
         """
-        if isinstance(message, CommandCredit):
-            self._credit += message.size
-        elif isinstance(message, CommandData):
+        if isinstance(message, CommandCredit):  # The program has read so many bytes.
+            self._unused_credit += message.size
+        elif isinstance(message, CommandData):  # No data means the end of stdout.
             self._output += message.data
             self._output_ended = not message.data
         else:
             self._status, self._stderr, self._output_ended = message.status, message.stderr, True
             self._ended.set()
-        if len(self._output) > CREDIT_BYTES or self._credit > CREDIT_BYTES:
+        if len(self._output) > CREDIT_BYTES or self._unused_credit > CREDIT_BYTES:
             raise ProtocolError("a remote command sends or acknowledges more than there was")
-        os.eventfd_write(self._wake, 1)
+        os.eventfd_write(self._event_fd, 1)
 
-    def lost(self, why: str) -> None:
-        """React to the end of the link: no further message will come."""
-        self._why_lost = self._why_lost or why
+    def on_link_lost(self, why: str) -> None:
+        """React to the end of the link: no further message will come.
+
+        Args:
+            why: Why the link has ended, for messages. Only the first reason counts.
+        """
+        self._loss_reason = self._loss_reason or why
         self._ended.set()
-        os.eventfd_write(self._wake, 1)
+        os.eventfd_write(self._event_fd, 1)
 
     def fileno(self) -> int:
         """Return an event descriptor that is readable when something has happened."""
-        return self._wake
+        return self._event_fd
 
     def recv(self, size: int) -> bytes | None:
         """Return bytes of the program's stdout, and grant the agent credit for as many more.
 
         Returns:
             The bytes. ``b""`` at the end of stdout. None if there is nothing yet.
+
+        Raises:
+            TransportError: The link is lost, and all bytes that had arrived were returned before.
         """
         with self._lock:
             data = bytes(self._output[:size])
             del self._output[:size]
             if not data and not self._output_ended:
-                if self._why_lost:
-                    raise TransportError(self._why_lost)
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
+                if self._loss_reason:
+                    raise TransportError(self._loss_reason)
+                with suppress(BlockingIOError):  # `fileno` is no longer readable until something happens.
+                    os.eventfd_read(self._event_fd)
                 return None
         if data:
             self._send(CommandCredit(self.number, len(data)))
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send bytes to the program's stdin, as many as the agent granted, and return their number.
+        """Send bytes to the program's stdin, at most as many as the agent granted, and return their number.
 
         Raises:
             TransportError: The link is lost, or the program has exited.
         """
         with self._lock:
-            if self._why_lost:
-                raise TransportError(self._why_lost)
+            if self._loss_reason:
+                raise TransportError(self._loss_reason)
             if self._status is not None:
                 raise TransportError(f"the agent there exited: {last_line(self._stderr)}")
-            count = min(len(data), self._credit)
-            self._credit -= count
+            count = min(len(data), self._unused_credit)
+            self._unused_credit -= count
         if count:
             self._send(CommandData(self.number, bytes(data[:count])))
         return count
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for the program to exit, and return its status. The loop's thread must not call this."""
+        """Wait for the program to exit, and return its status, or None if it has not exited in time.
+
+        The loop's thread must not call this, because that thread moves the messages.
+        """
         self._ended.wait(seconds)
         return self._status
 
@@ -121,4 +132,4 @@ class LinkPipe:
         """Close the pipe, and let the link forget the program."""
         with self._lock:
             self._on_close(self.number)
-            os.close(self._wake)
+            os.close(self._event_fd)

@@ -41,9 +41,10 @@ class PipeLink:
     is_broken = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
+        """Make the link over two pipes, which never block from now on."""
         self.tasks: set[str] = set()
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks, only=PIPED_RECORDS))
-        self._reading, self._input = reading, writing
+        self._reading, self._writing = reading, writing
         self._loop: EventLoop | None = None
         #: The reason that the agent sent for its end. Empty if it sent none.
         self._refusal = ""
@@ -57,9 +58,10 @@ class PipeLink:
         self._flush()
 
     def unwatch(self) -> None:
+        """Let the loop no longer watch the pipes. A second call does nothing."""
         if self._loop is not None:
             self._loop.watch(self._reading)
-            self._loop.watch(self._input)
+            self._loop.watch(self._writing)
             self._loop = None
 
     def receive(self) -> Sequence[Message] | None:
@@ -82,28 +84,29 @@ class PipeLink:
         return messages
 
     def send(self, command: AgentCommand) -> None:
+        """Queue a command for the agent, and write as much as the pipe accepts now."""
         self._channel.send(command)
         self._flush()
 
     def _flush(self) -> None:
         """Write as much as the pipe accepts now, and let the loop write the rest."""
-        if self._input < 0:
+        if self._writing < 0:  # The pipe of commands is closed.
             return
         try:
-            full = not self._channel.write(self._input, 0.0)
+            is_full = not self._channel.write(self._writing, 0.0)
         except OSError:  # The agent has ended, which the next read reports.
             self.shut_down()
             return
         if self._loop is not None:
-            self._loop.watch(self._input, write=self._flush if full else None)
+            self._loop.watch(self._writing, write=self._flush if is_full else None)
 
     def shut_down(self) -> None:
         """Close the pipe of commands. The agent ends its tasks, and then itself, at the end of this pipe."""
-        if self._input >= 0:
+        if self._writing >= 0:
             if self._loop is not None:
-                self._loop.watch(self._input)
-            os.close(self._input)
-            self._input = -1
+                self._loop.watch(self._writing)
+            os.close(self._writing)
+            self._writing = -1
 
 
 class ForkedAgentLink(PipeLink):
@@ -119,12 +122,13 @@ class ForkedAgentLink(PipeLink):
     """
 
     def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
+        """Make the link to an agent that was forked, from our ends of its pipes."""
         super().__init__(host, reading, writing)
         self.pid = pid
         self.agent_id = agent_id
         self._stderr = stderr
         os.set_blocking(stderr, False)
-        self._printed = b""
+        self._stderr_output = b""
         self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
@@ -134,34 +138,39 @@ class ForkedAgentLink(PipeLink):
             How the agent ended, for messages. Empty if it ended as it should. None if it did not end in time.
         """
         deadline = time.monotonic() + seconds
-        while not self._is_over():
-            left = deadline - time.monotonic()
-            if left <= 0:
+        while not self._have_ended():
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return None
             # Only watchdog and agent hold the other end of the stderr pipe, so its end wakes this thread.
             # After that only a moment passes until the kernel has made a zombie of the watchdog.
             if self._stderr < 0:
-                time.sleep(min(left, 0.0002))
+                time.sleep(min(seconds_left, 0.0002))
                 continue
             poll = select.poll()
             poll.register(self._stderr, select.POLLIN)
-            poll.poll(1000 * min(left, 0.05))
-        killed = os.WIFSIGNALED(self._status or 0)
-        if killed and sweep.kill_leftovers(self.agent_id, deadline - time.monotonic()):
-            return None
-        return self._describe(self._status or 0)
+            poll.poll(1000 * min(seconds_left, 0.05))
+        # The watchdog kills the tasks of an agent that has ended. If it was killed itself, we do.
+        was_killed = os.WIFSIGNALED(self._status or 0)
+        if was_killed and sweep.kill_leftovers(self.agent_id, deadline - time.monotonic()):
+            return None  # Some processes are left.
+        return self._end_reason(self._status or 0)
 
-    def _describe(self, status: int) -> str:
-        """Return how an agent ended, from the exit status of its watchdog and what both printed."""
-        printed = self._printed.decode("utf-8", "replace").strip()
+    def _end_reason(self, status: int) -> str:
+        """Return how the agent ended, for messages. Empty if it ended as it should.
+
+        Args:
+            status: The wait status of its watchdog, which exits with the agent.
+        """
+        printed = self._stderr_output.decode("utf-8", "replace").strip()
         if status == 0 and not printed:
             return ""
         if os.WIFSIGNALED(status):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
         if not printed and self._refusal:
             return self._refusal
-        last = last_line(printed)
-        return f"the agent exited: {last}" if last else "the agent was killed"
+        last_error = last_line(printed)
+        return f"the agent exited: {last_error}" if last_error else "the agent was killed"
 
     def kill(self, seconds: float) -> str | None:
         """Kill watchdog and agent, which are one process group. Then `wait` kills the tasks that they leave.
@@ -169,15 +178,15 @@ class ForkedAgentLink(PipeLink):
         Returns:
             How the agent ended, for messages. None if processes are left after this many seconds.
         """
-        if not self._is_over():
+        if not self._have_ended():
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except OSError:  # It has just ended.
                 pass
         return self.wait(seconds)
 
-    def _is_over(self) -> bool:
-        """Return whether watchdog and agent are gone, and collect what they printed.
+    def _have_ended(self) -> bool:
+        """Read what watchdog and agent have printed, and return whether both have ended.
 
         The agent is not our child, so its end shows only as the end of the stderr pipe, which both hold.
         """
@@ -186,7 +195,7 @@ class ForkedAgentLink(PipeLink):
                 data = os.read(self._stderr, _STDERR_LIMIT_BYTES)
             except BlockingIOError:
                 return False
-            self._printed = (self._printed + data)[-_STDERR_LIMIT_BYTES:]
+            self._stderr_output = (self._stderr_output + data)[-_STDERR_LIMIT_BYTES:]
             if not data:
                 os.close(self._stderr)
                 self._stderr = -1
@@ -196,6 +205,7 @@ class ForkedAgentLink(PipeLink):
         return self._status is not None
 
     def close(self) -> None:
+        """Close all pipes, without waiting. An agent that still runs ends its tasks, then itself."""
         self.shut_down()
         for fd in (self._reading, self._stderr):
             if fd >= 0:
@@ -218,16 +228,16 @@ def fork_agent(host: str) -> ForkedAgentLink:
         for _ in range(3):
             fds.extend(os.pipe())
         commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
-        threads = len(os.listdir("/proc/self/task"))
-        if threads > 1:
-            raise RuntimeError(f"a process of {threads} threads cannot be forked into an agent")
+        thread_count = len(os.listdir("/proc/self/task"))
+        if thread_count > 1:  # A fork would lack the other threads, but keep the locks that they hold.
+            raise RuntimeError(f"a process of {thread_count} threads cannot be forked into an agent")
         pid = os.fork()
     except (OSError, RuntimeError) as error:
         for fd in fds:
             os.close(fd)
         why = why_not_started(error) if isinstance(error, OSError) else str(error)
         raise TransportError(f"{host}: the agent cannot be started: {why}") from error
-    if pid == 0:
+    if pid == 0:  # In the fork, which becomes the agent and never returns.
         processes.become_function(partial(_run_agent, host, agent_id), (commands_out, events_in, stderr_in))
     for fd in (commands_out, events_in, stderr_in):
         os.close(fd)

@@ -102,16 +102,22 @@ class RemoteProgram:
         patience: float = math.inf,
         is_ready: bool = False,
     ) -> None:
+        """Use a pipe to a process that runs, or is about to start, a program of ours."""
         self.host = host
+        #: Whether the program runs, so that all bytes of the pipe belong to it.
         self.is_ready = is_ready
         self._pipe = pipe
-        self._python, self._starter, self._patience = python, starter, patience
-        self._begun_at = time.monotonic()
-        self._received_early = b""
+        self._python, self._starter, self._start_seconds = python, starter, patience
+        self._started_at = time.monotonic()
+        #: What has arrived before the program runs, which ends with the mark.
+        self._bytes_before_start = b""
+        #: Output of the program that arrived together with the mark.
+        self._early_output = b""
         #: Whether the stdout ended before the program ran.
-        self._ended_early = False
+        self._ended_before_start = False
 
     def fileno(self) -> int:
+        """Return a descriptor to poll, which is readable when `recv` has something."""
         return self._pipe.fileno()
 
     def recv(self, size: int) -> bytes | None:
@@ -124,8 +130,9 @@ class RemoteProgram:
             TransportError: The program could not be started, or the connection broke. The message says which.
         """
         if not self.receive_start():
-            return b"" if self._ended_early else None
-        data, self._received_early = self._received_early[:size], self._received_early[size:]
+            return b"" if self._ended_before_start else None
+        # Output of the program may have arrived together with the mark.
+        data, self._early_output = self._early_output[:size], self._early_output[size:]
         return data or self._pipe.recv(size)
 
     def receive_start(self) -> bool:
@@ -134,33 +141,36 @@ class RemoteProgram:
         Raises:
             TransportError: The program cannot be started.
         """
-        while not self.is_ready and not self._ended_early:
+        while not self.is_ready and not self._ended_before_start:
             data = self._pipe.recv(_READ_BYTES)
             if data is None:
-                if time.monotonic() > self._begun_at + self._patience:
-                    raise self.fault(nothing_started(self._patience))
+                if time.monotonic() > self._started_at + self._start_seconds:
+                    raise self.fault(nothing_started(self._start_seconds))
                 break
-            self._ended_early = not data
+            self._ended_before_start = not data
             self._look_for_mark(data)
         return self.is_ready
 
     def _look_for_mark(self, data: bytes) -> None:
-        """Search what arrived before the program's output for the mark that says whether the program runs.
+        """Search what has arrived for the mark, which says whether the program runs.
+
+        Args:
+            data: The bytes that have just arrived. Those before them are kept.
 
         Raises:
             TransportError: The program cannot run, or its login shell prints too much.
         """
-        self._received_early += data
-        found = bootstrap.find_mark(self._received_early)
-        if found is not None:
-            state, end = found
+        self._bytes_before_start += data
+        mark = bootstrap.find_mark(self._bytes_before_start)
+        if mark is not None:
+            state, end = mark
             if state != bootstrap.READY:
                 raise self.fault(bootstrap.explain(state, self._python, self.python_advice))
-            self._received_early, self.is_ready = self._received_early[end:], True
+            self._early_output, self.is_ready = self._bytes_before_start[end:], True
             self.on_ready()
-        elif bootstrap.is_echoed(self._received_early):
+        elif bootstrap.is_echoed(self._bytes_before_start):  # Something else has read our code.
             raise self.fault(bootstrap.explain(bootstrap.EATEN, self._python, self.python_advice))
-        elif len(self._received_early) > bootstrap.MAX_NOISE_BYTES:
+        elif len(self._bytes_before_start) > bootstrap.MAX_NOISE_BYTES:
             raise self.fault(
                 f"{self._starter} printed more than {bootstrap.MAX_NOISE_BYTES // 1024} KiB before the agent "
                 "started; its start-up files must print nothing when a command is run"
@@ -189,23 +199,24 @@ class RemoteProgram:
         """
         if self.is_ready:
             return None
-        status = self.wait(_EXIT_TIMEOUT_SECONDS)
-        if why := bootstrap.explain_status(status):
-            return self.fault(why)
-        text = last_line(self.stderr() or self._received_early.decode("utf-8", "replace"))
+        if reason := bootstrap.explain_status(self.wait(_EXIT_TIMEOUT_SECONDS)):
+            return self.fault(reason)
+        text = last_line(self.stderr() or self._bytes_before_start.decode("utf-8", "replace"))
         printed = f" and printed: {text}" if text else ""
-        ended = f"{self._starter} {self._how_exited()}"
-        return self.fault(f"the agent could not be started there: {ended}{printed}")
+        return self.fault(f"the agent could not be started there: {self._starter_end()}{printed}")
 
-    def _how_exited(self) -> str:
-        """Return how the command that starts the program exited, for messages."""
+    def _starter_end(self) -> str:
+        """Return how the command that starts the program exited, for messages: ``ssh exited with 255``."""
         status = self._pipe.wait(0.0)
-        if status is None:
-            return "exited"
-        return f"exited with {status}" if status >= 0 else f"was killed by {signal_name(-status)}"
+        if status is None:  # Nobody knows.
+            return f"{self._starter} exited"
+        how = f"exited with {status}" if status >= 0 else f"was killed by {signal_name(-status)}"
+        return f"{self._starter} {how}"
 
     def exit_reason(self, said: str) -> str:
         """Return why an agent exits without being asked to, for messages.
+
+        By default only the agent knows. A subclass may ask the cluster, and block for seconds.
 
         Args:
             said: The reason that the agent itself sent.
@@ -221,7 +232,7 @@ class RemoteProgram:
         Returns:
             The exit status. None if it has not exited in time, was killed, or nobody knows the status.
         """
-        status = self._pipe.wait(seconds)
+        status = self._pipe.wait(seconds)  # Below 0 after a signal.
         return status if status is not None and status >= 0 else None
 
     def stderr(self) -> str:
@@ -250,6 +261,7 @@ class SubprocessPipe:
     """
 
     def __init__(self, host: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        """Start the command. One socket is its stdin and stdout, and a temporary file its stderr."""
         self._host = host
         #: Our end of the command's stdin and stdout.
         self.socket, theirs = socket.socketpair()
@@ -270,6 +282,8 @@ class SubprocessPipe:
     def deliver(self, startup: bytes) -> None:
         """Send the program that the command is to run. This blocks until the command has read most of it.
 
+        If the command does not read it in time, it is killed. `recv` reports every failure.
+
         Args:
             startup: The result of `bootstrap.startup`.
         """
@@ -283,6 +297,7 @@ class SubprocessPipe:
         self.socket.setblocking(False)
 
     def fileno(self) -> int:
+        """Return the descriptor of our end of the command's stdin and stdout."""
         return self.socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
@@ -304,6 +319,7 @@ class SubprocessPipe:
             return 0
 
     def wait(self, seconds: float) -> int | None:
+        """Wait for the command to exit. Return its status, -N after signal N, or None if it runs on."""
         try:
             return self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
@@ -321,12 +337,12 @@ class SubprocessPipe:
             self.socket.shutdown(socket.SHUT_WR)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the command and its children, unless the command has exited."""
+        """Send a signal to the process group of the command, unless the command has exited."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
 
     def close(self) -> None:
-        """Close the pipe, and kill the command if it does not exit by itself."""
+        """Close the pipe, and kill the command if it does not exit by itself within seconds."""
         self.socket.close()
         if self.process.returncode is None and self.wait(_EXIT_TIMEOUT_SECONDS) is None:
             self.process.kill()

@@ -23,7 +23,7 @@ def queue_of(run: Run) -> BatchQueue | None:
     """Return the queue that has started the launcher of a run, or will start it.
 
     Returns:
-        The queue. None if no queue does, or if the launcher runs on this machine.
+        The queue. None if no queue does, or if the launcher runs on this machine, which then knows more.
     """
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
@@ -32,55 +32,56 @@ def queue_of(run: Run) -> BatchQueue | None:
 
 
 def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-    """Return the states of those of these runs that are in a queue, by name. Each queue is asked once.
+    """Return the states of those of these runs that are in the queue of a cluster, by the names of the runs.
 
-    A queue that does not answer is reported to the user, and its runs are left out.
+    Each queue is asked once. A queue that does not answer is reported to the user, and its runs are left out.
     """
-    found: dict[str, BatchJobStatus] = {}
-    by_transport: dict[str, list[Run]] = {}
+    status_by_run: dict[str, BatchJobStatus] = {}
+    runs_by_backend: dict[str, list[Run]] = {}
     for run in runs:
         if run.batch is not None and queue_of(run) is not None:
-            by_transport.setdefault(run.batch.transport, []).append(run)
-    for name, own in by_transport.items():
-        queue = backends.backends()[name].batch_queue()
+            runs_by_backend.setdefault(run.batch.transport, []).append(run)
+    for backend_name, queued_runs in runs_by_backend.items():
+        queue = backends.backends()[backend_name].batch_queue()
         try:
-            found.update(queue.inspect(own) if queue else {})
+            status_by_run.update(queue.inspect(queued_runs) if queue else {})
         except TransportError as error:
             say(escape_controls(str(error)))
-    return found
+    return status_by_run
 
 
 def going() -> list[Run]:
     """Return the runs of this user that run on this machine or are in a queue, the oldest first."""
     runs = [run for run in all_runs() if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
-    known = states(runs)
-    return [
-        run
-        for run in runs
-        if run.state is RunState.RUNNING or (run.name in known and known[run.name].state != OVER)
-    ]
+    status_by_run = states(runs)
+    queued = {name for name, status in status_by_run.items() if status.state != OVER}
+    return [run for run in runs if run.state is RunState.RUNNING or run.name in queued]
 
 
 def find_or_newest(name: str | None) -> Run:
     """Return the run of this name. Without a name, return the newest run that goes on, or else the newest."""
-    return find(name) if name else (going() or [find()])[-1]
+    if name:
+        return find(name)
+    runs = going()
+    return runs[-1] if runs else find()
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:
-    """Return the queue of a run that has not ended. None if it has ended, or is in no queue."""
+    """Return the queue of a run. None if the run has ended, or its launcher is in no queue."""
     return None if run.state is RunState.ENDED else queue_of(run)
 
 
 def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
-    """Let the machine of a run's launcher run a command.
+    """Let the machine on which the launcher of a run runs execute a command of launch, and show its output.
 
     Args:
         run: The run.
-        words: The words of the command of launch.
-        quiet: Whether to hide what it prints.
+        words: The words of the command.
+        quiet: Whether to hide the output.
 
     Returns:
         The exit code. None if the launcher is not in a queue, or has ended and its files are on this machine.
+        Then the caller can execute the command here.
 
     Raises:
         LaunchError: The launcher is pending, or has ended.
@@ -88,13 +89,13 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return None
-    now = queue.inspect([run]).get(run.name)
-    if now is None:
+    status = queue.inspect([run]).get(run.name)
+    if status is None:
         return None
-    if now.state != RUNNING:
-        raise LaunchError(f"{run.name}: {escape_controls(now.text)}")
-    if not run.batch.node:
-        raise LaunchError(f"{run.name}: {escape_controls(now.text)}, and its launcher has not begun yet")
+    if status.state != RUNNING:
+        raise LaunchError(f"{run.name}: {escape_controls(status.text)}")
+    if not run.batch.node:  # The record of the run names the node only when the launcher has begun.
+        raise LaunchError(f"{run.name}: {escape_controls(status.text)}, and its launcher has not begun yet")
     return queue.run_there(run, words, quiet)
 
 
@@ -105,11 +106,11 @@ def shares_files(run: Run) -> bool:
 
 
 def shown_there(run: Run, *words: str, follow: bool) -> int | None:
-    """Let the machine of a run's launcher show a run whose files are not on this machine.
+    """Show a run whose files are not on this machine: the machine of its launcher executes the command.
 
     Args:
         run: The run.
-        words: The words of the command of launch.
+        words: The words of the command of launch, as in ``logs RUN``.
         follow: Whether the command runs until the run has ended. Then the files are fetched.
 
     Returns:
@@ -118,33 +119,31 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     Raises:
         LaunchError: The launcher is pending, has ended without a report, or the connection to it is lost.
     """
-    if shares_files(run) or (code := relayed(run, *words)) is None:
-        return None
-    if not follow or code == LEFT_EXIT_CODE:
+    code = None if shares_files(run) else relayed(run, *words)
+    if code is None or not follow or code == LEFT_EXIT_CODE:
         return code
-    found = states([run])  # This fetches the files.
+    status = states([run]).get(run.name)  # Asking the queue fetches the files of a run that has ended.
     if run.state is RunState.ENDED:
         return exit_code_of(run.report())
-    now = found.get(run.name)
-    why = "the cluster does not answer" if now is None else escape_controls(now.text)
-    raise LaunchError(f"{run.name} is no longer shown: {why}")
+    reason = "the cluster does not answer" if status is None else escape_controls(status.text)
+    raise LaunchError(f"{run.name} is no longer shown: {reason}")
 
 
 def withdrawn(run: Run) -> str:
-    """Remove a run from its queue if it is pending.
+    """Remove a run from the queue of its cluster if its launcher has not begun.
 
     Returns:
-        What was done, or how the run has ended. Empty if the run runs, or is in no queue.
+        What was done, or how the run has ended, for the user. Empty if the run runs, or is in no queue.
     """
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
-    now = queue.inspect([run]).get(run.name)
-    if now is None:
+    status = queue.inspect([run]).get(run.name)
+    if status is None:
         return ""
-    if now.state == OVER:
-        return f"{run.name} had already ended: {escape_controls(now.text)}"
-    if now.state == RUNNING and run.batch.node:
+    if status.state == OVER:
+        return f"{run.name} had already ended: {escape_controls(status.text)}"
+    if status.state == RUNNING and run.batch.node:  # The record of a run names the node of a begun launcher.
         return ""
     queue.withdraw(run)
-    return f"{run.name} is withdrawn: {escape_controls(now.text.partition(':')[0])}"
+    return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

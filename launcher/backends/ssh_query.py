@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import pwd
+import re
 import subprocess
 from collections.abc import Sequence
 
@@ -20,15 +21,20 @@ _ANSWER_TIMEOUT_SECONDS = 2.0
 
 
 def is_home_elsewhere(home: str) -> bool:
-    """Return whether ``$HOME`` is not the home of the account."""
+    """Return whether ``$HOME`` is not the home of the account.
+
+    Args:
+        home: The home of the account, from the user database.
+    """
     return os.path.realpath(os.path.expanduser("~")) != os.path.realpath(home)
 
 
 def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
     """Run ``ssh -G``, which prints the options of a host, with the configuration in ``$HOME``.
 
-    ssh itself reads the configuration in the home of the account. If another one is named by ``-F``, ssh does
-    not read that of the system. So it gets a file that includes both.
+    ssh itself reads the configuration in the home of the account, which may be another folder. If ``-F``
+    names a file, ssh does not read the configuration of the system. So it gets a file that includes both: in
+    memory, as its stdin.
 
     Args:
         arguments: The other arguments, with the host.
@@ -39,7 +45,8 @@ def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.C
         OSError: ssh cannot be started.
         subprocess.TimeoutExpired: ssh does not answer in time.
     """
-    argv = ["ssh", *(["-F", STDIN_PATH] if is_home_elsewhere(home) else []), "-G", *arguments]
+    file_option = ["-F", STDIN_PATH] if is_home_elsewhere(home) else []
+    argv = ["ssh", *file_option, "-G", *arguments]
     user_file = glob.escape(os.path.expanduser(USER_FILE))
     with open(os.memfd_create("ssh_config"), "r+b") as stdin:
         stdin.write(f'Include "{user_file}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape"))
@@ -59,8 +66,8 @@ def host_name_of(name: str) -> str:
         raise TimeoutError from None
     except (KeyError, OSError):  # No account belongs to this user, or there is no ssh.
         return name
-    words = (line.split() for line in printed.decode("utf-8", "surrogateescape").splitlines())
-    return next((found[1] for found in words if len(found) == 2 and found[0] == "hostname"), name)
+    found = re.search(r"^hostname (\S+)$", printed.decode("utf-8", "surrogateescape"), re.MULTILINE)
+    return found[1] if found else name
 
 
 def addresses_of(name: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.slurm_node import without_step
-from launcher.backends.slurm.job import expanded
+from launcher.backends.slurm.job import parse_task_counts
 from tests.backends import STAYS, WAITS
 from tests.conftest import Launch, Started
 from tests.seeing import command_line, last_run, soon
@@ -242,7 +242,7 @@ def test_files_are_copied_to_a_node_that_does_not_have_them(
     ],  # fmt: skip
 )
 def test_tasks_of_nodes(text: str, numbers: list[int]):
-    assert expanded(text) == numbers
+    assert parse_task_counts(text) == numbers
 
 
 @pytest.mark.parametrize(

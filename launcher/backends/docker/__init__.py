@@ -39,6 +39,7 @@ class DockerBackend(Backend[docker.DockerOptions]):
     group, section = GROUP, SECTION
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> docker.DockerOptions | None:
+        """Return the options about containers, or None if the user does not ask for containers."""
         return docker.parse(settings, spec)
 
     def is_implied(self, options: docker.DockerOptions) -> bool:
@@ -63,6 +64,7 @@ class DockerBackend(Backend[docker.DockerOptions]):
     def allocate(
         self, options: docker.DockerOptions, request: LaunchRequest
     ) -> AbstractContextManager[Allocation]:
+        """Return an allocation whose containers start when tasks are to run."""
         from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - the live half
 
         return DockerAllocation(options, request)

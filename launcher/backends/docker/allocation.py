@@ -28,21 +28,22 @@ class DockerAllocation(Allocation):
     moves_tasks = False
 
     def __init__(self, options: DockerOptions, request: LaunchRequest) -> None:
-        settings, named = request.settings, request.named_hosts
-        spec = with_limits(request.spec, options, settings, mounts_folder=not options.no_mount)
+        """Plan the hosts, each of which is a container. None is started yet."""
+        named = request.named_hosts
+        spec = with_limits(request.spec, options, request.settings, mounts_folder=not options.no_mount)
         self.options = options
         #: The machines whose engines run the containers. None if only this machine does.
         self.machines: SshAllocation | None = None
         #: The ids of the GPUs that the container of a host may see, by the name of the host.
         self._gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in named}
-        if named:
+        if named:  # Each host runs one container for its tasks.
             super().__init__(request, [*map(seen_inside, named)], spec)
             self.machines = SshAllocation(request)
             self.local = self.sharing_files = self.machines.local
             images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
             note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
             self.remarks = (note,)
-        else:
+        else:  # Each task gets a container of this machine, which is a host of its own.
             hosts, self._gpus = task_hosts(spec, this_machine(os.environ).gpus or ())
             super().__init__(request, hosts, spec)
             self.sharing_files = frozenset(host.name for host in hosts)

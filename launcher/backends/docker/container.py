@@ -60,7 +60,7 @@ class Container(Record):
 
 def seen_inside(host: Host) -> Host:
     """Return a machine as its container sees it: with GPUs numbered from 0, and the Python of the image."""
-    gpus = host.gpus and tuple(map(str, range(len(host.gpus))))
+    gpus = None if host.gpus is None else tuple(map(str, range(len(host.gpus))))
     return replace(host, gpus=gpus, python=None, venv=None)
 
 
@@ -82,46 +82,57 @@ def containers(
     Raises:
         PlacementError: Tasks of one host need different images.
     """
-    mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, spec) if here else []
-    same = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
-    same = with_folders(same, folders, docker.read_only)
-    made = []
+    mounts, _ = asked_mounts(docker, here)
+    template = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
+    if here:
+        template = with_folders(template, task_folders(docker, spec), docker.read_only)
+
+    found = []
     for host, tasks in placement.by_host().items():
-        image, *more = dict.fromkeys(placed.role.image or docker.image for placed in tasks)
-        if more:
-            problem = (
-                f"{host}: its tasks are of the images {join_names([image, *more])}, but it has one container"
-            )
+        images = [*dict.fromkeys(placed.role.image or docker.image for placed in tasks)]
+        if len(images) > 1:
+            problem = f"{host}: its tasks are of the images {join_names(images)}, but it has one container"
             raise PlacementError([Fault(tasks[0].host.source, problem, "expected hosts: in the roles")])
         options = []
-        if cpus := _limits(placed.role.cpus for placed in tasks):
+        if cpus := _all_limits(placed.role.cpus for placed in tasks):
             options.append(f"--cpus={sum(cpus):g}")
         if any(placed.gpus for placed in tasks):
-            options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
+            options.append("--gpus=" + _csv_field(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
-            options += [f"--{_OPTION_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory = sum(_limits(placed.role.memory for placed in tasks)) or None
-        made.append(replace(same, host=host, image=image, options=tuple(options), memory=memory))
-    return made
+            option = _OPTION_ALIASES.get(name, name.replace("_", "-"))
+            options += [f"--{option}={value}" for value in values]
+        memory = sum(_all_limits(placed.role.memory for placed in tasks)) or None
+        found.append(replace(template, host=host, image=images[0], options=tuple(options), memory=memory))
+    return found
 
 
 def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
-    """Return the container with folders mounted at the paths that they have outside. Its own mounts win."""
-    usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
-    by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
+    """Return the container with further folders mounted, at the paths that they have outside.
+
+    If it has a mount at such a path already, that one stays. The root folder is never mounted.
+
+    Args:
+        container: The container.
+        folders: Full paths of folders of the engine's machine.
+        read_only: Whether the container cannot write to them.
+    """
+    new_mounts = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
+    by_target = {mount.target: mount for mount in (*new_mounts, *container.mounts)}
     return replace(container, mounts=tuple(by_target.values()))
 
 
 def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Container:
-    """Return the container with the output folders of its tasks mounted."""
-    mine = (dict(placed.env) for placed in tasks)
-    return with_folders(
-        container, (env[OUTPUT_DIR_VARIABLE] for env in mine if OUTPUT_DIR_VARIABLE in env), read_only=False
-    )
+    """Return the container with the output folders of its tasks mounted, if the tasks have such folders."""
+    variables = (dict(placed.env) for placed in tasks)
+    folders = (env[OUTPUT_DIR_VARIABLE] for env in variables if OUTPUT_DIR_VARIABLE in env)
+    return with_folders(container, folders, read_only=False)
 
 
 def task_folders(docker: DockerOptions, spec: JobSpec) -> list[str]:
-    """Return the folders of this machine in which tasks run, so that their containers must see them."""
+    """Return the folders of this machine in which tasks run, so that their containers must see them.
+
+    There are none with ``--no-mount``.
+    """
     workdirs = [] if docker.no_mount else [spec.workdir, *(role.workdir for role in spec.roles)]
     # A folder that does not exist on this machine may belong to the image.
     return [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
@@ -150,14 +161,18 @@ def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount],
         docker: The options.
         here: Whether the engine is that of this machine, so that ``~`` is the home on it.
     """
-    found = [(text, _mount(text, here)) for text in docker.mounts]
     expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
-    faults = [Fault(f"--mount {text}", "this is not a mount", expected) for text, mount in found if not mount]
-    by_target = {mount.target: mount for _, mount in found if mount}
+    by_target, faults = {}, []
+    for text in docker.mounts:
+        mount = _parse_mount(text, here)
+        if mount is None:
+            faults.append(Fault(f"--mount {text}", "this is not a mount", expected))
+        else:
+            by_target[mount.target] = mount
     return list(by_target.values()), faults
 
 
-def _mount(text: str, here: bool) -> Mount | None:
+def _parse_mount(text: str, here: bool) -> Mount | None:
     """Parse a mount ``SRC[:DST][:ro]``. None if the text is not a mount.
 
     ``~`` is the home on this machine if the engine is ``here``. Otherwise it stays, for the home on each
@@ -165,21 +180,25 @@ def _mount(text: str, here: bool) -> Mount | None:
     """
     source, *rest = text.split(":")
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
-    if source and (here or not (source == "~" or source.startswith("~/"))):
+    is_below_home = source == "~" or source.startswith("~/")
+    if source and (here or not is_below_home):
         source = os.path.abspath(os.path.expanduser(source))
     target = rest[0] if rest else source
     # Without a DST, a folder below the home on a host has the same path in the container.
-    at_home = target.startswith("~/") and not rest
-    if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
+    is_full = target.startswith("/") or (target.startswith("~/") and not rest)
+    if not source or len(rest) > 1 or not is_full or target == "/":
         return None
     return Mount(source, os.path.normpath(target), mode == "ro")
 
 
-def _limits(limits: Iterable[_N | None]) -> list[_N]:
-    """Return the limits of the tasks of a container, or none if a task is without a limit."""
-    given = [*limits]
-    found = [one for one in given if one is not None]
-    return found if len(found) == len(given) else []
+def _all_limits(limits: Iterable[_N | None]) -> list[_N]:
+    """Return the limits of all tasks of a container. Empty if any task is without a limit.
+
+    Then the container, which its tasks share, cannot have a limit, either.
+    """
+    all_limits = [*limits]
+    known_limits = [limit for limit in all_limits if limit is not None]
+    return known_limits if len(known_limits) == len(all_limits) else []
 
 
 # ---------------------------------------------------------------------- names and labels
@@ -196,7 +215,12 @@ def container_name(run_name: str, host: str) -> str:
 
 
 def labels(run_name: str, keep: bool) -> dict[str, str]:
-    """Return the labels of what this process creates at an engine."""
+    """Return the labels of what this process creates at an engine, by which it is found and removed later.
+
+    Args:
+        run_name: The name of the run.
+        keep: Whether containers stay after the job (``--keep``).
+    """
     return {
         OWNER_LABEL: owner_text(this_process()),
         JOB_LABEL: run_name,
@@ -204,9 +228,9 @@ def labels(run_name: str, keep: bool) -> dict[str, str]:
     }
 
 
-def label_options(found: Mapping[str, str]) -> list[str]:
+def label_options(its_labels: Mapping[str, str]) -> list[str]:
     """Return labels as options of a ``docker`` command."""
-    return [text for label, value in found.items() for text in ("--label", f"{label}={value}")]
+    return [f"--label={label}={value}" for label, value in its_labels.items()]
 
 
 def run_command(
@@ -225,6 +249,7 @@ def run_command(
         command: The command that runs in the container instead of the image's entry point.
     """
     argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
+    # Signals to the docker command must not reach the agent: launch asks it to end by its messages.
     argv += ["--sig-proxy=false"]
     if network != HOST_NETWORK:
         argv += ["--hostname", container.host, "--network-alias", container.host]
@@ -233,7 +258,7 @@ def run_command(
     argv += label_options(its_labels)
     if container.user:
         argv += ["--user", container.user]
-    if container.memory is not None:
+    if container.memory is not None:  # The second limit is for memory and swap together, so there is no swap.
         argv += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
     for mount in container.mounts:
         argv += ["--mount", _mount_option(mount)]
@@ -241,10 +266,14 @@ def run_command(
 
 
 def _mount_option(mount: Mount) -> str:
+    """Return the value of docker's option ``--mount`` for a mount."""
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
-    return ",".join(_csv(field) for field in [*fields, *(["readonly"] if mount.read_only else [])])
+    if mount.read_only:
+        fields.append("readonly")
+    return ",".join(map(_csv_field, fields))
 
 
-def _csv(field: str) -> str:
-    """Return a field of a line of CSV, quoted if it must be, because ``--mount`` and ``--gpus`` are CSV."""
-    return '"' + field.replace('"', '""') + '"' if set(field) & set(',"\n') else field
+def _csv_field(field: str) -> str:
+    """Return a field of a line of CSV, quoted if it must be. Docker reads some of its options as CSV."""
+    needs_quotes = bool(set(field) & set(',"\n'))
+    return '"' + field.replace('"', '""') + '"' if needs_quotes else field

@@ -12,6 +12,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
@@ -84,15 +85,14 @@ class Result(Record):
         """The reason of a failure on one line. Empty if the command succeeded."""
         if self.code == 0:
             return ""
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
-        return re.sub(
-            r"^(docker: |ERROR: )?(Error response from daemon: )?", "", sanitize_host_text(lines[0])
-        )
+        lines = (line.strip() for line in (self.err or self.out).splitlines())
+        messages = [line for line in lines if line and not line.startswith(("WARNING:", "Run 'docker"))]
+        first = sanitize_host_text(messages[0]) if messages else "no message"
+        return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", first)
 
 
-def _late(seconds: float) -> Result:
-    """Return the result of a command that took too long."""
+def _timed_out(seconds: float) -> Result:
+    """Return the result of a command that was killed because it took longer than ``seconds``."""
     text = f"the Docker engine does not respond within {seconds:g}s: is it stuck? (try `docker info`)"
     return Result(TIMED_OUT_STATUS, err=text)
 
@@ -121,16 +121,21 @@ class Engine:
         commands: ProgramRunner | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._host, self._commands, self._environ = host, commands, environ
+        """Store how the engine is reached. Nothing is asked yet."""
+        self._host, self._programs, self._environ = host, commands, environ
         #: The commands that run on this machine now.
         self._running: set[subprocess.Popen[str]] = set()
         #: Whether these commands, and all later ones, are killed (see `abandon`).
-        self._abandoned = False
-        #: What follows the names of containers and networks in lines for the user.
-        self._where = f" on {host.name}" if host else ""
+        self._is_abandoned = False
+        #: What follows the names of containers and networks in lines for the user, as ``on node1``.
+        self.place = f" on {host.name}" if host else ""
 
     def docker(self, *arguments: str, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Result:
-        """Run ``docker`` with these arguments, and return how it ended."""
+        """Run ``docker`` with these arguments where the engine is, and return how it ended. This blocks.
+
+        Raises:
+            TransportError: The host cannot be reached.
+        """
         return self._run(["docker", *arguments], seconds)
 
     def start(self, programs: ProgramRunner | None, arguments: Sequence[str]) -> Pipe:
@@ -149,12 +154,19 @@ class Engine:
         return self._start(programs, _BECOME_ENTRY, argv)
 
     def _start(
-        self, commands: ProgramRunner, entry: str, argv: Sequence[str], **more: object
+        self, programs: ProgramRunner, entry: str, argv: Sequence[str], **more: object
     ) -> RemoteProgram:
-        """Start a command on the host, with the variables of the host that select its engine."""
+        """Start a command on the host, with the variables of the host that select its engine.
+
+        Args:
+            programs: What runs programs on the host.
+            entry: The function of ours that runs the command there.
+            argv: The command line.
+            **more: Further arguments of that function.
+        """
         assert self._host is not None
         env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
-        return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
+        return programs.run(self._host.name, entry, {"argv": argv, "env": env, **more})
 
     def _run(self, argv: Sequence[str], seconds: float) -> Result:
         """Run a command where the engine is, and return how it ended.
@@ -162,35 +174,33 @@ class Engine:
         Raises:
             TransportError: The host cannot be reached.
         """
-        if self._commands is None:
+        if self._programs is None:
             return self._run_here(argv, seconds)
-        command = self._start(self._commands, _EXECUTE_ENTRY, argv, seconds=seconds)
-        until, out = time.monotonic() + seconds + _REPORT_TIMEOUT_SECONDS, b""
-        try:
-            while (data := command.recv(1 << 16)) != b"":
-                out += data or b""
-                left = until - time.monotonic()
-                if left < 0 or len(out) > _MAX_OUTPUT_BYTES:
-                    return _late(seconds)
+        # The host kills the command after `seconds`, and reports that. If it does not, this gives up later.
+        deadline, output = time.monotonic() + seconds + _REPORT_TIMEOUT_SECONDS, b""
+        with closing(self._start(self._programs, _EXECUTE_ENTRY, argv, seconds=seconds)) as command:
+            while (data := command.recv(1 << 16)) != b"":  # None if there is nothing yet.
+                output += data or b""
+                seconds_left = deadline - time.monotonic()
+                if seconds_left < 0 or len(output) > _MAX_OUTPUT_BYTES:
+                    return _timed_out(seconds)
                 if data is None:
-                    await_readable(command, left)
+                    await_readable(command, seconds_left)
             if error := command.start_error():
                 raise error
-            code = command.wait(max(0.0, until - time.monotonic()))
+            code = command.wait(max(0.0, deadline - time.monotonic()))
             if code is None or code == TIMED_OUT_STATUS:
-                return _late(seconds)
-            return Result(code, out.decode(errors="replace"), command.stderr())
-        finally:
-            command.close()
+                return _timed_out(seconds)
+            return Result(code, output.decode(errors="replace"), command.stderr())
 
     def _run_here(self, argv: Sequence[str], seconds: float, stdout: int = subprocess.PIPE) -> Result:
         """Run a command on this machine, and return how it ended.
 
         Args:
             argv: The command line.
-            seconds: The time limit.
-            stdout: Where the output goes. If it is not a pipe, the user sees it, and Ctrl-C reaches the
-                command.
+            seconds: The time limit. After it the command is killed.
+            stdout: Where the output goes, as for `subprocess.Popen`. If it is not a pipe, the user sees it,
+                and Ctrl-C reaches the command.
         """
         try:
             process = subprocess.Popen(
@@ -198,7 +208,7 @@ class Engine:
                 start_new_session=stdout == subprocess.PIPE, env=self._environ, encoding="utf-8",
                 errors="replace",
             )  # fmt: skip
-        except BlockingIOError as error:
+        except BlockingIOError as error:  # The system starts no more processes.
             return Result(1, err=f"docker cannot be started: {why_not_started(error)}")
         except OSError as error:
             path = os.environ.get("PATH", "")
@@ -206,11 +216,11 @@ class Engine:
         with process:
             self._running.add(process)
             try:
-                if self._abandoned:
+                if self._is_abandoned:  # `abandon` may have missed this process.
                     process.kill()
                 out, err = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                return _late(seconds)
+                return _timed_out(seconds)
             finally:
                 self._running.discard(process)
                 # The output is not read to its end, because children may live on if ``docker`` is a script.
@@ -219,7 +229,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Kill the commands that other threads run on this machine now, and all later ones."""
-        self._abandoned = True
+        self._is_abandoned = True
         for process in list(self._running):
             process.kill()
 
@@ -237,20 +247,23 @@ class Engine:
         """
         result = self.docker("info", "--format", "{{json .}}")
         try:
-            found = json.loads(result.out)
+            info = json.loads(result.out)
         except (ValueError, RecursionError):
-            found = None
-        found = found if isinstance(found, dict) else {}
-        errors = found.get("ServerErrors") or []
-        if result.code or errors:
-            text = result.err if result.err.strip() else "\n".join(map(str, errors))
+            info = None
+        info = info if isinstance(info, dict) else {}
+        # Without an engine, some versions of docker succeed, and put the error into the JSON.
+        server_errors = info.get("ServerErrors") or []
+        if result.code or server_errors:
+            text = result.err if result.err.strip() else "\n".join(map(str, server_errors))
             fault = replace(result, code=result.code or 1, err=text).fault
-            cause = explain(fault)
-            raise TransportError(f"the Docker engine cannot be used: {fault}" if cause == fault else cause)
-        return "name=rootless" in (found.get("SecurityOptions") or ())
+            explanation = explain(fault)
+            if explanation == fault:
+                explanation = f"the Docker engine cannot be used: {fault}"
+            raise TransportError(explanation)
+        return "name=rootless" in (info.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:
-        """Return ``UID:GID`` and the home of the host's login user.
+        """Ask the host for the ``UID:GID`` and the home of its login user, and return both.
 
         Raises:
             TransportError: The host does not answer.
@@ -278,8 +291,8 @@ class Engine:
             return
         if policy == "never":
             raise TransportError(f"the engine has no image {image}, and --pull never is set")
-        say(f"pulling the image {image}{self._where}")
-        if self._commands is None:  # The user sees the progress on stderr.
+        say(f"pulling the image {image}{self.place}")
+        if self._programs is None:  # The user sees the progress on stderr.
             result = self._run_here(["docker", "pull", "--", image], PULL_TIMEOUT_SECONDS, stdout=2)
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL_TIMEOUT_SECONDS)
@@ -289,17 +302,22 @@ class Engine:
     def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
         """Create the network of a job, and return its id.
 
+        Args:
+            name: The name of the network.
+            its_labels: Its labels, by which launch finds it later.
+
         Raises:
             TransportError: The network cannot be created.
         """
         create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
         result = self.docker(*create, name)
         if result.code == 0 and os.environ.get(FIXED_ADDRESSES_VARIABLE):
-            # Create it again, now with the subnet that the engine chose.
-            form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
-            subnets = self.docker("network", "inspect", "--format", form, name).out.split()
+            # Only in a network whose subnet the user names can containers have fixed addresses. So it is
+            # created once more, and named is the subnet that the engine chose.
+            options = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
+            subnet_options = self.docker("network", "inspect", "--format", options, name).out.split()
             self.docker("network", "rm", name)
-            result = self.docker(*create, *subnets, name)
+            result = self.docker(*create, *subnet_options, name)
         if result.code:
             raise TransportError(f"the job's network cannot be created: {result.fault}")
         return result.out.strip()
@@ -318,44 +336,48 @@ class Engine:
         Raises:
             TransportError: The engine does not list them.
         """
-        keys = [OWNER_LABEL, KEPT_LABEL, JOB_LABEL]
-        fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
+        labels = [OWNER_LABEL, KEPT_LABEL, JOB_LABEL]
         options = ["--no-trunc", "--filter", f"label={OWNER_LABEL}"]
         options += ["--filter", f"label={JOB_LABEL}={run_name}"] if run_name else []
+        label_fields = [f'{{{{.Label "{label}"}}}}' for label in labels]
         found: list[EngineObject] = []
-        for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
-            result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
+        for kind, listing, name_field in (
+            ("container", ["ps", "-a"], "{{.Names}}"),
+            ("network", ["network", "ls"], "{{.Name}}"),
+        ):
+            line_format = "\t".join(["{{.ID}}", name_field, *label_fields, "."])
+            result = self.docker(*listing, *options, "--format", line_format, seconds=seconds)
             if result.code:
                 raise TransportError(f"leftovers of launches cannot be listed: {explain(result.fault)}")
-            for row in (line.split("\t") for line in result.out.splitlines()):
+            for fields in (line.split("\t") for line in result.out.splitlines()):
                 # Other lines come from labels of other programs that contain a tab or a newline.
-                if len(row) == len(keys) + 3:
-                    its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
-                    found.append(
-                        EngineObject(kind, id=row[0], name=sanitize_host_text(row[1]), labels=its_labels)
-                    )
+                if len(fields) == len(labels) + 3:
+                    id, name, *values, _ = fields
+                    its_labels = {label: value for label, value in zip(labels, values, strict=True) if value}
+                    found.append(EngineObject(kind, id=id, name=sanitize_host_text(name), labels=its_labels))
         return found
 
     def remove(
-        self, found: Sequence[EngineObject], seconds: float = REMOVAL_TIMEOUT_SECONDS
+        self, objects: Sequence[EngineObject], seconds: float = REMOVAL_TIMEOUT_SECONDS
     ) -> dict[str, str]:
-        """Remove these objects, containers first.
+        """Remove these objects, containers first. This blocks for about ``seconds`` at most.
 
         Returns:
             A line with the reason for each object that is still there, by its id.
         """
-        until = time.monotonic() + seconds
-        left = {}
-        for item in sorted(found, key=lambda item: item.kind):
+        deadline = time.monotonic() + seconds
+        remaining = {}
+        for item in sorted(objects, key=lambda item: item.kind):
             removal = ["rm", "--force", "--volumes"] if item.kind == "container" else ["network", "rm"]
             while True:
-                result = self.docker(*removal, item.id, seconds=max(1.0, until - time.monotonic()))
-                if not _BUSY_MESSAGE.search(result.fault) or time.monotonic() > until:
+                result = self.docker(*removal, item.id, seconds=max(1.0, deadline - time.monotonic()))
+                # A network is busy while its containers are just ending.
+                if not _BUSY_MESSAGE.search(result.fault) or time.monotonic() > deadline:
                     break
                 time.sleep(_REMOVAL_PAUSE_SECONDS)
-            if result.code and not self._is_gone(item, max(1.0, until - time.monotonic())):
-                left[item.id] = f"{item.kind} {item.name}: {result.fault}"
-        return left
+            if result.code and not self._is_gone(item, max(1.0, deadline - time.monotonic())):
+                remaining[item.id] = f"{item.kind} {item.name}: {result.fault}"
+        return remaining
 
     def _is_gone(self, item: EngineObject, seconds: float) -> bool:
         """Return whether an object could not be removed because another process has removed it.
@@ -367,17 +389,18 @@ class Engine:
         return result.code != 0 and _GONE_MESSAGE.search(result.fault) is not None
 
     def remove_leftovers(self) -> None:
-        """Remove what killed launches have left, except what ``--keep`` left."""
-        found = [
-            item
-            for item in self.objects()
-            if KEPT_LABEL not in item.labels and is_dead(item.labels.get(OWNER_LABEL, ""))
-        ]
-        if found:
-            left = self.remove(found)
-            names = ", ".join(f"{item.name}{self._where}" for item in found)
+        """Remove what killed launches have left, except what ``--keep`` left, and tell the user about it.
+
+        Raises:
+            TransportError: The engine does not list them.
+        """
+        objects = [item for item in self.objects() if KEPT_LABEL not in item.labels]
+        leftovers = [item for item in objects if is_dead(item.labels.get(OWNER_LABEL, ""))]
+        if leftovers:
+            remaining = self.remove(leftovers)
+            names = ", ".join(f"{item.name}{self.place}" for item in leftovers)
             removed = f"removed what a killed launch had left: {names}"
-            say("; ".join(left.values()) if left else removed)
+            say("; ".join(remaining.values()) if remaining else removed)
 
 
 def explain(message: str, image: str = "", python: str = "") -> str:
@@ -389,6 +412,6 @@ def explain(message: str, image: str = "", python: str = "") -> str:
         python: The Python that was to run in the container.
     """
     for pattern, meaning in _MEANINGS.items():
-        if found := re.search(pattern, message, re.I):
-            return meaning.format(message=message, image=image, python=python, **found.groupdict())
+        if match := re.search(pattern, message, re.I):
+            return meaning.format(message=message, image=image, python=python, **match.groupdict())
     return message

@@ -82,30 +82,34 @@ def _for_all(
 def clean(request: CleanRequest) -> Iterator[str]:
     """Remove containers and networks of ended launches, and yield a line for each.
 
-    The arguments are those of `launcher.backends.backend.Backend.clean`.
+    They are removed at the engine of each named host, or else at that of this machine. A dry run removes
+    nothing.
+
+    Args:
+        request: The request of ``launch clean``.
+
+    Raises:
+        HostsError: An engine cannot be asked. Or, after the last line, objects cannot be removed.
     """
     engines = {host.name: Engine(host, request.programs) for host in request.named_hosts}
     engines = engines or {_THIS_MACHINE: Engine()}
 
-    def clean_engine(name: str) -> tuple[list[EngineObject], dict[str, str]]:
-        if not engines[name].is_installed():
-            return [], {}
-        where = "" if name == _THIS_MACHINE else f" on {name}"
-
-        def may_remove(item: EngineObject) -> bool:
+    def clean_engine(engine_name: str) -> tuple[list[EngineObject], dict[str, str]]:
+        """Return the objects that may be removed, and why some of them remain, by their ids."""
+        engine, removable = engines[engine_name], []
+        for item in engine.objects() if engine.is_installed() else ():
             run, owner = item.labels.get(JOB_LABEL, ""), item.labels.get(OWNER_LABEL, "")
-            return request.cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
-
-        found = [*filter(may_remove, engines[name].objects())]
-        return found, {} if request.dry_run else engines[name].remove(found)
+            if request.cleaning.may_remove(run, owner, f"{item.kind} {item.name}{engine.place}"):
+                removable.append(item)
+        return removable, {} if request.dry_run else engine.remove(removable)
 
     faults = []
-    for name, (found, left) in _for_all(engines, clean_engine, "its Docker engine").items():
-        faults += [fault if name == _THIS_MACHINE else f"{name}: {fault}" for fault in left.values()]
-        where = "" if name == _THIS_MACHINE else f" on {name}"
-        for item in found:
-            if item.id not in left:
-                yield f"{'would remove' if request.dry_run else 'removed'} {item.kind} {item.name}{where}"
+    done = "would remove" if request.dry_run else "removed"
+    for name, (removable, remaining) in _for_all(engines, clean_engine, "its Docker engine").items():
+        faults += [fault if name == _THIS_MACHINE else f"{name}: {fault}" for fault in remaining.values()]
+        for item in removable:
+            if item.id not in remaining:
+                yield f"{done} {item.kind} {item.name}{engines[name].place}"
     if faults:
         raise HostsError(faults)
 
@@ -133,10 +137,11 @@ class ContainerFleet:
         loop: EventLoop,
         machines: AgentFleet | None = None,
     ) -> None:
-        self._allocation, self._request, self._docker = allocation, allocation.request, options
+        """Prepare the engines that will run the planned containers. None is asked yet."""
+        self._allocation, self._request, self._options = allocation, allocation.request, options
         self._loop, self._machines = loop, machines
         self._containers = {container.host: container for container in planned}
-        self._labels = labels(self._request.run_name, self._docker.keep)
+        self._labels = labels(self._request.run_name, self._options.keep)
         self.has_remote_hosts = machines is not None and machines.has_remote_hosts
         self.seconds_until_tasks_ended = 0.0 if machines is None else None
         self._engines = {_THIS_MACHINE: Engine()}
@@ -144,15 +149,15 @@ class ContainerFleet:
             hosts = [host for host in allocation.hosts if host.name in self._containers]
             self._engines = {host.name: Engine(host, machines) for host in hosts}
         #: The id of the job's network at the engine of this machine. Empty until it exists.
-        self._network = ""
+        self._network_id = ""
         #: The containers that have been started, by host.
         self._started: dict[str, ContainerConnections] = {}
         #: The engine as `recover` uses it to remove containers. The end of the launch does not wait for that.
-        self._renewing = Engine()
+        self._recovery_engine = Engine()
         #: Held while a container replaces another one.
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         #: Whether the launch is ending, so that no container may start.
-        self._over = False
+        self._is_closing = False
         self._stack = ExitStack()
 
     def __enter__(self) -> ContainerFleet:
@@ -164,11 +169,12 @@ class ContainerFleet:
         with ExitStack() as stack:
             if self._machines is not None:
                 stack.enter_context(self._machines)
-            _for_all(self._engines, self._prepare, "its Docker engine", self._loop)
+            _for_all(self._engines, self._prepare_engine, "its Docker engine", self._loop)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *details: Any) -> None:
+        """Close the connections to the machines. `running` has removed the containers before."""
         self._stack.__exit__(*details)
 
     @property
@@ -179,19 +185,28 @@ class ContainerFleet:
         """
         return None if self._machines is None else self._machines.forwarding
 
-    def _prepare(self, name: str) -> None:
-        """Check that an engine responds and has the image, and remove what killed launches left at it."""
-        engine, docker = self._engines[name], self._docker
-        rootless = engine.is_rootless()
+    def _prepare_engine(self, name: str) -> None:
+        """Check that an engine responds, get the images of its containers, and decide about their user.
+
+        This also removes what killed launches left at the engine.
+
+        Args:
+            name: The name of the engine's host, or `_THIS_MACHINE`.
+
+        Raises:
+            TransportError: The engine cannot be used, or cannot get an image.
+        """
+        engine, is_here = self._engines[name], name == _THIS_MACHINE
+        is_rootless = engine.is_rootless()
         engine.remove_leftovers()
-        own = list(self._containers) if name == _THIS_MACHINE else [name]
-        for image in dict.fromkeys(self._containers[host].image for host in own):
-            engine.ensure_image(image, docker.pull)
+        hosts = list(self._containers) if is_here else [name]
+        for image in dict.fromkeys(self._containers[host].image for host in hosts):
+            engine.ensure_image(image, self._options.pull)
         # What a task writes to a mount must belong to the caller, who is root in the containers of a rootless
-        # engine.
-        mine = f"{os.getuid()}:{os.getgid()}" if name == _THIS_MACHINE else ""
-        user = docker.user or ("0:0" if rootless else mine)
-        for host in own:
+        # engine. On another host, `_start_there` asks for the login user.
+        caller = f"{os.getuid()}:{os.getgid()}" if is_here else ""
+        user = self._options.user or ("0:0" if is_rootless else caller)
+        for host in hosts:
             self._containers[host] = replace(self._containers[host], user=user)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
@@ -206,27 +221,30 @@ class ContainerFleet:
 
     def leftovers(self) -> Sequence[str]:
         """Return lines about the containers that ``--keep`` leaves, and how to remove them."""
-        if not self._docker.keep:
+        if not self._options.keep:
             return ()
-        names = [
-            self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
-        ]
+        is_here = self._machines is None
+        names = [self._container_name(host) + ("" if is_here else f" on {host}") for host in self._containers]
+        listing = f"docker ps -a --filter label={JOB_LABEL}={self._request.run_name}"
         return [
-            f"kept (--keep): {join_names(names)} (docker ps -a --filter "
-            f"label={JOB_LABEL}={self._request.run_name})",
-            f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
+            f"kept (--keep): {join_names(names)} ({listing})",
+            f"remove them:          launch clean{'' if is_here else ' --hosts ...'}",
         ]
 
-    def _name(self, host: str) -> str:
+    def _container_name(self, host: str) -> str:
+        """Return the name of a host's container at its engine."""
         return container_name(self._request.run_name, host)
 
     # ------------------------------------------------------------------ containers
 
     @contextmanager
     def running(self, placement: Placement) -> Iterator[Placement]:
-        """Create all containers, wait for their agents, and end the containers when the context is left."""
+        """Create all containers, wait for their agents, and end the containers when the context is left.
+
+        The value of the context is the placement, with folders as the containers see them.
+        """
         with ExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self._end_containers)
             if self._machines is None:
                 # No signal may interrupt the removal of the containers.
                 stack.callback(self._request.ignore_signals)
@@ -242,14 +260,14 @@ class ContainerFleet:
         """Make the network of the job, and start all containers at the engine of this machine."""
         network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         # The network is made in a thread, so that a signal does not interrupt the command that creates it.
-        self._network = in_thread(partial(engine.make_network, network, self._labels))
-        for host in self._containers:
-            self._start(self._containers[host])
+        self._network_id = in_thread(partial(engine.make_network, network, self._labels))
+        for container in self._containers.values():
+            self._start(container)
         _for_all(self._started, lambda host: self._started[host].first.await_agent(), _START_STEP)
 
     def _start(self, container: Container) -> ContainerConnections:
-        """Start the container of a host. Its agent may not run yet when this returns."""
-        host, name = container.host, self._name(container.host)
+        """Start a container at the engine of its host. Its agent may not run yet when this returns."""
+        host, name = container.host, self._container_name(container.host)
         if self._machines is None:
             network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         else:
@@ -265,6 +283,7 @@ class ContainerFleet:
         """Start a container on each host. Return the placement with folders as the containers see them."""
 
         def start(host: str) -> dict[TaskId, PlacedTask]:
+            """Start the container of a host, wait for its agent, and return the tasks of the host."""
             user, home = self._engines[host].login()
             container = self._containers[host]
             mounts = (
@@ -273,25 +292,33 @@ class ContainerFleet:
             )
             container = replace(container, mounts=tuple(mounts), user=container.user or user)
             tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
-            if not self._docker.no_mount:
+            if not self._options.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
-                container = with_folders(container, folders, self._docker.read_only)
+                container = with_folders(container, folders, self._options.read_only)
             self._start(container).first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _for_all(self._engines, start, _START_STEP, self._loop)
-        tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
+        tasks_by_host = _for_all(self._engines, start, _START_STEP, self._loop)
+        tasks = (tasks_by_host[placed.host.name][placed.task] for placed in placement.tasks)
         return replace(placement, tasks=tuple(tasks))
 
     def _in_folder(self, placed: PlacedTask, home: str) -> PlacedTask:
-        """Return a task whose host names the full path of the folder in which the task runs."""
+        """Return a task whose host names the full path of the folder in which the task runs.
+
+        The folder of its role comes first, then that of its host, then that of the job. Without any, the task
+        is returned as it is.
+
+        Args:
+            placed: The task.
+            home: The home of the login user on its host.
+        """
         folder = placed.role.workdir or placed.host.workdir or self._allocation.spec.workdir
         if folder is None:
             return placed
         role = replace(placed.role, workdir=None)
         return replace(placed, role=role, host=replace(placed.host, workdir=_absolute(home, folder)))
 
-    def _end(self) -> None:
+    def _end_containers(self) -> None:
         """End all agents by the end of their input, and so their containers.
 
         On other hosts only those containers are still left for which no link exists, because the links have
@@ -299,44 +326,53 @@ class ContainerFleet:
         """
         if self._machines is not None:
             for started in list(self._started.values()):  # A thread may still be starting one.
-                if not started.taken:
+                if not started.first_is_used:
                     started.first.close()
             return
-        self._renewing.abandon()
-        with self._starting:
-            self._over = True
+        self._recovery_engine.abandon()
+        # `recover`, in another thread, has started its container before, or starts none.
+        with self._start_lock:
+            self._is_closing = True
         with slow("waiting for the Docker engine to remove the containers of this job"):
             self._remove_here()
 
     def _remove_here(self) -> None:
-        """Wait for the containers of this machine to exit, and remove what is left of the job."""
+        """Wait for the containers of this machine to exit, and remove what is left of the job.
+
+        The user is told if that fails.
+        """
         for_each(
             self._started, lambda host: self._started[host].first.close(), "its container to exit", quiet=True
         )
         if KEPT_LABEL in self._labels:
             return
-        ended = all(started.first.wait(0.0) is not None for started in self._started.values())
+        have_exited = all(started.first.wait(0.0) is not None for started in self._started.values())
         engine, seconds = self._engines[_THIS_MACHINE], _HURRIED_ANSWER_SECONDS
-        if ended and self._network:
-            removal = engine.docker("network", "rm", self._network, seconds=seconds)
+        # Containers that have exited are removed by their engine. A network that has none can be removed.
+        if have_exited and self._network_id:
+            removal = engine.docker("network", "rm", self._network_id, seconds=seconds)
             if removal.code == 0:
                 return
         try:
-            left = engine.remove(engine.objects(self._request.run_name, seconds), seconds)
+            reasons = [*engine.remove(engine.objects(self._request.run_name, seconds), seconds).values()]
         except TransportError as error:
-            left = {"": str(error)}
-        if left:
-            why = "; ".join(left.values())
-            say(f"not all of this job was removed ({why}): `launch clean` removes the rest later")
+            reasons = [str(error)]
+        if reasons:
+            text = "; ".join(reasons)
+            say(f"not all of this job was removed ({text}): `launch clean` removes the rest later")
 
     def recover(self, host: str) -> None:
-        """Remove the container of a host, which kills its tasks, and start another one."""
-        name = self._name(host)
-        left = self._renewing.remove([EngineObject(kind="container", id=name, name=name, labels={})])
-        if left:
-            raise TransportError(left[name])
-        with self._starting:
-            if self._over:
+        """Remove the container of a host, which kills its tasks, and start another one. This blocks.
+
+        Raises:
+            TransportError: The container cannot be removed, the new one does not start, or the launch ends.
+        """
+        name = self._container_name(host)
+        container = EngineObject(kind="container", id=name, name=name, labels={})
+        if reasons := self._recovery_engine.remove([container]):
+            raise TransportError(reasons[name])
+        with self._start_lock:
+            if self._is_closing:
                 raise TransportError("launch is exiting")
             started = self._start(self._containers[host])
         started.first.await_agent()
@@ -348,5 +384,10 @@ class ContainerFleet:
 
 
 def _absolute(home: str, path: str) -> str:
-    """Return the full path of a path on a host. It may be relative to the home of the login user."""
+    """Return the full path of a path on a host.
+
+    Args:
+        home: The home of the login user there, to which the path is relative, with or without ``~``.
+        path: The path. A full path is returned as it is.
+    """
     return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)

@@ -76,6 +76,7 @@ class ContainerProgram(RemoteProgram):
         is_run: bool = True,
         is_only: bool = False,
     ) -> None:
+        """Use a ``docker`` command that has been started, and to which `program` must be sent."""
         python = f"{container.python} of the image {container.image}"
         super().__init__(container.host, command, python=python, starter=python)
         self._container, self._is_run, self._is_only = container, is_run, is_only
@@ -85,7 +86,8 @@ class ContainerProgram(RemoteProgram):
         """Send more of the program, then look for the mark that says that the program runs."""
         with suppress(TransportError):  # The command has ended, and reading shows why.
             if self._unsent:
-                self._unsent = self._unsent[self._pipe.send(self._unsent) :]
+                sent = self._pipe.send(self._unsent)
+                self._unsent = self._unsent[sent:]
         return super().receive_start()
 
     def await_agent(self) -> None:
@@ -94,15 +96,15 @@ class ContainerProgram(RemoteProgram):
         Raises:
             TransportError: The agent will never run.
         """
-        until = time.monotonic() + _START_TIMEOUT_SECONDS
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self.receive_start():
-            if self._ended_early and (error := self.start_error()):
+            if self._ended_before_start and (error := self.start_error()):
                 raise error
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise TransportError(f"not started by the engine within {_START_TIMEOUT_SECONDS:.0f}s")
             await_readable(self, _POLL_SECONDS)
 
-    def _end(self) -> str:
+    def _end_reason(self) -> str:
         """Return how the container ended, for messages.
 
         It is empty if the container ended as it should, or if the command was killed and so does not know.
@@ -121,16 +123,20 @@ class ContainerProgram(RemoteProgram):
         if not self._is_run and _GONE_MESSAGE.search(self._pipe.stderr()):
             return HostGoneError("its container exited while the connection was down")
         if not self.is_ready:
-            return TransportError(self._end() or "its container exited at once")
-        why = self._end() if self._is_run else ""
-        if self._is_only:
-            why = why or "its agent exited"
-        return HostGoneError(why) if why else None
+            return TransportError(self._end_reason() or "its container exited at once")
+        # A docker exec may break although the container runs.
+        reason = self._end_reason() if self._is_run else ""
+        if self._is_only:  # The agent cannot live without this connection.
+            reason = reason or "its agent exited"
+        return HostGoneError(reason) if reason else None
 
     def exit_reason(self, said: str) -> str:
-        """Return how the container ended, if that says more than what the agent itself said."""
-        why = self._end() if self._is_only else ""
-        return said if not why or why.startswith("the agent ") else why
+        """Return how the container ended, if that says more than the reason that the agent itself sent.
+
+        Only the end of an agent that can have no other connection tells that the container has ended.
+        """
+        reason = self._end_reason() if self._is_only else ""
+        return said if not reason or reason.startswith("the agent ") else reason
 
 
 class ContainerConnections(Connections):
@@ -158,30 +164,32 @@ class ContainerConnections(Connections):
         programs: HostPrograms | None,
         lease: float,
     ) -> None:
+        """Start the container by a ``docker run``, which is the first connection to its agent."""
         self._container, self._name, self._engine, self._programs = container, name, engine, programs
         lease = math.inf if programs is None else lease
         #: The arguments of the link to its agent.
         self.arguments = AgentArguments.new(container.host, lease)
-        served = replace(self.arguments, lease=lease_there(lease))
-        program = bootstrap.program(_SERVE_ENTRY, served.as_json())
+        # The agent gives up before the launcher does.
+        agent_arguments = replace(self.arguments, lease=lease_there(lease))
+        program = bootstrap.program(_SERVE_ENTRY, agent_arguments.as_json())
         command = engine.start(programs, argv)
         #: The first connection to its agent.
         self.first = ContainerProgram(command, container, program, is_only=programs is None)
         #: Whether the link uses the first connection already.
-        self.taken = False
+        self.first_is_used = False
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
         """Return the first connection to the agent, which started with the container.
 
         If that connection was returned before, connect to the agent instead.
         """
-        if self.taken:
+        if self.first_is_used:
             return self.connect_agent(host, arguments)
-        self.taken = True
+        self.first_is_used = True
         return self.first
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
-        """Connect to the agent by another process in its container."""
+        """Connect to the agent by another process in its container, which ``docker exec`` starts."""
         argv = ["exec", "--interactive", self._name, *bootstrap.loader_command(self._container.python)]
         program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
         command = self._engine.start(self._programs, argv)
@@ -201,34 +209,36 @@ class ContainerConnections(Connections):
 # ---------------------------------------------------------------------- ends
 
 
-def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
+def end_fault(code: int, container: Container, has_run: bool, stderr: str) -> str:
     """Return how a container ended, from its ``docker run``. Empty if it ended as it should.
 
     Args:
-        code: The exit status of the command, negative if a signal killed it.
+        code: The exit status of the command, negative if a signal killed it. It is that of the container, or
+            one that docker itself chooses.
         container: The container.
-        began: Whether its agent ever ran.
+        has_run: Whether its agent ever ran.
         stderr: What the command and the container wrote to stderr.
     """
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING: ")]
     last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
-    if code in _NOT_STARTED_STATUSES and began:
+    if code in _NOT_STARTED_STATUSES and has_run:
         return f"its Docker engine has gone: was it stopped? ({last})"
     if code == _REFUSED_STATUS or (code in _NOT_STARTED_STATUSES and "docker: " in stderr):
         return explain(Result(code, err=stderr).fault, container.image, container.python)
-    if code == 0 and began and not lines:
+    if code == 0 and has_run and not lines:
         return ""
-    if code - 128 in signal.valid_signals():
+    if code - 128 in signal.valid_signals():  # docker reports a signal as shells do.
         limit = ""
+        # The kernel kills a process by SIGKILL when its memory runs out.
         if container.memory is not None and code - 128 == signal.SIGKILL:
             size = byte_size(container.memory, binary=True)
             limit = f" (its memory limit is {size}; a larger `--memory` gives it more)"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
-    if began and _CUT_OFF_MESSAGE.match(last):
+    if has_run and _CUT_OFF_MESSAGE.match(last):
         return f"the agent was cut off: its Docker engine has gone, or its container ({last})"
-    if began:
+    if has_run:
         return f"the agent exited: {last}" if last else "the agent was killed"
     if "exec format error" in last:
         return explain(last, container.image, container.python)

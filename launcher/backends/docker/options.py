@@ -29,7 +29,10 @@ class DockerOptions(ContainerOptions):
 
 
 def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
-    """Return the options that the settings contain, or None if the user does not ask for containers."""
+    """Return the options that the settings contain, or None if the user does not ask for containers.
+
+    The user asks for them by the setting ``docker``, or by an image of a role.
+    """
     implied = not settings.is_given(DOCKER)
     if implied and not any(role.image for role in spec.roles):
         return None
@@ -45,9 +48,12 @@ def parse(settings: Settings, spec: JobSpec) -> DockerOptions | None:
 
 
 def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]) -> Iterator[Fault]:
-    """Yield the faults of the options about containers.
+    """Yield the faults of the options about containers, or of roles that need containers without any.
 
-    The arguments are those of `Backend.check`.
+    Args:
+        options: The options. None if the user does not ask for containers of Docker.
+        request: The launch.
+        chosen: The backend that is used.
     """
     if options is not None:
         if options.no_mount and options.read_only:
@@ -55,8 +61,8 @@ def faults(options: DockerOptions | None, request: LaunchRequest, chosen: Backen
             yield Fault(source, "the working folder is not mounted", "expected one of no_mount and read_only")
         return
     for role in request.spec.roles if not chosen.runs_in_containers else ():
-        limited = role.cpus is not None or role.memory is not None
-        if limited or role.image:
-            what = "limits of CPUs or memory" if limited else "an image"
-            problem = f"{role.name} has {what}, which only containers have"
+        has_limits = role.cpus is not None or role.memory is not None
+        if has_limits or role.image:
+            field = "limits of CPUs or memory" if has_limits else "an image"
+            problem = f"{role.name} has {field}, which only containers have"
             yield Fault(role.source, problem, "expected image: in it, docker: IMAGE or --docker IMAGE")

@@ -19,22 +19,32 @@ DOCKER_CONTAINERS = Need("the option is about containers", "expected --docker IM
 
 
 def _mount(text: str, folder: str) -> str:
-    """Return a mount whose relative source is completed by the folder in which the user wrote it.
+    """Return a mount ``SRC[:DST][:ro]`` with the full path of its source.
 
     A source below ``~`` stays, and so does a mount without a source.
+
+    Args:
+        text: The mount.
+        folder: The folder to which a relative source refers: that of the job file, or the current one.
     """
     return text if text[:1] in ("~", ":") else os.path.join(folder, text)
 
 
 def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    """Read the mapping ``options:``, and add a fault for each option that launch sets itself."""
+    """Return the options of ``docker run`` in a mapping of a job file: each name with its values.
+
+    Args:
+        node: The node of the mapping.
+        label: The words that name it in messages.
+        faults: This function adds a fault for each option that launch sets itself, and for each wrong value.
+    """
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
     for name, value in node.value.items():
         if name.replace("-", "_") in _RESERVED:
             faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")
-    read = several(values.one_line)
-    return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
+    read_values = several(values.one_line)
+    return tuple((name, read_values(value, name, faults) or ()) for name, value in node.value.items())
 
 
 #: The image of all roles without their own. It is empty if every role has one, and None without containers.

@@ -55,6 +55,7 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
     def parse(
         self, settings: Settings, spec: JobSpec, *, hosts_named: bool
     ) -> kubernetes.KubernetesOptions | None:
+        """Return the options about pods, or None if the user does not ask for pods."""
         return kubernetes.parse(settings)
 
     def met_needs(self, options: kubernetes.KubernetesOptions | None) -> Collection[Need]:
@@ -64,6 +65,7 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
     def check(
         self, options: kubernetes.KubernetesOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault]:
+        """Yield the faults of the options about pods, if the user asks for pods."""
         return iter(()) if options is None else kubernetes.faults(options, request)
 
     def allocate(
@@ -75,12 +77,16 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
         return KubernetesAllocation(options, request)
 
     def batch_queue(self) -> KubernetesQueue:
+        """Return the queue that starts launchers in pods, for ``--detach``."""
         from launcher.backends.kubernetes.batch import KubernetesQueue  # noqa: PLC0415 - the live half
 
         return KubernetesQueue()
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
-        """Remove the Jobs of ended launches of this machine, if the user typed ``--kubernetes``."""
+        """Remove the Jobs of ended launches of this machine, if the user typed ``--kubernetes``.
+
+        Each line about a removed Job is yielded: first for Jobs of tasks, then for those of launchers.
+        """
         settings = request.settings
         if not settings[CLEAN_KUBERNETES]:
             return iter(())

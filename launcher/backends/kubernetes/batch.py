@@ -32,7 +32,7 @@ from launcher.backends.kubernetes.launcher_pod import (
     PROGRAM_PATH,
     RUN_PATH,
     LauncherPod,
-    Pod,
+    PodRunner,
     check_account,
     fetch,
     send,
@@ -69,72 +69,81 @@ class KubernetesQueue(BatchQueue):
     ) -> Submission:
         """Make the pod of a launcher, send it files, and start the launcher. If that fails, remove the pod.
 
-        The arguments are those of `BatchQueue.submit`.
+        The arguments are those of `BatchQueue.submit`. This blocks until the tasks start, or the launcher
+        has ended.
         """
         kubectl = Kubectl(options.context, options.namespace)
         namespace = kubectl.used_namespace()
+        # Later commands must find the pod even if the user's current context is another one then.
         context = kubectl.context or _current_context(kubectl)
         options = replace(options, namespace=namespace, context=context)
-        pods = LauncherPod(options, request)
-        # This is written before the Job is made, so that `withdraw` finds the Job.
-        name = job_name(run.name, POD_HOST.name, 1)
-        run = with_batch_job(
-            run, BatchJob(transport="kubernetes", number=f"{namespace}/{name}", node="", where=context or "")
-        )
+        launcher_pod = LauncherPod(options, request)
+        # The run's folder names the Job before it is made, so that `withdraw` finds it whatever happens.
+        number = f"{namespace}/{job_name(run.name, POD_HOST.name, 1)}"
+        batch_job = BatchJob(transport="kubernetes", number=number, node="", where=context or "")
+        run = with_batch_job(run, batch_job)
         try:
-            pods.start([POD_HOST])
-            pod, uid = pods.name_and_uid()
-            there = Pod(Kubectl(context, namespace), pod, pods.python)
-            check_account(there, namespace)
-            places = send(there, run, parcel)
-            run = with_batch_job(run, replace(run.batch, node=pod))  # type: ignore[type-var]
+            launcher_pod.start([POD_HOST])
+            pod_name, uid = launcher_pod.name_and_uid()
+            pod_runner = PodRunner(Kubectl(context, namespace), pod_name, launcher_pod.python)
+            check_account(pod_runner, namespace)
+            pod_paths = send(pod_runner, run, parcel)
+            # From now on `inspect` looks for the launcher in this pod.
+            run = with_batch_job(run, replace(batch_job, node=pod_name))
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
-            content = pickle.dumps((run.name, parcel.pack(places, replace(options, context=None))))
-            code = start(pods, content, f"{pod} {uid}")
+            # In the pod kubectl has no contexts.
+            content = pickle.dumps((run.name, parcel.pack(pod_paths, replace(options, context=None))))
+            code = start(launcher_pod, content, f"{pod_name} {uid}")
             if code is None:
-                fetch(there, run, ("plan.json",), quiet=True)
-                return Submission(f"its launcher runs in the pod {pod} of the namespace {namespace}")
-            self.inspect([run])
+                fetch(pod_runner, run, ("plan.json",), quiet=True)
+                return Submission(f"its launcher runs in the pod {pod_name} of the namespace {namespace}")
+            self.inspect([run])  # The launcher has ended, so this fetches its files.
             return Submission(code=code)
-        except BaseException:
+        except BaseException:  # Ctrl-C, too.
             request.ignore_signals()
-            pods.remove()
+            launcher_pod.remove()
             raise
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         """Return the states of the launchers of runs, by the names of the runs.
 
-        A run whose launcher has ended is fetched, its pod is removed, and the run is left out.
+        A run whose launcher has ended is left out: its files are fetched, and then its pod is removed.
+
+        Args:
+            runs: The runs. Those without a batch job are left out, too.
         """
-        found: dict[str, BatchJobStatus] = {}
-        places: dict[Kubectl, list[Run]] = {}
+        statuses: dict[str, BatchJobStatus] = {}
+        runs_by_kubectl: dict[Kubectl, list[Run]] = {}  # One for each context and namespace.
         for run in runs:
             if run.batch is not None:
-                places.setdefault(_kubectl(run.batch), []).append(run)
-        for kubectl, own in places.items():
-            only = own[0].name if len(own) == 1 else ""
+                runs_by_kubectl.setdefault(_kubectl_of(run.batch), []).append(run)
+        for kubectl, its_runs in runs_by_kubectl.items():
+            only_run = its_runs[0].name if len(its_runs) == 1 else ""
             with slow("waiting for an answer from kubectl"):
-                pods = _by_launcher(kubectl, "pods", only)
-                alone = {run.name for run in own} - pods.keys()
-                jobs = _by_launcher(kubectl, "jobs", only) if alone else {}
-            for run in own:
+                pods = _launcher_objects(kubectl, "pods", only_run)
+                # The Jobs say why there are no pods, so they are asked for only if a pod is missing.
+                has_all_pods = all(run.name in pods for run in its_runs)
+                jobs = {} if has_all_pods else _launcher_objects(kubectl, "jobs", only_run)
+            for run in its_runs:
                 try:
                     with slow(f"{run.name}: waiting for the pod of its launcher"):
-                        queued = self._inspect_run(kubectl, run, pods.get(run.name), jobs.get(run.name))
+                        status = self._inspect_run(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # Other pods may answer.
-                    queued = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
-                if queued is not None:
-                    found[run.name] = queued
-        return found
+                    status = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
+                if status is not None:
+                    statuses[run.name] = status
+        return statuses
 
     def _inspect_run(
         self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
     ) -> BatchJobStatus | None:
         """Return the state of the launcher of a run, or fetch its files and return None if it has ended.
 
+        A Job that is of no more use is removed.
+
         Args:
             kubectl: The kubectl that reaches the pod.
-            run: The run.
+            run: The run. The ``node`` of its batch job is the name of the pod, once the pod has got files.
             pod: The pod. None if there is none.
             job: The Job. None if there is none, or if it is not known.
         """
@@ -151,37 +160,47 @@ class KubernetesQueue(BatchQueue):
             return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
             return BatchJobStatus(PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
-        there = Pod(kubectl, name)
-        if not run.batch.node or not there.has_ended():
+        pod_runner = PodRunner(kubectl, name)
+        if not run.batch.node or not pod_runner.has_ended():
             return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
-        with open(f"{run.paths.root}/{_RESULTS_FILE}", "ab") as file:
+        results_path = f"{run.paths.root}/{_RESULTS_FILE}"
+        # One command at a time fetches the files. The report comes last, so if it exists, all are here.
+        with open(results_path, "ab") as file:
             with slow(f"{run.name}: waiting for another command that fetches its files"):
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not os.path.exists(run.paths.report):
-                results = (json_of(f"{run.paths.root}/{_RESULTS_FILE}") or {}).get("results", [])
-                fetch(there, run, _FETCHED_FILES, results)
-                fetch(there, run, (_REPORT_FILE,), quiet=True)
+                results = (json_of(results_path) or {}).get("results", [])
+                fetch(pod_runner, run, _FETCHED_FILES, results)
+                fetch(pod_runner, run, (_REPORT_FILE,), quiet=True)
                 self.withdraw(run)
         return None
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """Run a command of launch in the pod of a run's launcher, and return its exit code."""
+        """Run a command of launch in the pod of a run's launcher, show its output, return its exit code.
+
+        Args:
+            run: The run.
+            words: The words of the command. The path of the run's folder becomes its path in the pod.
+            quiet: Whether to hide the output.
+        """
         assert run.batch is not None
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
-        there = Pod(_kubectl(run.batch), run.batch.node)
+        pod_runner = PodRunner(_kubectl_of(run.batch), run.batch.node)
         words = [RUN_PATH if word == run.paths.root else word for word in words]
-        argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[PROGRAM_PATH, *words])
+        terminal_options = ["--stdin", "--tty"] if terminal else []
+        argv = pod_runner.command(*terminal_options, words=[PROGRAM_PATH, *words])
         return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
         """Remove the Job of a run's launcher, and with it the pod."""
         assert run.batch is not None
-        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
+        _kubectl_of(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
 
 
-def _kubectl(batch: BatchJob) -> Kubectl:
-    """Return the kubectl that reaches the pod of a batch job."""
-    return Kubectl(batch.where or None, batch.number.partition("/")[0])
+def _kubectl_of(batch: BatchJob) -> Kubectl:
+    """Return the kubectl that reaches the pod of a batch job, whose number is ``NAMESPACE/JOB``."""
+    namespace, _, _ = batch.number.partition("/")
+    return Kubectl(batch.where or None, namespace)
 
 
 def _current_context(kubectl: Kubectl) -> str | None:
@@ -192,7 +211,7 @@ def _current_context(kubectl: Kubectl) -> str | None:
         return None
 
 
-def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
+def _launcher_objects(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
     """Return the Jobs or pods of launchers by the names of their runs.
 
     Args:
@@ -200,12 +219,14 @@ def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Map
         kind: ``jobs`` or ``pods``.
         run: The name of the only run that counts. Empty for all runs.
     """
-    found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER_LABEL)}")
-    return {str(item["metadata"]["labels"].get(LAUNCHER_LABEL)): item for item in found}
+    objects = kubectl.items(kind, f"--selector={selector(run, LAUNCHER_LABEL)}")
+    return {str(item["metadata"]["labels"].get(LAUNCHER_LABEL)): item for item in objects}
 
 
 def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
     """Return whether only a Job, or a pod whose processes have ended, is left of a launcher.
+
+    Usually the main process of its pod stays until the files of the run are fetched. Now they are lost.
 
     Args:
         run: The run of the launcher.
@@ -214,22 +235,24 @@ def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | No
     """
     if pod is not None:
         return pod_status(pod).ended
-    return job is not None and run.batch is not None and bool(run.batch.node)
+    # The Job has had a pod if the run names it as the node of its batch job. Otherwise a pod may still come.
+    has_had_pod = run.batch is not None and bool(run.batch.node)
+    return job is not None and has_had_pod
 
 
 def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
-    """Remove the Jobs of launchers whose pods are lost, if this machine knows their runs.
+    """Remove the Jobs of launchers whose pods are lost, and yield a line for each removed Job.
 
-    Returns:
-        An iterator of lines, one for each Job.
+    Only Jobs of runs that this machine knows are removed.
     """
-    jobs = _by_launcher(kubectl, "jobs")
+    jobs = _launcher_objects(kubectl, "jobs")
     runs = {run.name: run for run in all_runs() if run.batch is not None} if jobs else {}
-    pods = _by_launcher(kubectl, "pods") if jobs.keys() & runs else {}
-    for name, job in jobs.items():
-        metadata, run = job["metadata"], runs.get(name)
+    pods = _launcher_objects(kubectl, "pods") if jobs.keys() & runs else {}
+    for run_name, job in jobs.items():
+        metadata, run = job["metadata"], runs.get(run_name)
         number = f"{metadata['namespace']}/{metadata['name']}"
+        # A Job of another cluster or namespace may have the label of the same run.
         if run is None or run.batch is None or run.batch.number != number:
             continue
-        if is_lost(run, pods.get(name), job):
+        if is_lost(run, pods.get(run_name), job):
             yield kubectl.clean_job(job, request.dry_run)

@@ -27,12 +27,15 @@ _LAST_LINE_FORMAT = (
 #: How often this process checks whether the tasks start.
 _POLL_SECONDS = 0.1
 #: The descriptor of the socket to the process that has passed its stdin and stdout to this one.
-_PASSER_DESCRIPTOR = 3
+_PASSER_FD = 3
 _READ_BYTES = 64 * 1024
 
 
 def keep(arguments: dict[str, Any]) -> int:
-    """Run a launcher, and keep its files for some time after it has ended.
+    """Run a launcher in this pod, and keep its files for some time after it has ended.
+
+    This is the main process of the pod. Its stdin and stdout belong to a ``kubectl exec``, which has passed
+    them to it.
 
     Args:
         arguments: ``launcher``: the command line of the launcher. ``environ``: variables for it. ``path``: a
@@ -45,9 +48,11 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
-    os.dup2(0, _PASSER_DESCRIPTOR, False)  # This closes the stdin that was passed.
+    # At first descriptor 0 is the socket to the process that has passed us its stdin (3) and stdout (1). The
+    # socket replaces that stdin, which is not needed, and stays open until the tasks start.
+    os.dup2(0, _PASSER_FD, False)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    argv, run = arguments["launcher"], arguments["run"]
+    argv, run_folder = arguments["launcher"], arguments["run"]
     for path, content, mode in (
         (argv[0], ("#!" + sys.executable + "\n" + arguments["script"]).encode(), 0o700),
         (arguments["file"], base64.b64decode(arguments["content"]), 0o600),
@@ -56,60 +61,68 @@ def keep(arguments: dict[str, Any]) -> int:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
     os.symlink(sys.executable, os.path.join(os.path.dirname(argv[0]), "python"))
-    os.makedirs(run)
+    os.makedirs(run_folder)
     path = os.environ.get("PATH", os.defpath) + ":" + arguments["path"]
     environ = {**os.environ, "PATH": path, **arguments["environ"]}
     launcher = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
     )
-    deleted = []
+    sigterms = []
 
     def pass_on(*_: object) -> None:
-        deleted.append(1)
+        """Pass SIGTERM on to the launcher, and remember it."""
+        sigterms.append(1)
         launcher.terminate()
 
-    # Without a handler the first process of a container ignores the signal.
+    # Without a handler the first process of a container ignores SIGTERM, which comes when the pod is deleted.
     signal.signal(signal.SIGTERM, pass_on)
-    with open(os.path.join(run, "launcher.log"), "wb", buffering=0) as messages:
-        _copy(launcher, messages, os.path.join(run, "plan.json"))
+    with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
+        _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
     code = launcher.wait()
-    code = code if code >= 0 else 128 - code
+    code = code if code >= 0 else 128 - code  # As a shell reports the end by a signal.
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))
     _say(_LAST_LINE_FORMAT % (code, arguments["hours"]) + b"\n")
-    until = time.monotonic() + arguments["hours"] * 3600
-    while not deleted and time.monotonic() < until:
+    kept_until = time.monotonic() + arguments["hours"] * 3600
+    while not sigterms and time.monotonic() < kept_until:
         time.sleep(1.0)  # A signal does not end this sleep.
     return code
 
 
-def _copy(launcher: Any, messages: Any, plan: str) -> None:
-    """Copy the output of a launcher to its log and to our output, and say when the launcher has made a plan.
+def _copy_output(launcher: Any, log: Any, plan_path: str) -> None:
+    """Copy the output of a launcher to its log and to our output until it ends.
 
-    The command that submitted the launcher reads our stdout until there is a plan. Then we close stdout.
+    The command that submitted the launcher reads our stdout until the launcher has written its plan, because
+    then the tasks start. This says so, and closes stdout.
+
+    Args:
+        launcher: The process of the launcher.
+        log: The open file of its log.
+        plan_path: The path of the plan.
     """
-    fd, begun = launcher.stdout.fileno(), False
+    fd, tasks_started = launcher.stdout.fileno(), False
     while True:
         readable = select.select([fd], [], [], _POLL_SECONDS)[0]
         if readable:
             data = os.read(fd, _READ_BYTES)
             if not data:
                 return
-            messages.write(data)
+            log.write(data)
             _say(data)
         elif launcher.poll() is not None:  # Another process still holds the output of the launcher.
             return
-        elif not begun and os.path.exists(plan):
-            begun = True
+        elif not tasks_started and os.path.exists(plan_path):
+            tasks_started = True
             _say(TASKS_START_LINE + b"\n")
+            # /dev/null, which is our stdin, replaces stdout. Closing the socket lets the kubectl exec exit.
             os.dup2(0, 1)
-            os.close(_PASSER_DESCRIPTOR)
+            os.close(_PASSER_FD)
 
 
 def _say(data: bytes) -> None:
     """Write all the data to stderr, which is the log of the pod, and to stdout, whose reader may be gone."""
     for fd in (2, 1):
-        left = data
+        unwritten = data
         with suppress(OSError):
-            while left:
-                left = left[os.write(fd, left) :]
+            while unwritten:
+                unwritten = unwritten[os.write(fd, unwritten) :]

@@ -53,9 +53,9 @@ class Kubectl(Record):
     namespace: str | None = None
 
     def argv(self, *words: str) -> list[str]:
-        """Return the command line of kubectl with these words."""
-        given = {"context": self.context, "namespace": self.namespace}
-        return ["kubectl", *(f"--{name}={value}" for name, value in given.items() if value), *words]
+        """Return the command line of kubectl with these words, for this context and namespace."""
+        options = {"context": self.context, "namespace": self.namespace}
+        return ["kubectl", *(f"--{name}={value}" for name, value in options.items() if value), *words]
 
     def ask(self, *words: str, stdin: str = "", limit: float = COMMAND_TIMEOUT_SECONDS) -> str:
         """Run a kubectl command, and return what it prints.
@@ -70,7 +70,7 @@ class Kubectl(Record):
         """
         try:
             done = subprocess.run(
-                self._limited(min(_ANSWER_TIMEOUT_SECONDS, limit), *words),
+                self._argv_with_limit(min(_ANSWER_TIMEOUT_SECONDS, limit), *words),
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=limit,
@@ -80,34 +80,40 @@ class Kubectl(Record):
         except FileNotFoundError:
             if not is_in_pod():
                 raise TransportError("kubectl is not installed here: there is none along PATH") from None
-            # The kernel does not say which of the two it is.
+            # launch may have sent the pod a kubectl that needs a dynamic linker, which the image lacks. The
+            # kernel reports that by the same error as a missing file.
             why = "there is none along PATH, or it is not a static program"
-            raise TransportError(f"kubectl{_where()} cannot be run: {why}") from None
+            raise TransportError(f"kubectl{_place()} cannot be run: {why}") from None
         except OSError as error:
-            raise TransportError(f"kubectl{_where()} cannot be run: {why_not_started(error)}") from None
+            raise TransportError(f"kubectl{_place()} cannot be run: {why_not_started(error)}") from None
         except subprocess.TimeoutExpired:
             raise TransportError(f"kubectl {words[0]} takes more than {limit:.0f}s") from None
         if done.returncode:
             raise TransportError(explain(done.stderr.decode("utf-8", "replace"), done.returncode))
         return done.stdout.decode("utf-8", "replace")
 
-    def _limited(self, seconds: float, *words: str) -> list[str]:
-        """Return a command line with a time limit for the answer, unless this process is in a pod."""
+    def _argv_with_limit(self, seconds: float, *words: str) -> list[str]:
+        """Return the command line of kubectl with a time limit for the API server's answer.
+
+        In a pod there is no limit, because with this option kubectl would not use the pod's service account.
+        """
         return self.argv(*([] if is_in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
 
     def await_names(self, count: int, seconds: float, kind: str, *options: str) -> None:
         """Wait until there are ``count`` objects of a kind, the time is over, or kubectl fails.
 
+        ``kubectl get --watch`` prints a name whenever such an object appears or changes.
+
         Args:
             count: The number of objects.
             seconds: The time limit.
-            kind: The kind of the objects, as in `items`.
-            options: The options that select the objects, as in `items`.
+            kind: The kind of the objects, as in ``pods``.
+            options: The options that select objects, as in ``--selector=NAME=VALUE``.
 
         Raises:
             TransportError: This machine starts no more threads.
         """
-        argv = self._limited(seconds, "get", kind, *options, "--watch", "--output=name")
+        argv = self._argv_with_limit(seconds, "get", kind, *options, "--watch", "--output=name")
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         with (
             suppress(OSError),
@@ -117,7 +123,7 @@ class Kubectl(Record):
             names = set()
             try:
                 start(timer)
-                for name in process.stdout or ():
+                for name in process.stdout or ():  # One line for each.
                     names.add(name)
                     if len(names) >= count:
                         break
@@ -138,23 +144,24 @@ class Kubectl(Record):
         Raises:
             TransportError: The API server does not answer, or refuses, or kubectl prints something else.
         """
-        told = self.ask("get", kind, *options, "--output=json", limit=limit)
-        try:
-            found: Sequence[Mapping[str, Any]] = json.loads(told)["items"]
-            named = all(isinstance(item["metadata"]["name"], str) for item in found)
-        except (ValueError, KeyError, TypeError):
-            named = False
-        if not named:
-            raise TransportError(f"kubectl get {kind} prints no list of objects: {told[:80]!r}")
-        return found
+        printed = self.ask("get", kind, *options, "--output=json", limit=limit)
+        with suppress(ValueError, KeyError, TypeError):
+            objects: Sequence[Mapping[str, Any]] = json.loads(printed)["items"]
+            if all(isinstance(item["metadata"]["name"], str) for item in objects):
+                return objects
+        raise TransportError(f"kubectl get {kind} prints no list of objects: {printed[:80]!r}")
 
-    def delete(self, *what: str) -> None:
+    def delete(self, kind: str, selection: str) -> None:
         """Ask the cluster to delete objects and what they own, if they exist. This does not wait for the end.
+
+        Args:
+            kind: The kind of the objects, as in ``jobs``.
+            selection: The name of an object, or an option that selects objects.
 
         Raises:
             TransportError: The API server does not answer, or refuses.
         """
-        self.ask("delete", *what, "--ignore-not-found", "--cascade=background", "--wait=false")
+        self.ask("delete", kind, selection, "--ignore-not-found", "--cascade=background", "--wait=false")
 
     def clean_job(self, job: Mapping[str, Any], dry_run: bool) -> str:
         """Delete a Job, unless this is a dry run, and return a line about it for the user.
@@ -167,7 +174,7 @@ class Kubectl(Record):
         return f"{'would remove' if dry_run else 'removed'} {described(job)}"
 
     def used_namespace(self) -> str:
-        """Return the namespace, which may be that of the context.
+        """Return the namespace that kubectl uses: the given one, or else that of the context, or the default.
 
         Raises:
             TransportError: kubectl's configuration cannot be read.
@@ -186,8 +193,8 @@ def is_in_pod() -> bool:
 
     It does so only without ``--request-timeout``.
     """
-    given = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
-    return "KUBERNETES_SERVICE_HOST" in os.environ and not given
+    has_config = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
+    return "KUBERNETES_SERVICE_HOST" in os.environ and not has_config
 
 
 class KubectlPipe(SubprocessPipe):
@@ -203,24 +210,27 @@ def explain(stderr: str, status: int | None = None) -> str:
 
     Args:
         stderr: What kubectl wrote to stderr.
-        status: The exit status of kubectl, if it is known. Then the result is never empty.
+        status: The exit status of kubectl. None if it is not known.
+
+    Returns:
+        The reason. Empty if kubectl wrote nothing that explains anything and the status is not known.
     """
     lines = [line.strip() for line in stderr.splitlines() if not _NOISE_LINE.search(line)]
     if any(map(_NO_CLUSTER.search, lines)):
         return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
-    first = next((number for number, line in enumerate(lines) if _REFUSAL_LINE.match(line)), -1)
-    told = [
-        *dict.fromkeys(
-            _OPTION_ADVICE.sub("", _ERROR_PREFIX.sub("", line)).rstrip(":") for line in lines[first:]
-        )
-    ]
-    more = f"; and {len(told) - _MAX_REFUSAL_LINES} more errors" if len(told) > _MAX_REFUSAL_LINES else ""
-    said = "; ".join(told[:_MAX_REFUSAL_LINES]) + more
-    if not said and status is not None:
-        said = f"it exited with {status}"
-    return f"kubectl{_where()}: {said}" if said else ""
+    # If the API server refuses objects, all its lines count. Otherwise only the last line explains.
+    refusals = [number for number, line in enumerate(lines) if _REFUSAL_LINE.match(line)]
+    first = refusals[0] if refusals else -1
+    errors = [_OPTION_ADVICE.sub("", _ERROR_PREFIX.sub("", line)).rstrip(":") for line in lines[first:]]
+    errors = [*dict.fromkeys(errors)]
+    reason = "; ".join(errors[:_MAX_REFUSAL_LINES])
+    if len(errors) > _MAX_REFUSAL_LINES:
+        reason += f"; and {len(errors) - _MAX_REFUSAL_LINES} more errors"
+    if not reason and status is not None:
+        reason = f"it exited with {status}"
+    return f"kubectl{_place()}: {reason}" if reason else ""
 
 
-def _where() -> str:
-    """Return where kubectl runs, for messages, if it is not the user's machine."""
+def _place() -> str:
+    """Return where kubectl runs, for messages. Empty if it runs on the user's machine."""
     return " in the launcher's pod" if is_in_pod() else ""

@@ -42,7 +42,7 @@ from launcher.event_loop import await_readable
 from launcher.files.requests import Item, SyncRequest, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, sync
 from launcher.files.walk import SourceTree, read_trees
-from launcher.itself import PACKAGE_FOLDER, START_CODE
+from launcher.itself import START_CODE
 from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
 from launcher.runs.run import Run
 
@@ -114,29 +114,35 @@ class LauncherPod(KubernetesAllocation):
     """
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
+        """Plan the pod of the launcher like that of a single task. Nothing is made yet."""
         spec = request.spec
+        # Without an image for all roles, the launcher gets that of the first role.
         image = options.image or next(role.image for role in spec.roles if role.image)
         role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, PROGRAM_PATH), image=image)
         options = launcher_options(options, sum(role.count for role in spec.roles))
         super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
         self.grace += _LAUNCHER_GRACE_SECONDS
-        self.selects = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
+        self.selector_option = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
-        """Return the manifest of the launcher's Job, whose labels differ from those of tasks."""
-        found = super().manifest(host, number, avoid)
-        del found["metadata"]["annotations"]
-        own = found["metadata"]["labels"]
-        own[LAUNCHER_LABEL] = own.pop(RUN_LABEL)
-        return found
+        """Return the manifest of the launcher's Job, whose labels differ from those of tasks.
+
+        So what removes the Jobs of a run's tasks leaves the launcher alone. The Job names no launcher process
+        of this machine, because it outlives that process.
+        """
+        manifest = super().manifest(host, number, avoid)
+        del manifest["metadata"]["annotations"]
+        labels = manifest["metadata"]["labels"]
+        labels[LAUNCHER_LABEL] = labels.pop(RUN_LABEL)
+        return manifest
 
     def name_and_uid(self) -> tuple[str, str]:
-        """Return the name and the uid of the pod."""
-        (pod,) = self._found.values()
+        """Return the name and the uid of the launcher's pod, which must run."""
+        (pod,) = self._existing_pods.values()
         return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
-class Pod:
+class PodRunner:
     """Runs commands in the pod of a launcher; a `launcher.backends.connections.ProgramRunner`.
 
     Args:
@@ -146,6 +152,7 @@ class Pod:
     """
 
     def __init__(self, kubectl: Kubectl, name: str, python: str = _PYTHON_PATH) -> None:
+        """Store how the pod is reached. Nothing is run yet."""
         self._kubectl, self._name, self._python = kubectl, name, python
 
     def command(self, *options: str, words: Sequence[str]) -> list[str]:
@@ -155,40 +162,48 @@ class Pod:
             options: The options of ``kubectl exec``.
             words: The command.
         """
-        return self._kubectl.argv(*self._words(words, *options))
+        return self._kubectl.argv(*self._exec_words(words, *options))
 
-    def _words(self, words: Sequence[str], *options: str) -> list[str]:
-        """Return the words of a ``kubectl exec``, without kubectl itself."""
-        pod = (f"--container={TASK_CONTAINER}", f"pod/{self._name}")
-        return ["exec", "--quiet", *options, *pod, "--", *words]
+    def _exec_words(self, words: Sequence[str], *options: str) -> list[str]:
+        """Return the words after ``kubectl`` that run a command in the pod. The options are for kubectl."""
+        container = (f"--container={TASK_CONTAINER}", f"pod/{self._name}")
+        return ["exec", "--quiet", *options, *container, "--", *words]
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Run a program of ours in the pod. The arguments are those of `ProgramRunner.run`."""
+        """Start a program of ours in the pod, by a ``kubectl exec`` of its own.
+
+        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        """
         argv = self.command("--stdin", words=bootstrap.loader_command(self._python))
         kubectl = KubectlPipe(host, argv)
         kubectl.deliver(bootstrap.program(entry, arguments))
         return RemoteProgram(host, kubectl, python=self._python, starter=argv[0])
 
     def ask(self, code: str) -> str:
-        """Run Python code in the pod, and return what it prints."""
-        return self._kubectl.ask(*self._words([self._python, "-E", "-s", "-S", "-c", code]))
+        """Run Python code in the pod, without its environment and site-packages. Return what it prints."""
+        return self._kubectl.ask(*self._exec_words([self._python, "-E", "-s", "-S", "-c", code]))
 
     def has_ended(self) -> bool:
-        """Return whether the launcher in the pod has ended."""
+        """Ask the pod whether its launcher has ended."""
         return self.ask(_HAS_ENDED_CODE).strip() == "True"
 
 
-def check_account(there: Pod, namespace: str) -> None:
+def check_account(pod_runner: PodRunner, namespace: str) -> None:
     """Check that the service account of a launcher's pod has all rights that the launcher will need.
 
-    The launcher checks this itself, too, but all folders are sent before it starts.
+    The launcher checks this itself, too. But before it starts, all folders are sent, which may take long.
+
+    Args:
+        pod_runner: What runs code in the pod.
+        namespace: The namespace of the pod.
 
     Raises:
         TransportError: Some rights are missing.
     """
 
     def ask(*_: str, stdin: str) -> str:
-        return there.ask(_REVIEW_CODE % json.dumps(json.loads(stdin)["items"]))
+        """Ask the API server as the kubectl of `missing_rights` would, which the pod may lack."""
+        return pod_runner.ask(_REVIEW_CODE % json.dumps(json.loads(stdin)["items"]))
 
     try:
         with slow("waiting for the API server's answer to the launcher's pod"):
@@ -202,55 +217,64 @@ def check_account(there: Pod, namespace: str) -> None:
 # ---------------------------------------------------------------------- files
 
 
-def send(there: Pod, run: Run, parcel: Parcel) -> dict[str, str]:
-    """Send launch, what it needs, and the folders of the user to the pod.
+def send(pod_runner: PodRunner, run: Run, parcel: Parcel) -> dict[str, str]:
+    """Send launch, what it needs, and the folders of the user to the launcher's pod.
+
+    Args:
+        pod_runner: What runs programs in the pod.
+        run: The run.
+        parcel: The folders to send (``--sync``), and the folders of this machine that get results.
 
     Returns:
-        The place in the pod of each folder that is sent, and of each that gets results.
+        The path in the pod for each folder that is sent, and for each that gets results.
 
     Raises:
         TransportError: The image cannot run a launcher, or the files cannot be sent.
     """
     with slow("waiting for Python in the launcher's pod"):
-        version, has_kubectl = json.loads(there.ask(_IMAGE_FACTS_CODE))
+        version, has_kubectl = json.loads(pod_runner.ask(_IMAGE_FACTS_CODE))
     if tuple(version) < _MIN_PYTHON:
         found, needed = (".".join(map(str, each)) for each in (version, _MIN_PYTHON))
         text = f"the Python of the image is {found}, and a launcher in a pod needs {needed} or later"
         raise TransportError(f"--detach: {text}; without --detach it may be 3.8")
     trees = [_package(name) for name in _PACKAGES]
     if not has_kubectl:
-        trees.append(_kubectl_of_here())
-    places = {result: f"{RUN_PATH}/results/{number}" for number, result in enumerate(parcel.results)}
+        trees.append(_local_kubectl())
+    pod_paths = {result: f"{RUN_PATH}/results/{number}" for number, result in enumerate(parcel.results)}
     requests = parse_syncs(parcel.folders)
     if requests:
-        for number, tree in enumerate(read_trees(requests, os.getcwd(), run.paths.root)[0]):
-            place = f"{_FILES_PATH}/{number}/{tree.request.name}"
-            places[tree.request.text] = place
-            trees.append(replace(tree, request=replace(tree.request, remote=place)))
-    sync(FileTransfer(there, 1), [POD_HOST.name], trees, run.name)
-    return places
+        user_trees, _ = read_trees(requests, os.getcwd(), run.paths.root)
+        for number, tree in enumerate(user_trees):
+            # The number keeps folders of the same name apart.
+            pod_path = f"{_FILES_PATH}/{number}/{tree.request.name}"
+            pod_paths[tree.request.text] = pod_path
+            trees.append(replace(tree, request=replace(tree.request, remote=pod_path)))
+    sync(FileTransfer(pod_runner, 1), [POD_HOST.name], trees, run.name)
+    return pod_paths
 
 
 def _package(name: str) -> SourceTree:
-    """Return the modules of a package that this process could import, as files to send."""
+    """Return the files of a Python package on this machine, to send them to the pod.
+
+    Args:
+        name: The name of a package that this process could import.
+    """
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
-    folder = f"{PACKAGE_FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
-    entries = {
-        entry.path: entry
-        for _, entry in entries_below(
-            folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
-        )
-    }
+    folder = spec.submodule_search_locations[0]
+    bytecode = "__pycache__"
+    found = entries_below(folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == bytecode)
+    entries = {entry.path: entry for _, entry in found}
     return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
 
 
-def _kubectl_of_here() -> SourceTree:
-    """Return the kubectl of this machine, as a file to send.
+def _local_kubectl() -> SourceTree:
+    """Return the kubectl of this machine, as a file to send to the pod.
 
     Raises:
         TransportError: There is none, or its file has another name.
     """
+    # The command may be a link to a larger program, such as k3s, that is kubectl only under this name.
     path = os.path.realpath(shutil.which("kubectl") or "kubectl")
     folder, name = os.path.split(path)
     if name != "kubectl":
@@ -262,27 +286,27 @@ def _kubectl_of_here() -> SourceTree:
 
 
 def fetch(
-    there: Pod, run: Run, names: Sequence[str], results: Sequence[str] = (), quiet: bool = False
+    pod_runner: PodRunner, run: Run, names: Sequence[str], results: Sequence[str] = (), quiet: bool = False
 ) -> None:
-    """Copy files of a run, and results, from the pod to this machine.
+    """Copy files of a run, and results, from the launcher's pod to this machine.
 
     Args:
-        there: The pod.
+        pod_runner: What runs programs in the pod.
         run: The run.
         names: The names of files and folders in the folder of the run.
-        results: The folders of this machine that get results.
+        results: The folders of this machine that get results, in the order in which `send` numbered them.
         quiet: Whether the user is told nothing.
 
     Raises:
         TransportError: Some files cannot be copied.
     """
-    wanted = [(RUN_PATH, name, run.paths.root) for name in names]
-    wanted += [(f"{RUN_PATH}/results/{number}", ".", folder) for number, folder in enumerate(results)]
+    copies = [(RUN_PATH, name, run.paths.root) for name in names]
+    copies += [(f"{RUN_PATH}/results/{number}", ".", folder) for number, folder in enumerate(results)]
     items = [
         Item(task="launcher", host=POD_HOST.name, base=base, path=path, into=into)
-        for base, path, into in wanted
+        for base, path, into in copies
     ]
-    failures = collect(FileTransfer(there, 1, quiet=quiet), items)[POD_HOST.name].failures
+    failures = collect(FileTransfer(pod_runner, 1, quiet=quiet), items)[POD_HOST.name].failures
     if failures:
         raise TransportError(f"{run.name}: its files cannot be fetched: {'; '.join(failures)}")
 
@@ -291,18 +315,18 @@ def fetch(
 
 
 def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
-    """Start the launcher, and show what it prints until its tasks start.
+    """Start the launcher in its pod, and show what it prints until its tasks start. This blocks.
 
     Args:
         pods: The pod of the launcher.
         content: The content of the file with the launcher's options.
-        owner: The name and the uid of the pod.
+        owner: The name and the uid of the pod, which the launcher makes the owner of its tasks' Jobs.
 
     Returns:
-        None if the tasks start. The exit code if the launcher has ended before.
+        None if the tasks start. The exit code of the launcher if it has ended before.
 
     Raises:
-        TransportError: The pod has ended, or the connection to it.
+        TransportError: The pod has ended, or the connection to it has.
     """
     arguments = {
         "launcher": [PROGRAM_PATH, "--submitted", _OPTIONS_PATH],
@@ -315,20 +339,20 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "ended": _END_MARK_PATH,
         "hours": _KEPT_HOURS,
     }
-    sent = bootstrap.passing_input(_KEEP_ENTRY, arguments)
-    program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
-    with closing(program), ExitStack() as waiting:
-        rest = b""
-        waiting.enter_context(slow("waiting for the launcher in its pod"))
+    startup = bootstrap.passing_input(_KEEP_ENTRY, arguments)
+    program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), startup, pods.python)
+    with closing(program), ExitStack() as slow_notice:
+        unfinished_line = b""
+        slow_notice.enter_context(slow("waiting for the launcher in its pod"))
         while True:
             await_readable(program, _READ_SECONDS)
-            data = program.recv(1 << 16)
+            data = program.recv(1 << 16)  # None if nothing has come in time.
             if data is not None:  # From now on the launcher itself says what it waits for.
-                waiting.close()
+                slow_notice.close()
             if data == b"":
                 why = program.start_error() or "the connection to it has ended"
                 raise TransportError(str(pods.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
-            *lines, rest = (rest + (data or b"")).split(b"\n")
+            *lines, unfinished_line = (unfinished_line + (data or b"")).split(b"\n")
             for line in lines:
                 if line == TASKS_START_LINE:
                     return None

@@ -61,16 +61,15 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
         avoid: The name of a lost node, which the pod should avoid. Empty if there is none.
     """
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user_of(options), grace)
-    # Everything else is sent through the connection.
-    spec["containers"][0]["command"] = bootstrap.waiting_command(
-        python, name, int(options.start_timeout) + _CONNECT_SECONDS, HOME
-    )
+    # The command waits for a connection, which brings the modules and the arguments of the agent.
+    wait_seconds = int(options.start_timeout) + _CONNECT_SECONDS
+    spec["containers"][0]["command"] = bootstrap.waiting_command(python, name, wait_seconds, HOME)
     if avoid:
-        there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
-        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        other_node = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
+        term = {"weight": 100, "preference": {"matchExpressions": [other_node]}}
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
-    own = labels(run, host.name)
-    pod = with_templates({"metadata": {"labels": own}, "spec": spec}, options, role)
+    pod = {"metadata": {"labels": labels(run, host.name)}, "spec": spec}
+    pod = with_templates(pod, options, role)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -81,7 +80,7 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
         },
         "spec": {
             "backoffLimit": 0,
-            # With this policy a pod counts as ended only when its processes have ended.
+            # With this policy the cluster counts a pod as ended only when its processes have ended.
             "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": _TTL_SECONDS,
             "template": pod,
@@ -90,23 +89,23 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
 
 
 def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOptions:
-    """Return the options of a launcher's pod, which gets the token of its service account.
+    """Return the options of the pod in which a launcher runs, made from those of its launch.
 
-    They are those of the launch with limits of their own, and without what only tasks need.
+    The pod gets the token of its service account, because the launcher makes the pods of the tasks. Of the
+    user's pod template it gets what is not only for tasks. Its limits are its own.
 
     Args:
         options: The options of the launch.
         tasks: The number of tasks of the job.
     """
-    spec = options.pod.get("spec", {})
+    user_spec = options.pod.get("spec", {})
+    (user_container,) = user_spec.get("containers", [{}])
     # A quota of the namespace may require limits of every pod.
     limits = {"memory": f"{_LAUNCHER_MEMORY_MEBIBYTES + _TASK_MEMORY_MEBIBYTES * tasks}Mi", "cpu": "1"}
-    resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
-    (given,) = spec.get("containers", [{}])
-    container = {name: value for name, value in given.items() if name in _LAUNCHER_FIELDS}
-    spec = {name: value for name, value in spec.items() if name not in _TASK_FIELDS}
-    containers = [{**container, "resources": resources}]
-    spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
+    container = {name: value for name, value in user_container.items() if name in _LAUNCHER_FIELDS}
+    container["resources"] = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
+    spec = {name: value for name, value in user_spec.items() if name not in _TASK_FIELDS}
+    spec = {"automountServiceAccountToken": True, **spec, "containers": [container]}
     pod = {**options.pod, "spec": spec}
     return replace(options, pod=pod, pods={}, memory=(), cpus=(), gpus=None)
 
@@ -114,11 +113,17 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:
     """Return the spec of a pod that the Pod Security level ``restricted`` admits, unless its user is root.
 
-    Its only container has no command yet: `job_manifest` adds it.
+    Its only container has no command yet, which `job_manifest` adds.
+
+    Args:
+        options: The options of the launch.
+        role: The role of the task, with its limits.
+        user: The user of the task, as ``UID`` or ``UID:GID``.
+        grace: The seconds from SIGTERM to SIGKILL of the task.
     """
     uid, _, gid = user.partition(":")
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": int(uid)}
-    if int(uid):
+    if int(uid):  # The user is not root.
         security["runAsNonRoot"] = True
     if gid:
         security["runAsGroup"] = int(gid)
@@ -154,5 +159,5 @@ def with_templates(pod: Mapping[str, Any], options: KubernetesOptions, role: Rol
 
 
 def quantity(size: int) -> str:
-    """Return a number of bytes in the notation of Kubernetes."""
+    """Return a number of bytes as Kubernetes writes it: in MiB (``512Mi``) if that is exact."""
     return str(size) if size % _MEBIBYTE else f"{size // _MEBIBYTE}Mi"

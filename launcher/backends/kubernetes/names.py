@@ -36,22 +36,29 @@ def job_name(run: str, host: str, number: int) -> str:
 
 
 def _short(name: str, longest: int) -> str:
-    """Return a valid name for an object. The end of a name that would be too long is a digest."""
+    """Return a valid name for an object of Kubernetes, with at most ``longest`` characters.
+
+    The end of a name that would be too long is replaced by a digest of the name, so that it stays unique.
+    """
     name = re.sub("[^a-z0-9-]", "-", name)
     if len(name) > longest:
-        name = f"{name[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: longest - len(digest) - 1]}-{digest}"
     return name.strip("-")
 
 
 def labels(run: str, host: str) -> dict[str, str]:
-    """Return the labels of the objects of a host of a run."""
+    """Return the labels of the Jobs and pods of a host of a run, by which launch finds them."""
     short_host = _short(host, _MAX_NAME_CHARACTERS)
     return {MANAGED_BY_LABEL: MANAGER_NAME, RUN_LABEL: run, HOST_LABEL: short_host}
 
 
 def selector(run: str = "", label: str = RUN_LABEL) -> str:
-    """Return a selector of the objects of a run, or of all runs if ``run`` is empty.
+    """Return a label selector, as kubectl's ``--selector`` expects it, of the objects of runs.
 
-    With `LAUNCHER_LABEL` it selects the objects of launchers instead.
+    Args:
+        run: The name of the run. Empty to select the objects of all runs.
+        label: The label that contains the name of the run: `RUN_LABEL` on the objects of tasks,
+            `LAUNCHER_LABEL` on those of launchers.
     """
     return f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}" + (f"={run}" if run else "")

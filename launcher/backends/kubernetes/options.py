@@ -44,7 +44,10 @@ class KubernetesOptions(ContainerOptions):
 
 
 def user_of(options: KubernetesOptions) -> str:
-    """Return ``UID[:GID]`` of the tasks: as the user says, or else that of launch if this is not root."""
+    """Return the user of the tasks as ``UID`` or ``UID:GID``: ``--user``, or else the user of launch.
+
+    If launch runs as root, tasks do not: many clusters refuse such pods.
+    """
     return options.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1000:1000")
 
 
@@ -69,17 +72,23 @@ def parse(settings: Settings) -> KubernetesOptions | None:
 
 
 def requested_spec(request: LaunchRequest) -> JobSpec:
-    """Return the job of a launch. For a check, it is two pods that do nothing."""
+    """Return the job of a launch. For a check, which has no tasks, it is a role of two pods."""
     is_check = request.purpose is Purpose.CHECK
     return replace(request.spec, roles=(_CHECKED_ROLE,)) if is_check else request.spec
 
 
 def faults(options: KubernetesOptions, request: LaunchRequest) -> Iterator[Fault]:
-    """Yield the faults of the options about pods."""
+    """Yield the faults of the options about pods, and of options that do not fit pods.
+
+    Args:
+        options: The options about pods.
+        request: The launch.
+    """
     yield from image_faults(requested_spec(request), options, request.settings, "kubernetes")
     yield from user_faults(options)
     if request.hosts_named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")
-    for row, instead in _DOCKER_OPTIONS.items():
-        if request.settings.source_kind(row) == COMMAND_LINE:
-            yield Fault(row.flag, "the option is not for pods", f"expected {instead}")
+    for setting, instead in _DOCKER_OPTIONS.items():
+        # In a job file these settings can only be keys of the section docker:, which is for another backend.
+        if request.settings.source_kind(setting) == COMMAND_LINE:
+            yield Fault(setting.flag, "the option is not for pods", f"expected {instead}")

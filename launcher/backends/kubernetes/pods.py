@@ -83,7 +83,7 @@ _FIRST_NOTICE_SECONDS = 2.0
 #: The pause before the API is asked, by three commands, why pods do not run, and before it is asked again.
 _REASON_PAUSE_SECONDS = 4.0
 #: The API knows the end of a pod at most this long after the connection to the pod has ended.
-_END_KNOWN_SECONDS = 3.0
+_END_REPORT_SECONDS = 3.0
 #: The time for an agent to start in a pod that runs.
 _START_SECONDS = 60
 #: An agent waits at least this long for another connection, unless its lease is over before. All connections
@@ -94,7 +94,7 @@ _CONNECT_PAUSE_SECONDS = 1.0
 #: The time for pods to be gone after their Jobs were removed.
 _REMOVAL_TIMEOUT_SECONDS = 5.0
 #: What the end of a pod means for its agent. The exit code is that of the watchdog.
-_AGENT_ENDS = {
+_AGENT_END_REASONS = {
     "its container exited with 1": "the agent was killed",
     "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
 }
@@ -102,7 +102,7 @@ _AGENT_ENDS = {
 OWNER_POD_VARIABLE = "LAUNCH_POD"
 #: The reason for a pod that does not run and gives no reason. Between two attempts to pull an image, even a
 #: pod whose image cannot be pulled gives none.
-_IS_STARTING = "its pod is starting"
+_STARTING_REASON = "its pod is starting"
 #: The line for the user while kubectl is slow.
 _UNANSWERED_NOTICE = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
@@ -117,41 +117,45 @@ class KubernetesAllocation(Allocation):
     replaces_hosts = True
 
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
+        """Plan a host for each task, which its pod will be. No Job is made yet."""
         settings = request.settings
         spec = with_limits(requested_spec(request), options, settings)
         hosts, _ = task_hosts(spec)
         if request.purpose is Purpose.CHECK:
-            hosts = tuple(replace(host, workdir=HOME) for host in hosts)  # --sync copies files to HOME.
+            # Programs of a check must see the files of --sync, which are copied to HOME.
+            hosts = tuple(replace(host, workdir=HOME) for host in hosts)
         super().__init__(request, hosts, spec)
         self.options = options
         self.kubectl = Kubectl(options.context, options.namespace)
         self.lease, self.grace = settings[LEASE], spec.policy.grace
         self.python = spec.python or DEFAULT_PYTHON
         self._roles = {role.name: role for role in spec.roles}
+        #: The text by which each Job names this launcher process, for `clean`.
         self._owner = owner_text(this_process())
-        self._hosts: dict[str, Host] = {}
+        #: The hosts whose Jobs `start` was asked to make.
+        self._hosts_by_name: dict[str, Host] = {}
         #: The option of kubectl that selects the objects of the launch.
-        self.selects = f"--selector={selector(request.run_name)}"
+        self.selector_option = f"--selector={selector(request.run_name)}"
         #: The number of Jobs that were made for a host, by host.
-        self._numbers: dict[str, int] = {}
+        self._job_numbers: dict[str, int] = {}
         #: The last answer about each pod that ever existed, by the name of its Job.
-        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._last_seen_pods: dict[str, Mapping[str, Any]] = {}
         #: The pods in the API's last answer, by the names of their Jobs.
-        self._found: Mapping[str, Mapping[str, Any]] = {}
-        #: When the API gave that answer (monotonic).
-        self._looked_at = -_FRESH_SECONDS
+        self._existing_pods: Mapping[str, Mapping[str, Any]] = {}
+        #: When the API gave that answer (monotonic). At first it is so long ago that `refresh` asks.
+        self._pods_listed_at = -_FRESH_SECONDS
         #: The Jobs by name. They are known only if pods do not start.
-        self._jobs: Mapping[str, Mapping[str, Any]] = {}
+        self._existing_jobs: Mapping[str, Mapping[str, Any]] = {}
         #: The events about Jobs and pods. They are known only if pods do not start.
         self._events: Sequence[Mapping[str, Any]] = ()
         #: Held while the API is asked about the pods.
-        self._looking = threading.Lock()
-        #: The commands that something waits for.
-        self._starting: set[KubectlPipe] = set()
+        self._list_lock = threading.Lock()
+        #: The commands of kubectl that a thread waits for just now. `remove` kills them.
+        self._commands_to_kill: set[KubectlPipe] = set()
         #: Held while Jobs are made or removed.
-        self._making = threading.Lock()
-        #: Whether all Jobs were removed, so that no more may be made.
-        self._over = False
+        self._jobs_lock = threading.Lock()
+        #: Whether `remove` was called, so that no more Jobs may be made.
+        self._is_closing = False
         self.remarks = self._description()
 
     @contextmanager
@@ -164,37 +168,45 @@ class KubernetesAllocation(Allocation):
             self.remove()
 
     def address(self, host: Host) -> str | None:
-        """Return the IP address of the pod of a host."""
+        """Return the IP address of the pod of a host, or the host's own address if the pod has none yet."""
         return self.status(host.name).address or host.address
 
     def node(self, host: Host) -> str:
-        """Return the node of the pod of a host."""
+        """Return the node of the pod of a host. Empty if the pod is on no node yet."""
         return self.status(host.name).node
 
     # ------------------------------------------------------------------ Jobs
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
-        """Return the manifest of the Job of a host, see `job_manifest`."""
+        """Return the manifest of a Job that makes the pod of a host.
+
+        Args:
+            host: The host, which stands for one task.
+            number: The number of the Job among those of this host, from 1.
+            avoid: The name of a lost node, which the pod should avoid. Empty if there is none.
+        """
         role, run_name = self._roles[host.roles[0]], self.request.run_name
-        found = job_manifest(
+        manifest = job_manifest(
             self.options, run_name, host, role, self.python, self.grace, self._owner, number, avoid
         )
-        # If this launcher runs in a pod, the cluster removes the Job with that pod.
-        if launcher := os.environ.get(OWNER_POD_VARIABLE):
-            name, uid = launcher.split()
+        # If this launcher itself runs in a pod, the cluster removes the Job with that pod.
+        if launcher_pod := os.environ.get(OWNER_POD_VARIABLE):
+            name, uid = launcher_pod.split()
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-            found["metadata"]["ownerReferences"] = [owner]
-        return found
+            manifest["metadata"]["ownerReferences"] = [owner]
+        return manifest
 
     def _description(self) -> tuple[str, ...]:
-        """Return lines about the pods, for a dry run."""
-        lines: dict[str, list[str]] = {}
+        """Return lines that describe the pods to the user of a dry run, one line for all equal pods."""
+        hosts_by_text: dict[str, list[str]] = {}
         for host in self.hosts:
             (container,) = self.manifest(host)["spec"]["template"]["spec"]["containers"]
+            # The user's pod template may contain null in place of either mapping.
             limits = (container.get("resources") or {}).get("limits") or {}
-            limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
-            lines.setdefault(f"of the image {container['image']}, {limit}", []).append(host.name)
-        return tuple(f"pods {text}: {join_names(names)}" for text, names in lines.items())
+            limits_text = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
+            text = f"of the image {container['image']}, {limits_text}"
+            hosts_by_text.setdefault(text, []).append(host.name)
+        return tuple(f"pods {text}: {join_names(names)}" for text, names in hosts_by_text.items())
 
     def start(self, hosts: Sequence[Host]) -> None:
         """Make the Jobs of hosts, and wait until their pods run.
@@ -205,128 +217,143 @@ class KubernetesAllocation(Allocation):
         Raises:
             TransportError: The Jobs cannot be made, or a pod does not run in time.
         """
-        self._hosts.update({host.name: host for host in hosts})
+        self._hosts_by_name.update({host.name: host for host in hosts})
         with slow(_UNANSWERED_NOTICE):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             # The Jobs are made in a thread, so that a signal does not interrupt the command that makes them.
-            in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
-        self._await_running([host.name for host in hosts], self.selects)
+            in_thread(partial(self._make_jobs, [(host, 1, "") for host in hosts]))
+        self._await_running([host.name for host in hosts], self.selector_option)
 
-    def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
-        """Make Jobs by one command.
+    def _make_jobs(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
+        """Make Jobs by one command of kubectl.
 
         Args:
-            jobs: The host of each Job, the number of the Job, and the node that its pod should avoid.
+            jobs: The arguments of `manifest` for each Job: its host, its number, and the node that its pod
+                should avoid.
 
         Raises:
             TransportError: The launch is ending, or the API refuses.
         """
         manifests = [self.manifest(*job) for job in jobs]
-        with self._making:
-            if self._over:
+        with self._jobs_lock:
+            if self._is_closing:
                 raise TransportError("launch is exiting")
-            listing = {"apiVersion": "v1", "kind": "List", "items": manifests}
-            # The numbers come first, because some Jobs may exist even if the command fails.
-            self._numbers.update((host.name, number) for host, number, _ in jobs)
-            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
+            job_list = {"apiVersion": "v1", "kind": "List", "items": manifests}
+            # The numbers are stored before the command runs. If it fails, some Jobs may exist nevertheless,
+            # and `remove` deletes Jobs only if there are numbers.
+            self._job_numbers.update((host.name, number) for host, number, _ in jobs)
+            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(job_list))
 
-    def _await_running(self, hosts: Sequence[str], selects: str) -> None:
+    def _await_running(self, hosts: Sequence[str], selector_option: str) -> None:
         """Wait until the pods of hosts run, and tell the user what keeps them from running.
 
         Args:
             hosts: The names of the hosts.
-            selects: The option of kubectl that selects their pods.
+            selector_option: The option of kubectl that selects their pods.
 
         Raises:
             TransportError: A pod will never run, or not all run in time.
         """
-        began, shown, asked_at = time.monotonic(), "", time.monotonic()
+        time_limit = self.options.start_timeout
+        started_at = reasons_asked_at = time.monotonic()
+        shown_reason = ""
         while True:
-            self._pause(len(hosts), selects, min(_WATCH_SECONDS, self.options.start_timeout))
+            self._watch(len(hosts), selector_option, min(_WATCH_SECONDS, time_limit))
             try:
-                left = began + self.options.start_timeout - time.monotonic()
+                seconds_left = started_at + time_limit - time.monotonic()
                 with slow(_UNANSWERED_NOTICE):
-                    self.refresh(_POLL_SECONDS, max(1.0, left))
-                if time.monotonic() >= asked_at + _REASON_PAUSE_SECONDS:
-                    self._ask_why(hosts)
-                    asked_at = time.monotonic()
-                why = self._why_waiting(hosts)
-            except HostsError:
+                    self.refresh(_POLL_SECONDS, max(1.0, seconds_left))
+                if time.monotonic() >= reasons_asked_at + _REASON_PAUSE_SECONDS:
+                    self._ask_reasons(hosts)
+                    reasons_asked_at = time.monotonic()
+                reason = self._waiting_reason(hosts)
+            except HostsError:  # A pod will never run.
                 raise
             except TransportError as error:  # The API server may answer again.
-                why = str(error)
-            if not why:
+                reason = str(error)
+            if not reason:
                 return
-            waited = time.monotonic() - began
-            if waited >= self.options.start_timeout:
-                limit = duration(self.options.start_timeout)
-                if shown and why != shown:
-                    why += f"; before that: {shown}"
-                raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
-            is_reason = not shown or _IS_STARTING not in why
-            if waited >= _FIRST_NOTICE_SECONDS and why != shown and is_reason:
-                say(f"waiting for pods: {why}")
-                shown = why
-            if self._over:
+            waited = time.monotonic() - started_at
+            if waited >= time_limit:
+                if shown_reason and reason != shown_reason:
+                    reason += f"; before that: {shown_reason}"
+                raise TransportError(
+                    f"not all pods run after {duration(time_limit)} (--start-timeout): {reason}"
+                )
+            # A pod may have no reason for moments, which is no news for a user who has seen its reason.
+            is_news = reason != shown_reason and not (shown_reason and _STARTING_REASON in reason)
+            if waited >= _FIRST_NOTICE_SECONDS and is_news:
+                say(f"waiting for pods: {reason}")
+                shown_reason = reason
+            if self._is_closing:
                 raise TransportError("launch is exiting")
 
-    def _pause(self, count: int, selects: str, longest: float) -> None:
-        """Wait until ``count`` pods run, for ``longest`` seconds at most.
+    def _watch(self, count: int, selector_option: str, longest: float) -> None:
+        """Watch the pods until ``count`` of them run, for ``longest`` seconds at most.
 
-        A watch needs less CPU time than asking again and again.
+        A watch by one kubectl needs less CPU time than asking again and again. It may fail at once, and then
+        the short pause after it limits how often the caller starts another one.
         """
-        until = time.monotonic() + _POLL_SECONDS
-        self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
-        time.sleep(max(0.0, until - time.monotonic()))
+        pause_end = time.monotonic() + _POLL_SECONDS
+        running = "--field-selector=status.phase=Running"
+        self.kubectl.await_names(count, longest, "pods", selector_option, running)
+        time.sleep(max(0.0, pause_end - time.monotonic()))
 
-    def _why_waiting(self, hosts: Sequence[str]) -> str:
-        """Return what keeps the pods of hosts from running. Empty if all run.
+    def _waiting_reason(self, hosts: Sequence[str]) -> str:
+        """Return what keeps the pods of hosts from running, for messages. Empty if all run.
 
         Raises:
             HostsError: One of them will never run.
         """
-        waiting, hopeless = {}, {}
+        waiting_reasons, final_reasons = {}, {}
         for host in hosts:
             status = self.status(host)
             if status.over or status.hopeless:
-                hopeless[host] = status.over or status.waiting
+                final_reasons[host] = status.over or status.waiting
             elif not status.running:
-                waiting[host] = status.waiting or _IS_STARTING
-        if hopeless:
-            raise HostsError(by_reason(hopeless))
-        return "; ".join(by_reason(waiting))
+                waiting_reasons[host] = status.waiting or _STARTING_REASON
+        if final_reasons:
+            raise HostsError(by_reason(final_reasons))
+        return "; ".join(by_reason(waiting_reasons))
 
-    def _ask_why(self, hosts: Sequence[str]) -> None:
-        """Ask the API about Jobs and events if a host is without a pod, or its pod gives no reason.
+    def _ask_reasons(self, hosts: Sequence[str]) -> None:
+        """Ask the API for Jobs and events, which say why a host is without a pod, or why its pod waits.
+
+        This does nothing if each host has a pod that runs, or that itself says why it waits.
 
         Raises:
             TransportError: The API does not answer.
         """
-        pods = [self._found.get(self._job_of(host)) for host in hosts]
-        if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
+        pods = [self._existing_pods.get(self._job_of(host)) for host in hosts]
+        known = [pod_status(pod) for pod in pods if pod is not None]
+        if len(known) == len(hosts) and all(status.running or status.waiting for status in known):
             return
-        self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self.selects)}
+        jobs = self.kubectl.items("jobs", self.selector_option)
+        self._existing_jobs = {job["metadata"]["name"]: job for job in jobs}
         reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
         self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
 
     def replace_host(self, host_name: str) -> None:
-        """Make a new pod for a lost host, when the processes of its old pod have ended.
+        """Make a new pod for a lost host, when the processes of its old pod have ended. This blocks.
 
-        If the API does not say that they have, this waits until the agent must have ended its tasks.
+        If the API does not say that they have, this waits until the agent must have ended its tasks. Then
+        the node of the old pod may be lost, and the new pod avoids it.
         """
         longest = seconds_until_tasks_ended(self.lease) + self.grace
-        until = time.monotonic() + longest
-        what = "a new pod is made when the tasks in the lost one have ended"
-        with slow(f"{host_name}: {what}, after {duration(longest)} at most"):
-            while not ((ended := self._has_ended(host_name)) or self._over or time.monotonic() >= until):
+        deadline = time.monotonic() + longest
+        notice = "a new pod is made when the tasks in the lost one have ended"
+        with slow(f"{host_name}: {notice}, after {duration(longest)} at most"):
+            has_ended = self._has_ended(host_name)
+            while not has_ended and not self._is_closing and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-        number, node = self._numbers[host_name], self.status(host_name).node
+                has_ended = self._has_ended(host_name)
+        number, node = self._job_numbers[host_name], self.status(host_name).node
         self.kubectl.delete("job", job_name(self.request.run_name, host_name, number))
-        self._make([(self._hosts[host_name], number + 1, "" if ended else node)])
+        self._make_jobs([(self._hosts_by_name[host_name], number + 1, "" if has_ended else node)])
         self._await_running([host_name], f"--selector=job-name={self._job_of(host_name)}")
 
     def _has_ended(self, host: str) -> bool:
-        """Return whether the processes of the pod of a host have surely ended."""
+        """Return whether the processes of the pod of a host have surely ended. False if nobody knows."""
         try:
             self.refresh(_POLL_SECONDS)
         except TransportError:
@@ -334,15 +361,19 @@ class KubernetesAllocation(Allocation):
         return self.status(host).ended
 
     def remove(self) -> None:
-        """Remove all Jobs, and with them the pods. Kill commands that wait for a lost node."""
+        """Remove all Jobs, and with them the pods, and let no more be made.
+
+        This kills commands of kubectl that wait for a lost node, and waits for a limited time until the pods
+        are gone. No signal interrupts it.
+        """
         self.request.ignore_signals()
-        with self._making:
-            self._over = True
-            for command in [*self._starting]:
+        with self._jobs_lock:
+            self._is_closing = True
+            for command in [*self._commands_to_kill]:
                 command.kill()
-            if self._numbers:
+            if self._job_numbers:  # Otherwise no Job was ever made.
                 try:
-                    self.kubectl.delete("jobs", self.selects)
+                    self.kubectl.delete("jobs", self.selector_option)
                 except TransportError as error:
                     say(f"the Jobs cannot be removed: {error}; the cluster removes them later")
                 else:
@@ -350,72 +381,77 @@ class KubernetesAllocation(Allocation):
                         self._await_removal()
 
     def _await_removal(self) -> None:
-        """Wait for a limited time until no pod of the launch is left."""
-        until = time.monotonic() + _REMOVAL_TIMEOUT_SECONDS
+        """Wait for a limited time until no pod of the launch is left.
+
+        Raises:
+            TransportError: The API does not answer.
+        """
+        deadline = time.monotonic() + _REMOVAL_TIMEOUT_SECONDS
         self.refresh(0.0, _REMOVAL_TIMEOUT_SECONDS)
-        while self._found and time.monotonic() < until:
+        while self._existing_pods and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             self.refresh(0.0, _REMOVAL_TIMEOUT_SECONDS)
 
     # ------------------------------------------------------------------ pods
 
     def refresh(self, age: float = _FRESH_SECONDS, limit: float = COMMAND_TIMEOUT_SECONDS) -> None:
-        """Ask the API about all pods, unless the last answer is new enough.
+        """Ask the API for all pods of the launch, unless its last answer is new enough.
 
         Args:
             age: How old the last answer may be, in seconds.
-            limit: The time limit of the answer.
+            limit: The time limit of the answer, in seconds.
 
         Raises:
             TransportError: The API does not answer.
         """
-        with self._looking:
-            if time.monotonic() < self._looked_at + age:
+        with self._list_lock:
+            if time.monotonic() < self._pods_listed_at + age:
                 return
-            found = {}
-            for pod in self.kubectl.items("pods", self.selects, limit=limit):
-                for owner in pod["metadata"].get("ownerReferences", ()):
-                    found[owner["name"]] = pod
-            self._found, self._looked_at = found, time.monotonic()
-            self._seen.update(found)
+            pods_by_job = {}
+            for pod in self.kubectl.items("pods", self.selector_option, limit=limit):
+                for owner in pod["metadata"].get("ownerReferences", ()):  # The Job that made the pod.
+                    pods_by_job[owner["name"]] = pod
+            self._existing_pods, self._pods_listed_at = pods_by_job, time.monotonic()
+            self._last_seen_pods.update(pods_by_job)
 
     def _job_of(self, host: str) -> str:
-        """Return the name of the present Job of a host."""
-        return job_name(self.request.run_name, host, self._numbers.get(host, 0))
+        """Return the name of the newest Job of a host. No Job has this name if none was made yet."""
+        return job_name(self.request.run_name, host, self._job_numbers.get(host, 0))
 
     def status(self, host: str) -> PodStatus:
         """Return the state of the pod of a host, from the API's last answer."""
         job = self._job_of(host)
-        if job in self._found:
-            return pod_status(self._found[job], self._events)
-        if job in self._seen:
-            return gone_status(self._seen[job])
-        if job in self._jobs:
-            return job_status(self._jobs[job], self._events)
+        if job in self._existing_pods:
+            return pod_status(self._existing_pods[job], self._events)
+        if job in self._last_seen_pods:
+            return gone_status(self._last_seen_pods[job])
+        if job in self._existing_jobs:
+            return job_status(self._existing_jobs[job], self._events)
         return PodStatus(waiting="its pod is not made yet")
 
     def end_error(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
-        """Return why nothing can connect to a host any longer.
+        """Return why nothing can connect to the pod of a host any longer.
 
         Args:
             host: The name of the host.
-            seconds: How long to wait for the API, which may not know the end yet.
+            seconds: How long to wait for the API, which may not know the end of the pod yet.
             taken: Whether only an end by the cluster or a user counts, see `PodStatus.taken`.
 
         Returns:
             The error. None if something can still connect, or if nobody knows.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
-            with suppress(TransportError):
+            with suppress(TransportError):  # Then the API's last answer counts.
                 self.refresh(_POLL_SECONDS if seconds else _FRESH_SECONDS)
             status = self.status(host)
             if status.taken or (status.over and not taken):
-                why = _AGENT_ENDS.get(status.over, status.over)
+                reason = _AGENT_END_REASONS.get(status.over, status.over)
                 if status.over.startswith(OOM_KILLED_REASON):
-                    why += "; a larger `--memory` gives it more"
-                return (HostPreemptedError if status.preempted else HostGoneError)(f"{host}: {why}")
-            if time.monotonic() >= until:
+                    reason += "; a larger `--memory` gives it more"
+                error_class = HostPreemptedError if status.preempted else HostGoneError
+                return error_class(f"{host}: {reason}")
+            if time.monotonic() >= deadline:
                 return None
             time.sleep(_POLL_SECONDS)
 
@@ -426,16 +462,17 @@ class KubernetesAllocation(Allocation):
             TransportError: The host has no pod.
         """
         job = self._job_of(host)
-        if job not in self._found:
+        if job not in self._existing_pods:
             raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
-        name = self._found[job]["metadata"]["name"]
+        name = self._existing_pods[job]["metadata"]["name"]
         options = ("--stdin", "--quiet", f"--container={TASK_CONTAINER}", f"pod/{name}")
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
         """Return the command line of a kubectl that sends the main process of a pod its program.
 
-        See `bootstrap.passing_command`.
+        The main process of a pod waits on a socket for modules and for the stdin and stdout of that kubectl,
+        see `bootstrap.passing_command`.
 
         Raises:
             TransportError: The host has no pod.
@@ -443,15 +480,15 @@ class KubernetesAllocation(Allocation):
         return self.command(host, *bootstrap.passing_command(self.python, self._job_of(host), _START_SECONDS))
 
     @contextmanager
-    def awaited(self, command: KubectlPipe) -> Iterator[None]:
+    def killed_by_remove(self, command: KubectlPipe) -> Iterator[None]:
         """Return a context in which `remove` kills this command, which may hang on a lost node."""
-        self._starting.add(command)
+        self._commands_to_kill.add(command)
         try:
-            if self._over:
+            if self._is_closing:  # `remove` may have missed the command.
                 command.kill()
             yield
         finally:
-            self._starting.discard(command)
+            self._commands_to_kill.discard(command)
 
 
 class PodProgram(RemoteProgram):
@@ -469,25 +506,31 @@ class PodProgram(RemoteProgram):
     def __init__(
         self, pods: KubernetesAllocation, host: str, argv: Sequence[str], *, kills_agent: bool = False
     ) -> None:
+        """Start kubectl. `begin` then sends the program."""
         self._pods, self._kills_agent = pods, kills_agent
         self._kubectl = KubectlPipe(host, argv)
         super().__init__(host, self._kubectl, python=pods.python, starter=argv[0])
 
     def begin(self, startup: bytes, answer_seconds: float = 0.0) -> PodProgram:
-        """Send the program, and wait up to ``answer_seconds`` for its first bytes."""
-        with self._pods.awaited(self._kubectl):
+        """Send the program to the pod, and wait up to ``answer_seconds`` for its first bytes.
+
+        Args:
+            startup: The bytes that the command in the pod expects: modules, a function, its arguments.
+            answer_seconds: The time limit. By default this does not wait.
+        """
+        with self._pods.killed_by_remove(self._kubectl):
             self._kubectl.deliver(startup)
             await_readable(self, answer_seconds)
         return self
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for the program to exit, and return its status.
+        """Wait for the program to exit, and return its status, or None if it does not exit in time.
 
-        A program that kills the agent may itself be killed with the pod. Then it has succeeded.
+        A program that kills the agent may itself be killed with the pod, and then it has succeeded.
         """
         status = super().wait(seconds)
         if status and self._kills_agent:
-            self._pods.end_error(self.host, _END_KNOWN_SECONDS)
+            self._pods.end_error(self.host, _END_REPORT_SECONDS)  # This waits until the API knows the end.
             return 0 if self._pods.status(self.host).ended else status
         return status
 
@@ -499,24 +542,31 @@ class PodProgram(RemoteProgram):
             pod exists, because then the kubelet or the way to it is down. None if the program ran, and the
             pod may live.
         """
-        if why := super().start_error():
-            return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))
-        self.wait(_END_KNOWN_SECONDS)
+        if error := super().start_error():
+            return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(error))
+        self.wait(_END_REPORT_SECONDS)
         status = self._kubectl.process.returncode
-        killed = status is None or status < 0  # Then the pod may live.
-        return self._pods.end_error(self.host, 0.0 if killed else _END_KNOWN_SECONDS)
+        # A kubectl that runs, or was killed on this machine, says nothing about the pod. One that exited by
+        # itself does: so it is worth waiting until the API knows the end of the pod.
+        kubectl_exited = status is not None and status >= 0
+        return self._pods.end_error(self.host, _END_REPORT_SECONDS if kubectl_exited else 0.0)
 
     def exit_reason(self, why: str) -> str:
-        """Return why the agent exits. After SIGTERM, or without its watchdog, its pod ends.
+        """Return why the agent exits.
+
+        Args:
+            why: What the agent said. If it got SIGTERM, or lost its watchdog process, its pod ends, and the
+                cluster knows a better reason.
 
         Raises:
             HostGoneError: The pod has ended, and the message says why.
         """
-        is_asked = "SIGTERM" in why
-        if is_asked or "watchdog" in why:
-            gone = self._pods.end_error(self.host, _END_KNOWN_SECONDS, taken=is_asked)
-            if gone:
-                raise gone
+        got_sigterm, error = "SIGTERM" in why, None
+        if got_sigterm or "watchdog" in why:
+            # SIGTERM comes from the cluster or a user, so only an end by them explains it.
+            error = self._pods.end_error(self.host, _END_REPORT_SECONDS, taken=got_sigterm)
+        if error is not None:
+            raise error
         return why
 
 
@@ -524,8 +574,10 @@ class _PodConnections(Connections):
     """The connections to pods: each program in a pod has a kubectl, and a connection of its own."""
 
     def __init__(self, pods: KubernetesAllocation) -> None:
+        """Prepare to run programs in the pods of a launch."""
         self._pods = pods
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # The result is cached for all pods.
+        # The modules are packed once now, and cached, not in the threads that start agents.
+        bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
         """Start a program in the pod of a host, by a kubectl of its own."""
@@ -537,8 +589,8 @@ class _PodConnections(Connections):
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
         """Let the main process of a pod become the agent. If it is the agent already, connect to it."""
-        more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
-        startup = bootstrap.passing_input(_SERVE_ENTRY, {**arguments.as_json(), **more}, arguments.token)
+        served = {**arguments.as_json(), "grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
+        startup = bootstrap.passing_input(_SERVE_ENTRY, served, arguments.token)
         program = PodProgram(self._pods, host, self._pods.first_command(host))
         # The main process becomes the agent only once, so nothing else can be tried meanwhile.
         return program.begin(startup, _START_SECONDS)
@@ -550,15 +602,16 @@ class _PodConnections(Connections):
 
     def reconnect(self, host: str) -> None:
         """Do nothing, because each program makes a connection of its own, but fail if the pod has ended."""
-        if gone := self._pods.end_error(host):
-            raise gone
+        if error := self._pods.end_error(host):
+            raise error
 
 
 def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
-    """Remove the Jobs of ended launches of this user.
+    """Remove the Jobs of ended launches of this user, and yield a line for each removed Job.
 
-    Returns:
-        An iterator of lines, one for each Job.
+    Args:
+        kubectl: The kubectl that reaches the cluster.
+        request: The request of ``launch clean``, which decides for each Job whether its launcher has ended.
     """
     for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]

@@ -37,7 +37,8 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     if not missing:
         return
     text = lacks(LAUNCHER_ACCOUNT if is_in_pod() else "this user", namespace, missing)
-    if {resource: [*verbs] for resource, verbs in RIGHTS.items()} == missing:
+    lacks_all_rights = missing == {resource: [*verbs] for resource, verbs in RIGHTS.items()}
+    if lacks_all_rights:
         text += _about_namespace(ask, namespace)
     raise TransportError(text)
 
@@ -56,11 +57,11 @@ def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequ
         TransportError: The API server does not answer.
     """
     rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
-    reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
+    reviews = [_review(namespace, verb, resource) for verb, resource in rights]
     request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
-    # The schema of the API server is large, and not needed for this.
+    # To validate the objects, kubectl would first fetch the large schema of the API server.
     answers = ask("create", "--validate=false", _ANSWER_OPTION, "--filename=-", stdin=request).split()
-    if len(answers) != len(rights) or {*answers} - {"true", "false"}:
+    if len(answers) != len(rights) or not {"true", "false"}.issuperset(answers):
         raise TransportError("the API server does not say which rights this user has")
     missing: dict[str, list[str]] = {}
     for (verb, resource), allowed in zip(rights, answers, strict=True):
@@ -70,10 +71,16 @@ def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequ
 
 
 def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> str:
-    """Return the message that a user lacks rights."""
-    listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
+    """Return the message that a user lacks rights.
+
+    Args:
+        user: The words that name the user.
+        namespace: The namespace.
+        missing: The verbs that the user may not, by resource.
+    """
+    rights = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
     return (
-        f"{user} lacks rights that launch needs in the namespace {namespace}: {listed} "
+        f"{user} lacks rights that launch needs in the namespace {namespace}: {rights} "
         "(docs/kubernetes.md, Rights, has the Role)"
     )
 
@@ -81,7 +88,11 @@ def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> st
 def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
     """Return what to add to the message if a user has no right at all in a namespace.
 
-    Perhaps the namespace does not exist.
+    Perhaps the namespace does not exist. The result is empty if it does exist.
+
+    Args:
+        ask: Runs kubectl as this user, see `check_rights`.
+        namespace: The namespace.
 
     Raises:
         TransportError: It surely does not exist.
@@ -91,17 +102,24 @@ def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
     except TransportError as error:
         if str(error).endswith(" not found"):
             raise TransportError(f"there is no namespace {namespace!r} in the cluster") from error
-        # Most users may not read namespaces.
+        # Most users may not read namespaces, so nobody knows.
         return f"; or there is no namespace {namespace!r}: --namespace names another one"
     return ""
 
 
-def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
-    """Return a SelfSubjectAccessReview, by which the API server answers whether its user has a right."""
-    name, _, group = resource.partition(".")
-    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
+def _review(namespace: str, verb: str, resource: str) -> Mapping[str, object]:
+    """Return a SelfSubjectAccessReview, by which the API server answers whether its user has a right.
+
+    Args:
+        namespace: The namespace.
+        verb: The verb, as in ``create``.
+        resource: The resource, as in `RIGHTS`: ``NAME``, ``NAME.GROUP`` or ``NAME/SUBRESOURCE``.
+    """
+    qualified_name, _, subresource = resource.partition("/")
+    name, _, group = qualified_name.partition(".")
+    attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
     return {
         "apiVersion": _REVIEW_API,
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
+        "spec": {"resourceAttributes": {**attributes, "subresource": subresource}},
     }

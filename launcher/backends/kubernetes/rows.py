@@ -18,18 +18,28 @@ _namespace = values.matching(
 
 
 def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    """Read a pod template, and add a fault for each thing in it that launch does not allow."""
+    """Return the pod template that a node of a job file contains, as plain JSON.
+
+    Args:
+        node: The node.
+        label: The words that name the template in messages.
+        faults: This function adds a fault for each thing in the template that launch does not allow. Then it
+            returns None.
+    """
     from launcher.backends.kubernetes.template import template_faults  # noqa: PLC0415 - with hashlib
 
     template = plain(node)
-    wrong = list(template_faults(template))
-    for expected in wrong:
+    expectations = list(template_faults(template))
+    for expected in expectations:
         faults.add(node.line, f"{label} is not a template for pods", expected)
-    return None if wrong else template
+    return None if expectations else template
 
 
 def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    """Read a mapping of roles to pod templates."""
+    """Return the pairs of a role and its pod template that a node of a job file contains.
+
+    The arguments are those of `_read_template`.
+    """
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping of roles to templates")
     templates = (

@@ -97,22 +97,25 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     if not _NAME.fullmatch(uid):
         raise TransportError(f"{host}: the API server sends a pod with the uid {uid!r}")
     node, address = _text(pod, "spec", "nodeName"), _text(pod, "status", "podIP")
-    ours = _task_container(pod, "status", "containerStatuses")
-    over = _over(pod, ours, node)
-    running = isinstance(_get(ours, "state", "running"), Mapping)
-    waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
+    task_state = _task_container(pod, "status", "containerStatuses")
+    end_reason = _end_reason(pod, task_state, node)
+    running = isinstance(_get(task_state, "state", "running"), Mapping)
+    waiting, hopeless = "", False
+    if not end_reason and not running:
+        waiting, hopeless = _waiting_for(pod, task_state, uid, events)
+    has_final_phase = _text(pod, "status", "phase") in ("Failed", "Succeeded")
+    has_terminated = isinstance(_get(task_state, "state", "terminated"), Mapping)
+    was_evicted = _text(pod, "status", "reason") == "Evicted"
     return PodStatus(
         running,
         node=node if _NAME.fullmatch(node) else "",
         address=address if _ADDRESS.fullmatch(address) else "",
         waiting=sanitize_host_text(waiting),
         hopeless=hopeless,
-        over=sanitize_host_text(over),
-        preempted=_has_condition(pod, "DisruptionTarget", "True")
-        and _text(pod, "status", "reason") != "Evicted",
-        # The cluster sets the phase of pods of a removed node, but their processes may run on.
-        ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
-        or isinstance(_get(ours, "state", "terminated"), Mapping),
+        over=sanitize_host_text(end_reason),
+        preempted=_has_condition(pod, "DisruptionTarget", "True") and not was_evicted,
+        # The cluster sets a final phase for pods of a removed node, too, whose processes may run on.
+        ended=has_terminated or (has_final_phase and not running),
         taken=_is_taken(pod),
     )
 
@@ -127,134 +130,147 @@ def gone_status(pod: _Json) -> PodStatus:
         pod: The pod, as the API server sent it last.
     """
     last = pod_status(pod)
-    reasons = (_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True"))
-    deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED_REASON not in reasons)
+    reasons = [_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True")]
+    was_deleted = _get(pod, "metadata", "deletionTimestamp") is not None
+    # A pod that was never on a node had no processes.
+    node_removed_it = was_deleted and not _is_node_silent(pod) and _COLLECTED_REASON not in reasons
+    ended = last.ended or not last.node or node_removed_it
     over = last.over or "its pod was deleted"
-    return replace(last, running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
+    return replace(last, running=False, waiting="", over=over, taken=True, ended=ended)
 
 
 def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
-    """Return the state of the pod that a Job has not made yet.
+    """Return the state of the pod that a Job has not made yet: why not, and whether it never will.
 
     Args:
         job: The Job, as the API server sent it.
-        events: Events of the namespace with the reason `JOB_EVENT`.
+        events: Events of the namespace. Those with the reason `JOB_EVENT` say why the Job gets no pod.
     """
     for condition in _list(job, "status", "conditions"):
-        if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
-            hopeless = _text(condition, "type") == "Failed"
-            return PodStatus(waiting=sanitize_host_text(_said(condition)), hopeless=hopeless)
-    why = _event(events, _text(job, "metadata", "uid"), JOB_EVENT)
+        condition_type = _text(condition, "type")
+        if condition_type in ("Failed", "Suspended") and _text(condition, "status") == "True":
+            waiting = sanitize_host_text(_reason_and_message(condition))
+            return PodStatus(waiting=waiting, hopeless=condition_type == "Failed")
+    why = _newest_event_text(events, _text(job, "metadata", "uid"), JOB_EVENT)
     hopeless = _HOPELESS_WORDS.search(why) is not None
     return PodStatus(waiting=sanitize_host_text(why) or "its pod is not made yet", hopeless=hopeless)
 
 
-def _host(found: _Json) -> str:
-    """Return the name of the host that is a label of a pod.
+def _host(pod: _Json) -> str:
+    """Return the name of a pod's host, which launch has stored in a label of the pod.
 
     Raises:
         TransportError: The label is not a valid name.
     """
-    host = _text(found, "metadata", "labels", HOST_LABEL)
+    host = _text(pod, "metadata", "labels", HOST_LABEL)
     if not _NAME.fullmatch(host):
         raise TransportError(f"the API server sends an object with the label {HOST_LABEL}={host!r}")
     return host
 
 
-def _over(pod: _Json, ours: _Json, node: str) -> str:
+def _end_reason(pod: _Json, task_state: _Json, node: str) -> str:
     """Return why a pod has ended or is ending, for messages. Empty if it does not end.
+
+    Several fields of a pod may say why. The one that explains most comes first.
 
     Args:
         pod: The pod.
-        ours: The state of its task container.
+        task_state: The item of ``containerStatuses`` about the task's container.
         node: The name of its node.
     """
-    ended = _get(ours, "state", "terminated")
+    terminated = _get(task_state, "state", "terminated")
     reason = _text(pod, "status", "reason")
-    # If a process was killed for memory before, this is the reason, however the container ends.
-    if _text(ended, "reason") == OOM_KILLED_REASON and _get(ended, "exitCode") == _KILLED_EXIT_CODE:
+    # The runtime also gives this reason to a container that exits by itself after one of its processes was
+    # killed for memory. So the exit code must be that of SIGKILL, too.
+    if _text(terminated, "reason") == OOM_KILLED_REASON and _get(terminated, "exitCode") == _KILLED_EXIT_CODE:
         limit = _text(_task_container(pod, "spec", "containers"), "resources", "limits", "memory")
         return f"{OOM_KILLED_REASON}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
-    if reason == "NodeLost" or _is_silent(pod):
+    if reason == "NodeLost" or _is_node_silent(pod):
         return f"its node {node} is lost"
     if reason:
-        return _said(_get(pod, "status"), "its pod was evicted" if reason == "Evicted" else reason)
+        words = "its pod was evicted" if reason == "Evicted" else reason
+        return _reason_and_message(_get(pod, "status"), words)
     for condition in _conditions(pod, "DisruptionTarget", "True"):
-        done = _DISRUPTIONS.get(_text(condition, "reason"), "ended by the cluster")
-        return _said(condition, f"its pod was {done}")
+        disruption = _DISRUPTIONS.get(_text(condition, "reason"), "ended by the cluster")
+        return _reason_and_message(condition, f"its pod was {disruption}")
     if _get(pod, "metadata", "deletionTimestamp") is not None:
         return "its pod was deleted"
-    if isinstance(ended, Mapping):
-        return _end(pod, "its container", ended)
+    if isinstance(terminated, Mapping):
+        return _container_end(pod, "its container", terminated)
     phase = _text(pod, "status", "phase")
     if phase not in ("Failed", "Succeeded"):
         return ""
+    # The task's container never ran if an init container failed.
     for container in _list(pod, "status", "initContainerStatuses"):
         if _get(container, "state", "terminated", "exitCode"):
             name = f"its init container {_text(container, 'name')}"
-            return _end(pod, name, container["state"]["terminated"])
+            return _container_end(pod, name, container["state"]["terminated"])
     return f"its pod has ended: {phase}"
 
 
 def _is_taken(pod: _Json) -> bool:
-    """Return whether the cluster or a user ends a pod.
+    """Return whether the cluster or a user ends a pod, so that it does not end by itself.
 
     The pod is then deleted, evicted or lost (its status names a reason), or chosen for a disruption.
     """
-    deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    return deleted or bool(_text(pod, "status", "reason")) or _has_condition(pod, "DisruptionTarget", "True")
+    was_deleted = _get(pod, "metadata", "deletionTimestamp") is not None
+    has_reason = bool(_text(pod, "status", "reason"))
+    return was_deleted or has_reason or _has_condition(pod, "DisruptionTarget", "True")
 
 
-def _is_silent(pod: _Json) -> bool:
+def _is_node_silent(pod: _Json) -> bool:
     """Return whether the node of a pod does not answer.
 
     Then the node's controller declares the pod not ready without a reason, although its containers are ready.
     """
-    silent = any(not _text(ready, "reason") for ready in _conditions(pod, "Ready", "False"))
-    return silent and _has_condition(pod, "ContainersReady", "True")
+    is_unready = any(not _text(condition, "reason") for condition in _conditions(pod, "Ready", "False"))
+    return is_unready and _has_condition(pod, "ContainersReady", "True")
 
 
-def _end(pod: _Json, name: str, ended: object) -> str:
+def _container_end(pod: _Json, name: str, terminated: object) -> str:
     """Return how a container has ended, for messages.
 
     Args:
         pod: The pod.
         name: The words that name the container.
-        ended: The state ``terminated`` of the container.
+        terminated: The state ``terminated`` of the container.
     """
-    code, message = _get(ended, "exitCode"), _cut(_text(ended, "message"))
-    if fault := _no_program(pod, message):
+    code, message = _get(terminated, "exitCode"), _without_callers(_text(terminated, "message"))
+    if fault := _missing_program(pod, message):
         return fault
-    if not isinstance(code, int):
+    if not isinstance(code, int):  # Texts of the API server are not trusted.
         return f"{name} has ended"
+    # Runtimes report the end by a signal as 128 and the number of the signal, as shells do.
     how = f"was killed by {signal_name(code - 128)}" if 128 < code <= 192 else f"exited with {code}"
     return f"{name} {how}: {message}" if message else f"{name} {how}"
 
 
-def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
-    """Find out what keeps a pod from running.
+def _waiting_for(pod: _Json, task_state: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
+    """Find out what keeps a pod from running: no node yet, then a container, then a volume (an event).
 
     Args:
         pod: The pod.
-        ours: The state of its task container.
+        task_state: The item of ``containerStatuses`` about the task's container.
         uid: The uid of the pod.
         events: Events of the namespace, if they are known.
 
     Returns:
-        The reason for messages, empty if the pod is just starting; and whether waiting cannot help.
+        The reason for messages, and whether waiting for it is hopeless. The reason is empty if the pod is
+        just starting.
     """
     for condition in _conditions(pod, "PodScheduled", "False"):
         if _text(condition, "reason") == "SchedulingGated":
             gates = ", ".join(_text(gate, "name") for gate in _list(pod, "spec", "schedulingGates"))
             return f"not admitted yet: its scheduling gates are {gates}", False
-        return f"not scheduled: {_text(condition, 'message').partition('. ')[0]}", False
-    for container in (*_list(pod, "status", "initContainerStatuses"), ours):
+        first_sentence = _text(condition, "message").partition(". ")[0]
+        return f"not scheduled: {first_sentence}", False
+    for container in (*_list(pod, "status", "initContainerStatuses"), task_state):
         reason = _text(container, "state", "waiting", "reason")
         if reason not in _STARTING_REASONS:
-            return _held_up(pod, container, reason, _cut(_text(container, "state", "waiting", "message")))
-    if text := _event(events, uid, POD_EVENT):
-        return text, False
+            message = _without_callers(_text(container, "state", "waiting", "message"))
+            return _container_waiting(pod, container, reason, message)
+    if event_text := _newest_event_text(events, uid, POD_EVENT):
+        return event_text, False
     if _has_condition(pod, "Initialized", "False"):
         for container in _list(pod, "status", "initContainerStatuses"):
             if isinstance(_get(container, "state", "running"), Mapping):
@@ -262,33 +278,45 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
     return "", False
 
 
-def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
-    """Return what a container waits for, and whether that can never come."""
+def _container_waiting(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
+    """Return what a container waits for, for messages, and whether that can never come.
+
+    Args:
+        pod: The pod.
+        container: The item of ``containerStatuses`` about the container.
+        reason: The reason of its state ``waiting``.
+        message: The message of that state.
+    """
     if reason in _PULLING_REASONS:
         return f"cannot pull the image {_text(container, 'image')}: {message}", False
-    if fault := _no_program(pod, message):
+    if fault := _missing_program(pod, message):
         return fault, True
     hopeless = reason == "InvalidImageName" or _HOPELESS_WORDS.search(message) is not None
     return f"{reason}: {message}", hopeless
 
 
-def _no_program(pod: _Json, message: str) -> str:
-    """Return a message that the image lacks the program of the container.
+def _missing_program(pod: _Json, message: str) -> str:
+    """Return a message for the user if the image lacks the container's program, which is a Python.
 
-    Empty if the fault is another one.
+    Args:
+        pod: The pod.
+        message: What the runtime says about the container.
+
+    Returns:
+        The message. Empty if the runtime reports another fault, or none.
     """
-    found = _NO_PROGRAM.search(message)
-    if found is None:
+    match = _NO_PROGRAM.search(message)
+    if match is None:
         return ""
     image = _text(_task_container(pod, "spec", "containers"), "image")
-    return f"the image {image} has no Python of 3.8 or later ({found[0]})"
+    return f"the image {image} has no Python of 3.8 or later ({match[0]})"
 
 
 # ---------------------------------------------------------------------- parts of objects
 
 
 def _get(value: object, *path: str) -> Any:
-    """Return the value at a path of keys in a JSON object, or None."""
+    """Return the value at a path of keys in nested JSON objects. None if it does not exist."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -296,50 +324,61 @@ def _get(value: object, *path: str) -> Any:
 
 def _text(value: object, *path: str) -> str:
     """Return the text at a path of keys in a JSON object. Empty if there is no text."""
-    found = _get(value, *path)
-    return sanitize_host_text(found) if isinstance(found, str) else ""
+    text = _get(value, *path)
+    return sanitize_host_text(text) if isinstance(text, str) else ""
 
 
 def _list(value: object, *path: str) -> list[_Json]:
-    """Return the objects in the list at a path of keys in a JSON object."""
-    found = _get(value, *path)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+    """Return the objects in the list at a path of keys in a JSON object. Empty if there is no list."""
+    items = _get(value, *path)
+    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
 
 
 def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:
-    """Yield the conditions of a pod with this type and status."""
+    """Yield the conditions of a pod with this type and status, such as ``Ready`` and ``False``."""
     for condition in _list(pod, "status", "conditions"):
         if _text(condition, "type") == type and _text(condition, "status") == status:
             yield condition
 
 
 def _has_condition(pod: _Json, type: str, status: str) -> bool:
+    """Return whether a pod has a condition with this type and status, such as ``Ready`` and ``False``."""
     return next(_conditions(pod, type, status), None) is not None
 
 
 def _task_container(pod: _Json, *path: str) -> _Json:
-    """Return the item about the task's container in the list at a path of keys."""
-    return next((each for each in _list(pod, *path) if _text(each, "name") == TASK_CONTAINER), {})
+    """Return the item about the task's container in the list at a path of keys. Empty if there is none."""
+    matching = (container for container in _list(pod, *path) if _text(container, "name") == TASK_CONTAINER)
+    return next(matching, {})
 
 
-def _said(value: object, reason: str = "") -> str:
-    """Return the reason and the message of a condition or a status."""
-    message = _cut(_text(value, "message"))
+def _reason_and_message(value: object, reason: str = "") -> str:
+    """Return the reason and the message of a condition, a status or an event, as ``REASON: MESSAGE``.
+
+    Args:
+        value: The condition, the status or the event.
+        reason: Words in place of its own reason. Empty to keep that.
+    """
+    message = _without_callers(_text(value, "message"))
     return ": ".join(filter(None, (reason or _text(value, "reason"), message)))
 
 
-def _cut(message: str) -> str:
-    """Return a message without the names of the functions that passed it on."""
+def _without_callers(message: str) -> str:
+    """Return a message of a runtime or a kubelet without the prefixes of all callers that passed it on."""
     return _CALLER_PREFIX.sub("", message).removesuffix(": unknown")
 
 
-def _event(events: Iterable[_Json], uid: str, reason: str) -> str:
-    """Return the text of the newest event of an object with this reason. Empty if there is none."""
-    found = [
-        event
-        for event in events
-        if _text(event, "involvedObject", "uid") == uid and _text(event, "reason") == reason
-    ]
-    times = ("lastTimestamp", "eventTime")
-    newest = max(found, key=lambda event: max(_text(event, time) for time in times), default={})
-    return _said(newest)
+def _newest_event_text(events: Iterable[_Json], uid: str, reason: str) -> str:
+    """Return the text of the newest event about the object with this uid, with this reason.
+
+    Empty if there is none.
+    """
+
+    def time(event: _Json) -> str:
+        """Return the time of an event, in RFC 3339: such texts can be compared."""
+        # Each API for events has a field of its own.
+        return max(_text(event, "lastTimestamp"), _text(event, "eventTime"))
+
+    about_it = [event for event in events if _text(event, "involvedObject", "uid") == uid]
+    matching = [event for event in about_it if _text(event, "reason") == reason]
+    return _reason_and_message(max(matching, key=time, default={}))

@@ -20,31 +20,42 @@ _OUR_VALUES = (("restartPolicy", "Never"), ("name", TASK_CONTAINER))
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our mapping with the user's template merged into it.
+    """Return our mapping of a pod with the user's template merged into it, at all levels.
 
     Items of the user's lists follow ours, and ``null`` removes a field. An item of ``env`` or ``volumes``
     replaces ours of the same name. The user's container is merged into ours.
+
+    Args:
+        ours: A pod, or a part of one, as JSON. It is not changed.
+        template: The same part of the user's template.
     """
-    found = dict(ours)
-    for name, value in template.items():
-        mine = found.get(name)
+    result = dict(ours)
+    for field, value in template.items():
+        our_value = result.get(field)
         if value is None:
-            found.pop(name, None)
-        elif isinstance(mine, dict) and isinstance(value, dict):
-            found[name] = merged(mine, value)
-        elif name == "containers" and isinstance(mine, list):
-            found[name] = [merged(mine[0], value[0])]
-        elif isinstance(mine, list) and isinstance(value, list):
-            names = [item["name"] for item in value if isinstance(item, dict) and "name" in item]
-            kept = [item for item in mine if not (isinstance(item, dict) and item.get("name") in names)]
-            found[name] = [*kept, *value] if name in ("env", "volumes") else [*mine, *value]
+            result.pop(field, None)
+        elif isinstance(our_value, dict) and isinstance(value, dict):
+            result[field] = merged(our_value, value)
+        elif field == "containers" and isinstance(our_value, list):
+            result[field] = [merged(our_value[0], value[0])]  # A template has one container at most.
+        elif isinstance(our_value, list) and isinstance(value, list):
+            if field in ("env", "volumes"):
+                names = [item["name"] for item in value if isinstance(item, dict) and "name" in item]
+                our_value = [it for it in our_value if not (isinstance(it, dict) and it.get("name") in names)]
+            result[field] = [*our_value, *value]
         else:
-            found[name] = value
-    return found
+            result[field] = value
+    return result
 
 
 def template_faults(template: Any) -> Iterator[str]:
-    """Yield what is wrong with a pod template of a job file, for messages."""
+    """Yield what is wrong with a pod template of a job file: for each fault what was expected instead.
+
+    Only what launch itself needs is checked. The cluster checks the rest.
+
+    Args:
+        template: The template, as any JSON value.
+    """
     if not isinstance(template, dict) or template.keys() - {"metadata", "spec"}:
         yield "expected a pod template, with metadata: or spec:"
         return
@@ -62,15 +73,15 @@ def template_faults(template: Any) -> Iterator[str]:
     if len(containers) != 1 or not isinstance(containers[0], dict):
         yield "expected one item below containers:, the container of the task; others go to initContainers:"
         return
-    resources = containers[0].get("resources") or {}
+    resources = containers[0].get("resources") or {}  # null is allowed: it removes a field.
     if not isinstance(resources, dict) or not isinstance(resources.get("limits") or {}, dict):
         yield "expected mappings of resources: and limits:"
-    for where, names in ((spec, _OUR_POD_FIELDS), (containers[0], _OUR_CONTAINER_FIELDS)):
-        for name in names:
-            if name in where and (name, where[name]) not in _OUR_VALUES:
-                yield f"expected no {name}: launch sets it"
+    for mapping, our_fields in ((spec, _OUR_POD_FIELDS), (containers[0], _OUR_CONTAINER_FIELDS)):
+        for field in our_fields:
+            if field in mapping and (field, mapping[field]) not in _OUR_VALUES:
+                yield f"expected no {field}: launch sets it"
 
 
-def _are(kind: type[dict[Any, Any]] | type[list[Any]], where: Mapping[str, Any], *names: str) -> bool:
-    """Return whether all of these fields that exist are mappings, or lists."""
-    return all(isinstance(where[name], kind) for name in names if name in where)
+def _are(kind: type[dict[Any, Any]] | type[list[Any]], mapping: Mapping[str, Any], *fields: str) -> bool:
+    """Return whether those of these fields that the mapping contains are all of this kind: dict or list."""
+    return all(isinstance(mapping[field], kind) for field in fields if field in mapping)

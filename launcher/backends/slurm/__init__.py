@@ -12,6 +12,7 @@ Slurm queues, places, limits and accounts. The agents are the same as over SSH.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -55,10 +56,12 @@ class SlurmOptions(Record):
         several nodes, because with ``--ntasks`` Slurm would grant the first node one task for each of its
         CPUs, and each other node only one.
         """
-        count, nodes = count_tasks(spec), self.nodes
         if any(word.startswith(("--ntasks", "-n")) for word in self.salloc):
             return self.salloc
-        return (*self.salloc, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}")
+        count = count_tasks(spec)
+        if self.nodes is None:
+            return (*self.salloc, f"--ntasks={count}")
+        return (*self.salloc, f"--ntasks-per-node={math.ceil(count / self.nodes)}")
 
 
 def count_tasks(spec: JobSpec) -> int:
@@ -67,7 +70,7 @@ def count_tasks(spec: JobSpec) -> int:
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
-    """Return whether these environment variables belong to a process in an allocation."""
+    """Return whether these environment variables belong to a process in an allocation of Slurm."""
     return bool(environ.get("SLURM_JOB_ID"))
 
 
@@ -104,8 +107,9 @@ class SlurmBackend(Backend[SlurmOptions]):
             return None
         if not settings[rows.SLURM]:
             return SlurmOptions(implied=True) if is_inside(os.environ) and not hosts_named else None
-        given = [f"{row.flag}={settings[row]}" for row in _SALLOC_ROWS if settings[row] is not None]
-        words = (*given, *shlex.split(settings[rows.SLURM_OPTIONS]))
+        # These options of launch have the same names at salloc.
+        named = [f"{row.flag}={settings[row]}" for row in _SALLOC_ROWS if settings[row] is not None]
+        words = (*named, *shlex.split(settings[rows.SLURM_OPTIONS]))
         return SlurmOptions(nodes=settings[rows.NODES], salloc=words, notice=settings[rows.SLURM_NOTICE])
 
     def is_implied(self, options: SlurmOptions) -> bool:
@@ -114,14 +118,19 @@ class SlurmBackend(Backend[SlurmOptions]):
 
     def met_needs(self, options: SlurmOptions | None) -> Collection[Need]:
         """Return the need of options about allocations, if the user asks for one, or launch is inside one."""
-        asked_for = options is not None and not options.implied
-        return (rows.ALLOCATION,) if asked_for or is_inside(os.environ) else ()
+        user_asks = options is not None and not options.implied
+        return (rows.ALLOCATION,) if user_asks or is_inside(os.environ) else ()
 
     def check(
         self, options: SlurmOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault | Note]:
-        """Yield faults of the options, of Slurm's variables, and of how launch was started; and notes."""
-        if request.settings[DETACH] and is_in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
+        """Yield faults of the options, of Slurm's variables, and of how launch was started, and notes.
+
+        The arguments are those of `Backend.check`. ``options`` is None if Slurm is not asked for.
+        """
+        # A launcher that --detach has submitted runs in a script, too, and has this variable.
+        was_submitted = RUN_FOLDER_VARIABLE in os.environ
+        if request.settings[DETACH] and is_in_script(os.environ) and not was_submitted:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
             yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
         if options is not None:
@@ -133,16 +142,18 @@ class SlurmBackend(Backend[SlurmOptions]):
             job = os.environ["SLURM_JOB_ID"]
             if options is None and request.hosts_named:
                 yield Note(f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}")
-            elif options is not None and options.salloc and RUN_FOLDER_VARIABLE not in os.environ:
+            elif options is not None and options.salloc and not was_submitted:
                 text = f"launch runs in Slurm's job {job}, and uses its nodes"
                 yield Note(f"no allocation is asked for ({shlex.join(options.salloc)}): {text}")
 
     def allocate(self, options: SlurmOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+        """Return the nodes of the job around launch, or of a job that is asked for on entering."""
         from launcher.backends.slurm.allocation import SlurmAllocation  # noqa: PLC0415 - the live half
 
         return SlurmAllocation(options, request)
 
     def batch_queue(self) -> SlurmQueue:
+        """Return the queue that starts launchers as batch jobs, for ``--detach``."""
         from launcher.backends.slurm.batch import SlurmQueue  # noqa: PLC0415 - the live half
 
         return SlurmQueue()
@@ -168,12 +179,12 @@ def _wrong_start() -> Iterator[Fault]:
 
     Only the first of these launches reports it. The others exit at once and print nothing.
     """
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if is_inside(os.environ) and is_in_step(os.environ) and tasks != "1":
+    count = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if is_inside(os.environ) and is_in_step(os.environ) and count != "1":
         if os.environ.get("SLURM_PROCID", "0") != "0":
             raise SystemExit(2)
-        text = f"srun has started launch {tasks} times, once for each of its tasks"
-        expected = f"expected launch without srun, which starts the tasks: launch --workers {tasks} ..."
+        text = f"srun has started launch {count} times, once for each of its tasks"
+        expected = f"expected launch without srun, which starts the tasks: launch --workers {count} ..."
         yield Fault("", text, expected)
 
 

@@ -18,11 +18,12 @@ from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.backends.connections import Connections, by_reason, for_each, slow
 from launcher.backends.slurm import SlurmOptions, count_tasks, is_inside
 from launcher.backends.slurm.batch import notice_of_limit
-from launcher.backends.slurm.job import UNANSWERED_NOTICE, allocated, asked, shown
+from launcher.backends.slurm.job import UNANSWERED_NOTICE, allocated, asking, show_fields
 from launcher.backends.slurm.rows import TIME
 from launcher.backends.slurm.steps import SlurmNode, Steps
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
 from launcher.common.events import HostFacts
+from launcher.common.record import replace
 from launcher.common.text import duration, join_names, plural
 from launcher.config.table import DETACH, FANOUT, PYTHON, VENV
 from launcher.findings import WARNING, Finding
@@ -42,13 +43,14 @@ class SlurmAllocation(Allocation):
     """
 
     def __init__(self, options: SlurmOptions, request: LaunchRequest) -> None:
+        """Store what the user asks Slurm for. The hosts are known when the context is entered."""
         super().__init__(request)
         self.options = options
         self.nodes: Sequence[SlurmNode] = ()
         self._stack = ExitStack()
 
     def __enter__(self) -> SlurmAllocation:
-        """Get the job and inspect its nodes. A dry run outside of any job only makes up nodes.
+        """Get the job at Slurm and inspect its nodes. A dry run outside of any job only makes up nodes.
 
         Raises:
             JobError: There are more tasks than Slurm was asked for.
@@ -59,9 +61,8 @@ class SlurmAllocation(Allocation):
             return self
         with ExitStack() as stack:
             with _advising_no_slurm(self.options.implied):
-                self.job = stack.enter_context(
-                    allocated(self._words(), self.request.run_name, self.request.ignore_signals)
-                )
+                job = allocated(self._salloc_options(), self.request.run_name, self.request.ignore_signals)
+                self.job = stack.enter_context(job)
                 self.steps = Steps(self.job)
                 stack.callback(self.steps.end)
                 self._inspect_nodes()
@@ -76,18 +77,23 @@ class SlurmAllocation(Allocation):
         """End all steps, and give back a job that this launch asked for."""
         self._stack.close()
 
-    def _words(self) -> Sequence[str]:
-        """Return the options of salloc for this launch. A check gets a short time limit."""
+    def _salloc_options(self) -> Sequence[str]:
+        """Return the options of salloc for this launch. A check, which needs no tasks, gets a time limit."""
         if self.request.purpose is not Purpose.CHECK:
             return self.options.for_job(self.spec)
         has_limit = self.request.settings[TIME] is not None
         return self.options.salloc if has_limit else (*self.options.salloc, f"--time={_CHECK_MINUTES}")
 
     def _show_examples(self) -> None:
-        """Make up nodes for a dry run, because Slurm names the real ones only when it grants them."""
-        count, nodes = count_tasks(self.spec), self.options.nodes or 1
-        least, most = max(1, count // nodes), -(-count // nodes)
-        self.hosts = tuple(Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1))
+        """Make up nodes for a dry run, because Slurm names the real ones only when it grants them.
+
+        The tasks are spread evenly over them.
+        """
+        node_count = self.options.nodes or 1
+        slots, max_slots = _even_share(count_tasks(self.spec), node_count)
+        self.hosts = tuple(
+            Host(f"node{number}", slots=slots, max_slots=max_slots) for number in range(1, node_count + 1)
+        )
         self.sharing_files = frozenset(host.name for host in self.hosts)
         command = "sbatch" if self.request.settings[DETACH] else "salloc"
         self.remarks = (f"Slurm names the nodes: {command} {shlex.join(self.options.for_job(self.spec))}",)
@@ -95,7 +101,7 @@ class SlurmAllocation(Allocation):
     # ------------------------------------------------------------------ the nodes
 
     def _inspect_nodes(self) -> None:
-        """Inspect all nodes, by steps that stay on them, and make hosts of them.
+        """Inspect all nodes at once, by steps that stay on them, and make hosts of them.
 
         Raises:
             JobError: There are more tasks than Slurm was asked for.
@@ -103,10 +109,12 @@ class SlurmAllocation(Allocation):
         """
         job, files = self.job, self._fingerprints()
         with slow(UNANSWERED_NOTICE):
+            # While Slurm answers, the modules for the nodes are packed.
             names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         self.steps.variables = job.variables(names)
-        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
-            found, silent = for_each(
+        ask_addresses = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
+        with asking(*ask_addresses) as answer:
+            nodes, failed = for_each(
                 names,
                 lambda name: self.steps.inspect(name, files),
                 "its first step",
@@ -115,28 +123,33 @@ class SlurmAllocation(Allocation):
             )
             with slow(UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
-        if silent:
-            raise HostsError(
-                by_reason({name: job.end_reason(fresh=False) or why for name, why in silent.items()})
-            )
-        self.nodes = tuple(found[name] for name in names)
+        if failed:
+            # The end of the job, if it has ended, explains all failures.
+            job_end = job.end_reason(fresh=False)
+            raise HostsError(by_reason({name: job_end or reason for name, reason in failed.items()}))
+        self.nodes = tuple(nodes[name] for name in names)
         self.sharing_files = frozenset(node.name for node in self.nodes if node.same)
         self.hosts = self._hosts({name: address for name, address in pairs if name != address})
 
     def _fingerprints(self) -> dict[str, object]:
-        """Return the files by which a node can tell whether it sees the files of this machine."""
-        spec = self.spec
-        folder = os.path.expanduser(spec.workdir) if spec.workdir else os.getcwd()
-        programs = (role.program for role in spec.roles if role.program.kind is ProgramKind.SCRIPT)
+        """Return the fingerprints of some files, by path. A node compares them with its own files.
+
+        So it can tell whether it sees the working folder and the programs of this machine. What does not
+        exist here is left out.
+        """
+        workdir = self.spec.workdir
+        folder = os.path.expanduser(workdir) if workdir else os.getcwd()
+        programs = (role.program for role in self.spec.roles if role.program.kind is ProgramKind.SCRIPT)
         paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
-        return {path: known for path in paths if (known := fingerprint(path)) is not None}
+        fingerprints = {path: fingerprint(path) for path in paths}
+        return {path: known for path, known in fingerprints.items() if known is not None}
 
     def _hosts(self, addresses: Mapping[str, str]) -> tuple[Host, ...]:
         """Return the nodes as hosts.
 
-        The tasks of the job are spread evenly. A node accepts as many tasks as the user asked of Slurm for
-        it. If the user said no number, it accepts as many as it has CPUs for the job, or more if there are
-        more tasks.
+        The tasks of the job are spread evenly: ``slots`` of each host is its share. ``max_slots`` is how many
+        tasks it accepts. This is the number that the user asked of Slurm for the node. If the user said no
+        number, it is the number of CPUs that the job has there, or more if there are more tasks.
 
         Args:
             addresses: The numeric addresses of nodes whose address is not their name, by name.
@@ -144,48 +157,52 @@ class SlurmAllocation(Allocation):
         Raises:
             JobError: There are more tasks than Slurm was asked for.
         """
-        count = count_tasks(self.spec)
-        room = self.job.tasks(len(self.nodes))
-        self.exceeds_slots = room is None
-        if room and count > sum(room):
-            places = join_names([f"{node.name} {most}" for node, most in zip(self.nodes, room, strict=True)])
-            problem = f"Slurm's job {self.job.id} was asked for {sum(room)} ({places})"
-            expected = f"expected --ntasks={count} of salloc or sbatch, or no number of tasks"
-            raise JobError([Fault("", f"{plural(count, 'task')} do not fit: {problem}", expected)])
-        least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
+        task_count = count_tasks(self.spec)
+        limits = self.job.tasks(len(self.nodes))  # One for each node, or None.
+        self.exceeds_slots = limits is None
+        if limits and task_count > sum(limits):
+            limit_texts = [f"{node.name} {limit}" for node, limit in zip(self.nodes, limits, strict=True)]
+            problem = f"Slurm's job {self.job.id} was asked for {sum(limits)} ({join_names(limit_texts)})"
+            expected = f"expected --ntasks={task_count} of salloc or sbatch, or no number of tasks"
+            raise JobError([Fault("", f"{plural(task_count, 'task')} do not fit: {problem}", expected)])
+        least, most = _even_share(task_count, len(self.nodes))
         hosts = []
         for number, node in enumerate(self.nodes):
-            most = room[number] if room else max(node.cpus, even)
-            slots = min(least, most) if count else most
+            max_slots = limits[number] if limits else max(node.cpus, most)
+            # Without tasks, as in a check, all slots are shown.
+            slots = min(least, max_slots) if task_count else max_slots
             # The tasks of a lost node move to other nodes, which then run more tasks.
-            most = max(most, count if self.spec.policy.restarts else 0)
-            address, python = addresses.get(node.name), self._python(node)
-            hosts.append(
-                Host(node.name, address=address, slots=slots, max_slots=most, gpus=node.gpus, python=python)
-            )
+            if self.spec.policy.restarts:
+                max_slots = max(max_slots, task_count)
+            host = Host(node.name, address=addresses.get(node.name), python=self._python(node))
+            hosts.append(replace(host, slots=slots, max_slots=max_slots, gpus=node.gpus))
         return tuple(hosts)
 
     def _python(self, node: SlurmNode) -> str | None:
         """Return the Python of the tasks on a node.
 
-        None if the user named one, or it is that of this machine.
+        None if the user named one, or if it is that of this machine, which tasks use anyway.
         """
         settings = self.request.settings
+        # A check has no tasks, and always names the Python that it inspects.
         if self.request.purpose is Purpose.CHECK:
             return None if settings[PYTHON] or settings[VENV] else node.python
         return None if settings.is_given(PYTHON) or node.python == sys.executable else node.python
 
     def _describe(self) -> None:
-        """Tell the user about the job, and set the remarks and names by which others describe it."""
+        """Tell the user about the job at Slurm, and set what others say about it.
+
+        For a check these are the remarks, and the steps that inspected the nodes are ended.
+        """
         self.limit_name = f"the time limit of Slurm's job {self.job.id} (--time)"
         self.stop_name = "SIGTERM, as scancel sends it"
         nodes = plural(len(self.nodes), "node")
         if self.request.purpose is Purpose.CHECK:
-            self.steps.end(over=False)  # The check runs other programs on the nodes.
-            partition, left = self.job.fields().get("Partition", "?"), self.job.seconds_left()
-            limit = "no time limit" if left is None else f"{duration(left)} left"
-            most = shown("partition", partition).get("MaxTime", "UNLIMITED")
-            allowed = "" if most == "UNLIMITED" else f" (at most {most})"
+            self.steps.end(closes=False)  # The check runs other programs on the nodes.
+            partition, seconds_left = self.job.fields().get("Partition", "?"), self.job.seconds_left()
+            limit = "no time limit" if seconds_left is None else f"{duration(seconds_left)} left"
+            longest = show_fields("partition", partition).get("MaxTime", "UNLIMITED")
+            allowed = "" if longest == "UNLIMITED" else f" (at most {longest})"
             self.remarks = (f"Slurm's job {self.job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
             return
         text = f"Slurm's job {self.job.id}: {nodes}, tasks spread evenly"
@@ -198,7 +215,10 @@ class SlurmAllocation(Allocation):
 
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
-        """Let the steps that wait on these nodes become their agents, and end all steps at the end."""
+        """Return a context in which steps reach these nodes. Steps that wait on other nodes are ended.
+
+        Leaving it ends all steps.
+        """
         self.steps.dismiss({host.name for host in hosts})
         try:
             yield self.steps
@@ -216,6 +236,14 @@ class SlurmAllocation(Allocation):
                 yield Finding(
                     WARNING, "cpus", (node.name,), seen=seen, advice="ask Slurm for whole nodes: --exclusive"
                 )
+
+
+def _even_share(task_count: int, node_count: int) -> tuple[int, int]:
+    """Return the smallest and the largest number of tasks on a node if tasks are spread evenly.
+
+    The smallest is 1 even if there are fewer tasks than nodes.
+    """
+    return max(1, task_count // node_count), -(-task_count // node_count)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from launcher.backends.slurm.job import (
     environment,
     job_name,
     outer_environment,
-    owner_of,
+    owner_in_comment,
     pending_text,
     refuse_hopeless,
 )
@@ -77,27 +77,30 @@ class SlurmQueue(BatchQueue):
     def submit(
         self, options: SlurmOptions, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
     ) -> Submission:
-        """Submit a launcher by sbatch. The arguments are those of `BatchQueue.submit`.
+        """Submit a batch job whose script runs launch. The arguments are those of `BatchQueue.submit`.
 
         Raises:
             TransportError: Slurm refuses the job, or it could never start.
         """
         script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
-        again = "--requeue" if request.spec.policy.restarts else "--no-requeue"
-        # Slurm sends SIGUSR1 before a preemption only, because `notice_of_limit` knows the time limit better.
-        fixed = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
-        output = run.paths.messages.replace("%", "%%")
-        names = (f"--job-name={job_name(run.name)}", f"--output={output}")
+        output = run.paths.messages.replace("%", "%%")  # sbatch replaces %j and others.
+        our_options = (
+            # Slurm sends SIGUSR1 before a preemption only, because `notice_of_limit` knows the limit better.
+            "--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill",
+            "--requeue" if request.spec.policy.restarts else "--no-requeue",
+            f"--job-name={job_name(run.name)}", f"--output={output}",
+        )  # fmt: skip
+        user_options = options.for_job(request.spec)
         environ = {**outer_environment(), RUN_FOLDER_VARIABLE: run.paths.root}
-        words = options.for_job(request.spec)
         with slow(UNANSWERED_NOTICE):
-            number = ask("sbatch", *fixed, *names, *words, stdin=script, environ=environ).partition(";")[0]
-        refuse_hopeless(number, words)
+            answer = ask("sbatch", *our_options, *user_options, stdin=script, environ=environ)
+        number, _, _ = answer.partition(";")  # The name of a cluster may follow.
+        refuse_hopeless(number, user_options)
         return Submission(f"Slurm's job {number} is submitted")
 
     def own(self) -> BatchJob | None:
-        """Return Slurm's job around this process and its node, or None outside of any job."""
-        node = os.environ.get("SLURMD_NODENAME", "")
+        """Return Slurm's job around this process with its node, or None outside of any job."""
+        node = os.environ.get("SLURMD_NODENAME", "")  # The shell of an salloc may run on no node.
         return BatchJob("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
 
     def times_requeued(self) -> int:
@@ -109,7 +112,7 @@ class SlurmQueue(BatchQueue):
         if self.own() is None or is_in_step(os.environ):
             return False
         fields = SlurmJob.of(os.environ).fields()
-        return fields.get("BatchFlag") == fields.get("Requeue") == "1"
+        return fields.get("BatchFlag") == "1" and fields.get("Requeue") == "1"
 
     def is_requeued(self) -> bool:
         """Return whether Slurm has requeued the job around this process, and so will end this process."""
@@ -122,48 +125,54 @@ class SlurmQueue(BatchQueue):
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         """Return the states of the batch jobs of runs, by the names of the runs, from one call of squeue."""
         with slow(UNANSWERED_NOTICE):
-            shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
-        found: dict[str, list[str]] = {}
-        for line in shown.splitlines():
+            listing = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
+        fields_by_job: dict[str, list[str]] = {}
+        for line in listing.splitlines():
             fields = line.split("|")
             if len(fields) == 5:
+                number, name, *_ = fields
                 # The name is for runs that do not know the number of their job yet.
-                found[fields[0]] = found[fields[1]] = fields
-        return {
-            run.name: _batch_status(found.get(run.batch.number) or found.get(job_name(run.name)), run)
-            for run in runs
-            if run.batch is not None
-        }
+                fields_by_job[number] = fields_by_job[name] = fields
+        return {run.name: _batch_status(run, fields_by_job) for run in runs if run.batch is not None}
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """Run a command of launch in a step on the node of a run's launcher, and return its exit code."""
+        """Run a command of launch in a step on the node of a run's launcher, and return its exit code.
+
+        Args:
+            run: The run.
+            words: The words of the command.
+            quiet: Whether to hide its output.
+        """
         assert run.batch is not None
         step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
         return run_shown(step, _HIDDEN_LINE, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
-        """Cancel the batch job of a run."""
+        """Cancel the batch job of a run, by its number, or by its name while the number is unknown."""
         number = run.batch.number if run.batch else ""
         ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 
 
-def _batch_status(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
+def _batch_status(run: Run, fields_by_job: Mapping[str, Sequence[str]]) -> BatchJobStatus:
     """Return the state of the batch job of a run.
 
     Args:
-        fields: Number, name, state, reason and start time, from squeue. None if squeue did not list the job.
         run: The run.
+        fields_by_job: Number, name, state, reason and start time of each job that squeue lists, by the number
+            of the job and by its name.
     """
     number = run.batch.number if run.batch else ""
+    fields = fields_by_job.get(number) or fields_by_job.get(job_name(run.name))
     if fields is None:  # That squeue once does not list the job does not mean that it has ended.
-        over = SlurmJob(number, {}).end_reason() if number else f"Slurm has no job {job_name(run.name)}"
-        return BatchJobStatus(OVER, over) if over else BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
+        end = SlurmJob(number, {}).end_reason() if number else f"Slurm has no job {job_name(run.name)}"
+        return BatchJobStatus(OVER, end) if end else BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
     number, _, state, reason, start = fields
     if state in _WAITING_STATES:
         return BatchJobStatus(PENDING, pending_text(number, reason, start))
     if state in END_STATES:
-        why = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
-        return BatchJobStatus(OVER, f"Slurm's job {number} {END_STATES[state]}{why}")
+        # This reason says no more than the state.
+        reason_text = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
+        return BatchJobStatus(OVER, f"Slurm's job {number} {END_STATES[state]}{reason_text}")
     return BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
 
 
@@ -179,71 +188,78 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
         seconds: How long before the time limit. If less than twice this time is left at first, the signal
             comes after half of what is left, so that tasks can do some work before.
     """
-    over = threading.Event()
+    is_left = threading.Event()
 
     def watch() -> None:
+        """Ask Slurm for the time that is left until the signal is due, or until the context is left."""
         notice_seconds: float | None = None
-        while True:
+        pause = 0.0
+        while not is_left.wait(pause):
             try:
-                left = job.seconds_left()
+                seconds_left = job.seconds_left()
             except TransportError:  # The controller is busy.
-                if over.wait(_RETRY_SECONDS):
-                    return
+                pause = _RETRY_SECONDS
                 continue
-            if left is None:  # There is no limit.
+            if seconds_left is None:  # There is no limit.
                 return
-            notice_seconds = min(seconds, left / 2) if notice_seconds is None else notice_seconds
-            if left <= notice_seconds and not over.is_set():
+            if notice_seconds is None:
+                notice_seconds = min(seconds, seconds_left / 2)
+            if seconds_left <= notice_seconds and not is_left.is_set():
                 os.kill(os.getpid(), SIGUSR1)
                 return
-            if over.wait(min(max(left - notice_seconds, 0.0), _MAX_POLL_SECONDS)):
-                return
+            # The administrator may change the limit, so Slurm is asked again now and then.
+            pause = min(max(seconds_left - notice_seconds, 0.0), _MAX_POLL_SECONDS)
 
     thread = start_function(watch, name="time limit")
     try:
         yield
     finally:
-        over.set()
+        is_left.set()
         thread.join(_END_TIMEOUT_SECONDS)
 
 
 def clean(request: CleanRequest) -> Iterator[str]:
-    """Cancel the jobs that launches have asked for and that no process looks after.
+    """Cancel the jobs that launches have asked for and that no process looks after. Yield a line for each.
 
     Batch jobs are left alone, because they end with their launchers. Nothing is done if hosts are named, or
     if this machine has no commands of Slurm.
 
     Args:
         request: What ``launch clean`` asks for.
-
-    Returns:
-        An iterator of lines, one for each job.
     """
     if request.named_hosts or not shutil.which("squeue"):
         return
     try:
-        shown = ask("squeue", "--noheader", "--me", "--format=%A|%j|%T")
+        listing = ask("squeue", "--noheader", "--me", "--format=%A|%j|%T")
     except TransportError as error:
         say(str(error))
         return
-    for line in shown.splitlines():
+    for line in listing.splitlines():
         number, name, state = line.rsplit("|", 2)
         if not re.fullmatch(_JOB_NAME_PATTERN, name):
             continue
         fields = SlurmJob(number, {}).fields()
         if fields.get("BatchFlag") != "0":
             continue
-        owner = owner_of(fields.get("Comment", ""))
-        if is_dead(owner) and _is_alive(fields.get("Sid", "").rpartition(":")[2]):
-            continue  # The holder of the job frees it.
-        if request.cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
+        owner = owner_in_comment(fields.get("Comment", ""))
+        # The field is HOST:SESSION. The session is that of the shell that asked for the job, its holder. It
+        # outlives a launcher that was killed, and frees the job soon.
+        session = fields.get("Sid", "").rpartition(":")[2]
+        if is_dead(owner) and _has_processes(session):
+            continue
+        run_name = name.partition("-")[2]
+        if request.cleaning.may_remove(run_name, owner, f"Slurm's job {number}"):
             if not request.dry_run:
                 ask("scancel", "--quiet", number)
             done = "would cancel" if request.dry_run else "cancelled"
             yield f"{done} Slurm's job {number}, {name} ({state.lower()})"
 
 
-def _is_alive(session: str) -> bool:
-    """Return whether a process of this session is alive: the holder of a job, or what it has started."""
-    found = (read_process(pid) for pid in all_pids())
-    return any(process and str(process.session) == session and not process.has_ended for process in found)
+def _has_processes(session: str) -> bool:
+    """Return whether a process of this session lives on this machine.
+
+    Args:
+        session: The id of the session, in decimal. It may be no number.
+    """
+    processes = (read_process(pid) for pid in all_pids())
+    return any(process and str(process.session) == session and not process.has_ended for process in processes)

@@ -100,10 +100,10 @@ wait $! || scancel --quiet --me --name="$name"
 
 
 def environment() -> dict[str, str]:
-    """Return the variables for Slurm's commands.
+    """Return the environment variables for Slurm's commands.
 
-    Variables of a step that the user started are left out, because Slurm's commands would read them as
-    options.
+    These are some of this process. Variables of a step that the user started are not among them, because
+    Slurm's commands would read them as options.
     """
     return {
         name: value
@@ -113,8 +113,12 @@ def environment() -> dict[str, str]:
 
 
 def outer_environment() -> dict[str, str]:
-    """Return the variables for a command that asks for a job: those of this process, outside of any job."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
+    """Return the variables for a command that asks for a job: those of this process, outside of any job.
+
+    ``SLURM_CONF``, which names the configuration of the cluster, stays.
+    """
+    others = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    return {**others, **environment()}
 
 
 def job_name(run_name: str) -> str:
@@ -143,17 +147,18 @@ def ask(
     Raises:
         TransportError: The command fails, or does not answer in time.
     """
-    with asked(*argv, environ=environ, seconds=seconds) as answer:
+    with asking(*argv, environ=environ, seconds=seconds) as answer:
         return answer(stdin)
 
 
 @contextmanager
-def asked(
+def asking(
     *argv: str, environ: Mapping[str, str] | None = None, seconds: float = _ANSWER_TIMEOUT_SECONDS
 ) -> Iterator[Callable[..., str]]:
-    """Return a context in which a command of Slurm runs, to do something else meanwhile.
+    """Return a context in which a command of Slurm runs, so that the caller can do something else meanwhile.
 
     Its value is a function that sends the command its input, waits, and returns what the command prints.
+    Leaving the context kills a command that still runs.
 
     Args:
         argv: The command line.
@@ -175,6 +180,7 @@ def asked(
         raise TransportError(f"{argv[0]} cannot be started: {why_not_started(error)}") from error
 
     def answer(stdin: str = "") -> str:
+        """Send the command its input, wait for it to exit, and return what it prints."""
         try:
             out, err = process.communicate(stdin.encode(), seconds)
         except subprocess.TimeoutExpired:
@@ -182,7 +188,8 @@ def asked(
         if process.returncode < 0:
             raise _KilledError(f"{argv[0]} was killed by signal {-process.returncode}")
         if process.returncode:
-            raise TransportError(f"{argv[0]}: {said(err) or f'it exited with {process.returncode}'}")
+            reason = printed_errors(err) or f"it exited with {process.returncode}"
+            raise TransportError(f"{argv[0]}: {reason}")
         return out.decode("utf-8", "replace").strip()
 
     with process:
@@ -192,7 +199,7 @@ def asked(
             process.kill()  # This does nothing if the command has exited.
 
 
-def shown(kind: str, name: str) -> dict[str, str]:
+def show_fields(kind: str, name: str) -> dict[str, str]:
     """Return the fields that ``scontrol show`` prints about a job or a partition, by name.
 
     Raises:
@@ -204,16 +211,24 @@ def shown(kind: str, name: str) -> dict[str, str]:
     except _KilledError:  # Slurm signals all processes of a job that it ends, even this command.
         answer = ask(*words)
     # Of a heterogeneous job, the other lines are about its other components.
-    first, _, _ = answer.partition("\n")
-    return dict(re.findall(r"(\w+)=(\S+)", first))
+    first_line, _, _ = answer.partition("\n")
+    return dict(re.findall(r"(\w+)=(\S+)", first_line))
 
 
 def _missing(command: str) -> TransportError:
+    """Return the error that this machine lacks a command of Slurm."""
     return TransportError(f"Slurm is not installed here: there is no {command} along PATH")
 
 
-def said(stderr: bytes) -> str:
-    """Return the errors that a command of Slurm has printed, on one line."""
+def printed_errors(stderr: bytes) -> str:
+    """Return the errors that a command of Slurm has printed, on one line.
+
+    These are its last three lines about errors, as in ``sbatch: error: ...``, without the name of the
+    command. If there are none, it is the last line of all, but not the advice ``Try "sbatch --help"``.
+
+    Args:
+        stderr: What the command wrote to stderr.
+    """
     lines = stderr.decode("utf-8", "replace").splitlines()
     errors = [re.sub(r"^\S+: error: ", "", line) for line in lines if ": error: " in line]
     others = [re.sub(r"^\w+: ", "", line) for line in lines if not line.startswith("Try ")]
@@ -229,12 +244,15 @@ class SlurmJob:
     """
 
     def __init__(self, id: str, environ: Mapping[str, str]) -> None:
+        """Store what is known about the job. Slurm is not asked yet."""
         self.id, self._environ = id, environ
         #: The number of the component to which each node belongs, if the job is heterogeneous.
         self.components: dict[str, int] = {}
         self._lock = threading.Lock()
+        #: When Slurm was last asked for the end of the job (monotonic).
         self._asked_at = -_FRESH_SECONDS
-        self._end = ""
+        #: How the job has ended, for messages. Empty until Slurm says so.
+        self._end_text = ""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SlurmJob:
@@ -242,7 +260,7 @@ class SlurmJob:
         return cls(environ["SLURM_JOB_ID"], environ)
 
     def nodes(self, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
-        """Return the names of the job's nodes.
+        """Return the names of the job's nodes, and store in ``components`` to which component each belongs.
 
         Args:
             meanwhile: It is called while Slurm is asked.
@@ -251,38 +269,41 @@ class SlurmJob:
             JobError: The variables of the job are wrong.
             TransportError: Slurm does not answer, or refuses.
         """
-        given = "" if is_in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
+        # In a step the variable names only the nodes of the step.
+        in_variable = "" if is_in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
         try:
-            parts = [("", given)] if given else self._parts()
+            node_lists = [("", in_variable)] if in_variable else self._node_lists()
         except TransportError:
-            if over := self.end_reason():
-                raise TransportError(over) from None
+            if end_reason := self.end_reason():
+                raise TransportError(end_reason) from None
             raise
-        names: list[str] = []
-        for component, written in parts:
+        nodes: list[str] = []
+        for component, node_list in node_lists:
             found: list[str] = []
-            if re.fullmatch(r"\w[\w.,\[\]-]*", written):
-                with asked("scontrol", "show", "hostnames", written) as answer:
+            if re.fullmatch(r"\w[\w.,\[\]-]*", node_list):  # A list such as node[1-3],node7.
+                with asking("scontrol", "show", "hostnames", node_list) as answer:
                     meanwhile()
                     found = answer().split()
             if not found:
-                raise JobError([Fault("SLURM_JOB_NODELIST", f"{written!r} names no nodes", "or --no-slurm")])
-            new = [name for name in found if name not in names]
-            names += new
+                problem = f"{node_list!r} names no nodes"
+                raise JobError([Fault("SLURM_JOB_NODELIST", problem, "or --no-slurm")])
+            new_nodes = [node for node in found if node not in nodes]
+            nodes += new_nodes
             if component:
-                self.components.update(dict.fromkeys(new, int(component)))
-        return names
+                self.components.update(dict.fromkeys(new_nodes, int(component)))
+        return nodes
 
-    def _parts(self) -> list[tuple[str, str]]:
-        """Return the number and the list of nodes of each component of a heterogeneous job.
+    def _node_lists(self) -> list[tuple[str, str]]:
+        """Ask Slurm for the number and the list of nodes of each component of a heterogeneous job.
 
         Of another job there is one pair, whose number is empty.
 
         Raises:
             TransportError: Slurm does not answer, or refuses.
         """
-        lines = ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%i|%N").splitlines()
-        pairs = (line.partition("|") for line in lines or ("|",))
+        # A line is JOB|NODES, or JOB+COMPONENT|NODES. No line counts as an empty list, which is an error.
+        lines = ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%i|%N").splitlines() or ["|"]
+        pairs = (line.partition("|") for line in lines)
         return [(number.partition("+")[2], nodes) for number, _, nodes in pairs]
 
     def tasks(self, count: int) -> list[int] | None:
@@ -291,22 +312,28 @@ class SlurmJob:
         Args:
             count: The number of the nodes.
         """
+        # In a step the variables describe only the step.
         if is_in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
             return None
         components = dict.fromkeys(self.components.values())
-        names = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
-        texts = [self._environ.get(name, "") for name in names or ["SLURM_TASKS_PER_NODE"]]
-        numbers = [number for text in texts for number in expanded(text)]
+        variables = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
+        texts = [self._environ.get(name, "") for name in variables or ["SLURM_TASKS_PER_NODE"]]
+        task_counts = [number for text in texts for number in parse_task_counts(text)]
         # One task on each node is no limit, because Slurm assumes it, and scripts that start one program for
         # each node ask for it.
-        return numbers if len(numbers) == count and max(numbers) > 1 else None
+        return task_counts if len(task_counts) == count and max(task_counts) > 1 else None
 
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
-        """Return the variables by which tasks learn about the job."""
-        found = job_variables(self._environ)
+        """Return the variables by which tasks learn about the job.
+
+        Args:
+            nodes: The names of all its nodes.
+        """
+        variables = job_variables(self._environ)
+        # The variables of a step or a component name only its own nodes.
         if is_in_step(self._environ) or self.components:
-            found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
-        return found
+            variables.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
+        return variables
 
     def fields(self) -> dict[str, str]:
         """Return the fields that ``scontrol show job`` prints, by name.
@@ -314,7 +341,7 @@ class SlurmJob:
         Raises:
             TransportError: Slurm does not answer, or refuses.
         """
-        return shown("job", self.id)
+        return show_fields("job", self.id)
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the job's time limit. None if it has no limit.
@@ -323,8 +350,8 @@ class SlurmJob:
             TransportError: Slurm does not answer, or refuses.
         """
         fields = self.fields()
-        limit, ran = (_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
-        return None if limit is None or ran is None else float(limit - ran)
+        limit, run_time = (_parse_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
+        return None if limit is None or run_time is None else float(limit - run_time)
 
     @property
     def restarts(self) -> int:
@@ -349,66 +376,83 @@ class SlurmJob:
             The reason. Empty if the job has not ended, or Slurm does not say.
         """
         with self._lock:
-            if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH_SECONDS):
+            if not self._end_text and (fresh or time.monotonic() >= self._asked_at + _FRESH_SECONDS):
                 try:
-                    fields = self.fields()
-                    count = fields.get("Restarts", "") if self._environ else ""
-                    is_requeued = count.isdecimal() and int(count) > self.restarts
-                    how = _REQUEUED_END if is_requeued else _end_of_state(fields)
+                    how_ended = self._ask_how_ended()
                 except TransportError as error:
-                    how = "has ended" if "Invalid job id" in str(error) else ""
-                self._end = f"Slurm's job {self.id} {how}" if how else ""
+                    # Slurm forgets a job some minutes after its end.
+                    how_ended = "has ended" if "Invalid job id" in str(error) else ""
+                self._end_text = f"Slurm's job {self.id} {how_ended}" if how_ended else ""
                 self._asked_at = time.monotonic()
-            return self._end
+            return self._end_text
+
+    def _ask_how_ended(self) -> str:
+        """Ask Slurm how the job has ended: ``was preempted``. Empty if it has not ended.
+
+        Raises:
+            TransportError: Slurm does not answer, or refuses.
+        """
+        fields = self.fields()
+        # Without the job's variables nobody knows how often it had been restarted before.
+        restarts = fields.get("Restarts", "") if self._environ else ""
+        if restarts.isdecimal() and int(restarts) > self.restarts:
+            return _REQUEUED_END
+        return _end_in_fields(fields)
 
 
-def _end_of_state(fields: Mapping[str, str]) -> str:
-    """Return how a job with these `SlurmJob.fields` has ended. Empty if it has not ended.
+def _end_in_fields(fields: Mapping[str, str]) -> str:
+    """Return how a job has ended, for messages: ``was preempted``. Empty if it has not ended.
 
     While Slurm ends the processes of a job, the state does not say why, so other fields have to.
+
+    Args:
+        fields: The fields of the job, from ``scontrol show job``.
     """
     state = fields.get("JobState", "")
     if state == "COMPLETING":
-        limit, ran = _seconds(fields.get("TimeLimit", "")), _seconds(fields.get("RunTime", ""))
-        state = "TIMEOUT" if limit is not None and ran is not None and ran >= limit else "CANCELLED"
-        state = "PREEMPTED" if fields.get("PreemptTime", "None") not in ("None", "Unknown") else state
+        limit, run_time = (_parse_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
+        if fields.get("PreemptTime", "None") not in ("None", "Unknown"):
+            state = "PREEMPTED"
+        else:
+            is_timeout = limit is not None and run_time is not None and run_time >= limit
+            state = "TIMEOUT" if is_timeout else "CANCELLED"
     return END_STATES.get(state, "")
 
 
-def _seconds(text: str) -> int | None:
-    """Parse a time of Slurm such as ``1-02:00:00``. None if it is no time, as ``UNLIMITED``."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if found is None:
+def _parse_seconds(text: str) -> int | None:
+    """Return the seconds of a time of Slurm such as ``1-02:00:00``. None if it is no time (``UNLIMITED``)."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def expanded(text: str) -> list[int]:
+def parse_task_counts(text: str) -> list[int]:
     """Parse ``SLURM_TASKS_PER_NODE``: ``3(x2),1`` means three tasks on two nodes, and one on a third.
 
     Returns:
         The number of tasks on each node. Empty if there would be too many nodes for a job.
     """
-    pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
-    found = [(int(number), int(times or 1)) for number, times in pairs]
-    if sum(times for _, times in found) > MOST_NODES:
+    matches = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
+    pairs = [(int(count), int(nodes or 1)) for count, nodes in matches]
+    if sum(nodes for _, nodes in pairs) > MOST_NODES:
         return []
-    return [number for number, times in found for _ in range(times)]
+    return [count for count, nodes in pairs for _ in range(nodes)]
 
 
 # ---------------------------------------------------------------------- an allocation of our own
 
 
-def asked_by() -> str:
-    """Return the comment that a job gets that this process asks for. It names this process."""
+def owner_comment() -> str:
+    """Return the comment of a job that this process asks for. It names this process, for `launch clean`."""
     return f"launch@{os.uname().nodename}:{owner_text(this_process())}"
 
 
-def owner_of(comment: str) -> str:
-    """Return the `owner_text` in the comment of a job.
+def owner_in_comment(comment: str) -> str:
+    """Return the text in the comment of a job that identifies the launcher process.
 
-    It is empty if the comment contains none, as for a job that an earlier version of launch asked for.
+    It is empty if the comment contains none, as that of a job of an earlier version of launch.
     """
     return comment.partition(":")[2]
 
@@ -430,10 +474,10 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
         return
     label = job_name(name)
     # With --no-kill, lost nodes do not end the job, because launch decides what to do about them.
-    ours = (f"--job-name={label}", f"--comment={asked_by()}", "--no-kill")
+    our_options = (f"--job-name={label}", f"--comment={owner_comment()}", "--no-kill")
     # What salloc prints is read below, so it must not be silent.
-    loud = [word for word in words if word not in ("-Q", "--quiet")]
-    argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *loud, *ours]
+    words = [word for word in words if word not in ("-Q", "--quiet")]
+    argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *words, *our_options]
     with tempfile.TemporaryFile() as stderr:
         try:
             pipe = subprocess.PIPE
@@ -443,14 +487,19 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
         except OSError as error:
             raise TransportError(f"salloc cannot be started: {why_not_started(error)}") from error
         try:
-            yield _await(holder, stderr, label, loud)
+            yield _await_grant(holder, stderr, label, words)
         finally:
             ignore_signals()
             _give_back(holder, label, _is_submitted(stderr))
 
 
-def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words: Sequence[str]) -> SlurmJob:
+def _await_grant(
+    holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words: Sequence[str]
+) -> SlurmJob:
     """Wait until Slurm grants the job of a holder, and tell the user why it is pending.
+
+    The holder is a shell that runs salloc. When Slurm has granted the job, the command that salloc runs
+    prints its environment variables, which describe the job.
 
     Args:
         holder: The process of the holder.
@@ -462,47 +511,56 @@ def _await(holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, words
         TransportError: Slurm does not grant the job.
     """
     assert holder.stdout is not None
-    printed, pause, shown = b"", _FIRST_POLL_SECONDS, ""
-    until = time.monotonic() + pause
+    printed, pause, last_notice = b"", _FIRST_POLL_SECONDS, ""
+    next_poll = time.monotonic() + pause
     while not printed.endswith(_GRANTED_MARK):
-        ready, _, _ = select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            if shown or _is_submitted(stderr):
-                state = _pending(label, words)
-            else:
-                state = UNANSWERED_NOTICE if pause > _FIRST_POLL_SECONDS else ""
-            if state and state != shown:
-                say(state)
-                shown = state
-            until = time.monotonic() + pause
+        readable, _, _ = select.select([holder.stdout], [], [], max(0.0, next_poll - time.monotonic()))
+        if not readable:
+            if last_notice or _is_submitted(stderr):
+                notice = _pending_notice(label, words)
+            else:  # Slurm usually has the job within the first pause.
+                notice = UNANSWERED_NOTICE if pause > _FIRST_POLL_SECONDS else ""
+            if notice and notice != last_notice:
+                say(notice)
+                last_notice = notice
+            next_poll = time.monotonic() + pause
             pause = min(2 * pause, _MAX_POLL_SECONDS)
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
         if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:
-            printed = _printed(stderr)
-            text = said(printed)
-            if b": error: " not in printed and _is_submitted(stderr):
-                text = "salloc was killed, or has started nothing (--no-shell)"
-            if "salloc: not found" in text:
-                raise _missing("salloc")
-            raise TransportError(f"Slurm did not grant any nodes: {text}")
+            raise _not_granted(stderr)
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return SlurmJob.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
 
 
-def _pending(label: str, words: Sequence[str]) -> str:
-    """Return why a job is pending, for the user. Empty if Slurm does not say.
+def _not_granted(stderr: IO[bytes]) -> TransportError:
+    """Return why Slurm did not grant a job, from the file to which salloc has written messages."""
+    printed = _read_stderr(stderr)
+    reason = printed_errors(printed)
+    if b": error: " not in printed and _is_submitted(stderr):
+        reason = "salloc was killed, or has started nothing (--no-shell)"
+    if "salloc: not found" in reason:
+        return _missing("salloc")
+    return TransportError(f"Slurm did not grant any nodes: {reason}")
+
+
+def _pending_notice(label: str, words: Sequence[str]) -> str:
+    """Return why the job of a salloc is pending, for the user. Empty if Slurm does not say.
+
+    Args:
+        label: The name of the job at Slurm.
+        words: The options of salloc.
 
     Raises:
         TransportError: The job can never start.
     """
     try:
         number, reason, start = _why_pending(f"--name={label}")
-    except TransportError:  # salloc reports the reason.
+    except TransportError:  # salloc itself reports why Slurm does not answer.
         return ""
     if reason in _HOPELESS_REASONS:
-        raise TransportError(_refusal(reason, words))
+        raise TransportError(_refusal_message(reason, words))
     if not number:
         return ""
     return f"{pending_text(number, reason, start)}; Ctrl-C cancels it"
@@ -511,6 +569,9 @@ def _pending(label: str, words: Sequence[str]) -> str:
 def _why_pending(option: str) -> tuple[str, str, str]:
     """Ask Slurm why a job is pending.
 
+    Args:
+        option: The option of squeue that selects the job.
+
     Returns:
         The number of the job, the reason, and when it may start. All are empty if the job is not pending.
 
@@ -518,8 +579,7 @@ def _why_pending(option: str) -> tuple[str, str, str]:
         TransportError: Slurm does not answer, or refuses.
     """
     line = ask("squeue", "--noheader", option, "--states=PENDING", "--format=%i|%r|%S")
-    number, _, rest = line.partition("|")
-    reason, _, start = rest.partition("|")
+    number, reason, start, *_ = (*line.split("|"), "", "")
     return number, reason, start
 
 
@@ -535,33 +595,43 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
     Raises:
         TransportError: The job can never start.
     """
-    until = time.monotonic() + _REFUSAL_SECONDS
-    while time.monotonic() < until:
+    deadline = time.monotonic() + _REFUSAL_SECONDS
+    while time.monotonic() < deadline:
         try:
-            pending, reason, _ = _why_pending(f"--jobs={number}")
+            pending_number, reason, _ = _why_pending(f"--jobs={number}")
         except TransportError:  # The job is submitted, and `launch attach` looks at it later.
             return
         if reason in _HOPELESS_REASONS:
             ask("scancel", "--quiet", number)
-            raise TransportError(_refusal(reason, words))
-        if not pending or reason != "None":
+            raise TransportError(_refusal_message(reason, words))
+        # The reason is None until Slurm's scheduler has seen the job.
+        if not pending_number or reason != "None":
             return
         time.sleep(_REFUSAL_POLL_SECONDS)
 
 
-def _refusal(reason: str, words: Sequence[str]) -> str:
-    """Return a message that Slurm can never start a job that was asked for by these options."""
-    counts = re.findall(r"(?:--ntasks=|--ntasks-per-node=|-n *)(\d+)", " ".join(words))
-    hint = (
-        _SHARING_ADVICE
-        if _HOPELESS_REASONS[reason] is _NODES_REASON and any(int(count) > 1 for count in counts)
-        else ""
-    )
-    return f"Slurm did not grant any nodes: {_HOPELESS_REASONS[reason]}: {shlex.join(words)} ({reason}){hint}"
+def _refusal_message(reason: str, words: Sequence[str]) -> str:
+    """Return a message that Slurm can never start a job.
+
+    Args:
+        reason: The reason in Slurm's words, one of `_HOPELESS_REASONS`.
+        words: The options by which the job was asked for.
+    """
+    explanation, advice = _HOPELESS_REASONS[reason], ""
+    task_counts = re.findall(r"(?:--ntasks=|--ntasks-per-node=|-n *)(\d+)", " ".join(words))
+    if explanation == _NODES_REASON and any(int(count) > 1 for count in task_counts):
+        advice = _SHARING_ADVICE
+    return f"Slurm did not grant any nodes: {explanation}: {shlex.join(words)} ({reason}){advice}"
 
 
 def pending_text(number: str, reason: str, start: str) -> str:
-    """Return why a job is pending, for the user, from the fields of squeue."""
+    """Return why a job is pending, for the user.
+
+    Args:
+        number: The number of the job.
+        reason: The reason in Slurm's words.
+        start: When Slurm expects to start the job, as squeue prints it: a time, or N/A.
+    """
     if reason in _HOPELESS_REASONS:
         return f"Slurm's job {number} can never start: {_HOPELESS_REASONS[reason]} ({reason})"
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
@@ -570,17 +640,19 @@ def pending_text(number: str, reason: str, start: str) -> str:
 
 def _is_submitted(stderr: IO[bytes]) -> bool:
     """Return whether Slurm has a job for a salloc that writes to this file."""
-    return re.search(rb"\bjob (?:allocation )?\d", _printed(stderr)) is not None
+    return re.search(rb"\bjob (?:allocation )?\d", _read_stderr(stderr)) is not None
 
 
-def _printed(stderr: IO[bytes]) -> bytes:
-    """Return what salloc has written to this file so far."""
+def _read_stderr(stderr: IO[bytes]) -> bytes:
+    """Return what salloc has written to this file so far: at most its first 64 KiB."""
     # Reading must not move the position of the file, which the writers share.
     return os.pread(stderr.fileno(), 1 << 16, 0)
 
 
 def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) -> None:
     """Cancel the job of a holder, and wait for the holder to exit.
+
+    The holder is a shell that runs salloc. It exits when its stdin is closed.
 
     Args:
         holder: The process of the holder.
@@ -600,6 +672,7 @@ def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) 
         os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()
         return
-    if holder.returncode and not is_submitted:  # salloc was silent (-Q), or had not asked yet.
+    # A salloc that had printed nothing yet may have got a job meanwhile.
+    if holder.returncode and not is_submitted:
         with suppress(TransportError):
             ask("scancel", "--quiet", "--me", f"--name={label}")

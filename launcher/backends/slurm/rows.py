@@ -18,14 +18,14 @@ ALLOCATION = Need(_PROBLEM, _EXPECTED)
 
 
 def _options(text: str) -> str:
-    """Return the text if it contains options of salloc, as the setting requires.
+    """Return the text as it is, if it contains options of salloc.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It does not. The message says what was expected.
     """
     try:
         words = shlex.split(text)
-    except ValueError:
+    except ValueError:  # A quote is not closed.
         words = []
     if not words or not words[0].startswith("-"):
         raise ValueError("expected options of salloc, as in '--qos=short --exclusive'")
@@ -35,10 +35,11 @@ def _options(text: str) -> str:
 def time_limit(text: str) -> str:
     """Return a time limit in a form that Slurm accepts.
 
-    ``5m`` and ``36h`` mean the same as for --timeout.
+    ``5m`` and ``36h`` mean the same as for --timeout. They become ``DAYS-HH:MM:SS``. What is in a form of
+    Slurm already is returned as it is.
 
     Raises:
-        ValueError: The text is not a time limit.
+        ValueError: The text is not a time limit. The message says what was expected.
     """
     if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
         return text

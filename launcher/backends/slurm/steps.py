@@ -26,7 +26,7 @@ from launcher.backends import bootstrap
 from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections
 from launcher.backends.json_client import JsonClient, read
 from launcher.backends.programs import RemoteProgram, SubprocessPipe
-from launcher.backends.slurm.job import SlurmJob, ask, environment, said
+from launcher.backends.slurm.job import SlurmJob, ask, environment, printed_errors
 from launcher.common.errors import AllocationEndedError, ConnectionLostError, HostGoneError, TransportError
 from launcher.common.protocol import swap
 from launcher.common.record import Record
@@ -98,6 +98,7 @@ class Step(RemoteProgram):
     python_advice = "install Python 3.8 or later on the node"
 
     def __init__(self, host: str, job: SlurmJob, python: str, *, is_agent: bool) -> None:
+        """Start srun. `SubprocessPipe.deliver` then sends the program."""
         self._job = job
         #: Whether the program is, or becomes, the agent of its node.
         self.is_agent = is_agent
@@ -106,26 +107,31 @@ class Step(RemoteProgram):
         #: Whether the program passes its output through `swap`.
         self.swapped = False
         #: Whether the agent has written anything.
-        self._answered = False
+        self._has_written = False
         #: Bytes to send in one message with the next ones. A second short message would take 40 ms (Nagle).
-        self.first = b""
+        self.unsent_start = b""
         argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_STEP_COMMAND]
         self.srun = SubprocessPipe(host, argv, environment())
         super().__init__(host, self.srun, python=python, starter=argv[0])
 
     def recv(self, size: int) -> bytes | None:
-        """Return bytes of the program's output, swapped back if the program swaps them."""
+        """Return bytes of the program's output, swapped back if the program swaps them.
+
+        An agent exchanges newlines with another byte, because srun would write its output line by line, which
+        costs CPU time.
+        """
         data = super().recv(size)
         if not data or not self.swapped:
             return data
-        self._answered = True
+        self._has_written = True
         return swap(data)
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send these bytes after those that wait in ``first``, and return how many of them were sent."""
-        sent, before = super().send(self.first + data), len(self.first)
-        self.first = self.first[sent:]
-        return max(0, sent - before)
+        """Send these bytes after those that wait in ``unsent_start``. Return how many of them were sent."""
+        waiting = len(self.unsent_start)
+        sent = super().send(self.unsent_start + data)
+        self.unsent_start = self.unsent_start[sent:]
+        return max(0, sent - waiting)
 
     def on_ready(self) -> None:
         """React to the start of an agent: answer it, and let it outlive its srun."""
@@ -140,20 +146,20 @@ class Step(RemoteProgram):
         If srun is killed after that, the agent lives on, and another step connects to it. If no step connects
         in time, the agent ends by itself, and `Steps.end` cancels its step.
         """
-        parent = self.srun.process.pid
-        if _program(parent) != "srun":  # This is a script that started the real srun.
+        srun_pid = self.srun.process.pid
+        if _executable(srun_pid) != "srun":  # This is a script that started the real srun.
             return
-        for pid in children_of(parent):
+        for pid in children_of(srun_pid):
             child = read_process(pid)
-            if child is not None and child.parent == parent and _program(pid) == "srun":
+            # The pid may belong to another process by now.
+            if child is not None and child.parent == srun_pid and _executable(pid) == "srun":
                 send(child, signal.SIGKILL)
 
     def stderr(self) -> str:
         """Return the last 64 KiB of the stderr of srun, without lines that mean nothing to the user."""
+        noise = (NO_BINDING_MESSAGE, _NO_CHILD_MESSAGE)
         lines = super().stderr().splitlines(keepends=True)
-        return "".join(
-            line for line in lines if NO_BINDING_MESSAGE not in line and _NO_CHILD_MESSAGE not in line
-        )
+        return "".join(line for line in lines if not any(text in line for text in noise))
 
     def start_error(self) -> TransportError | None:
         """Return why the program never ran, or what the end of its srun means for the agent.
@@ -167,23 +173,26 @@ class Step(RemoteProgram):
         never_ran = super().start_error()
         if never_ran is None:
             status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
-            if status is not None and status < 0:  # The step may live on.
-                return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
+            if status is not None and status < 0:  # srun was killed, but the step may live on.
+                return ConnectionLostError(f"{self.host}: {self._starter_end()}")
             if status is None or not self.is_agent:  # Only an agent whose step has ended needs a reason.
                 return None
-        if over := self._job.end_reason():
-            return AllocationEndedError(over)
+        if job_end := self._job.end_reason():
+            return AllocationEndedError(job_end)
         reason = self._slurm_reason()
         if never_ran is not None:
             return self.fault(f"the agent cannot be started there: {reason}") if reason else never_ran
-        if not self._answered:  # No task runs on the node, so another agent may be started.
+        if not self._has_written:  # No task runs on the node yet, so another agent may be started.
             return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
         return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
 
     def _slurm_reason(self) -> str:
-        """Return why the step has ended, in Slurm's words: a node failed, or somebody has cancelled it."""
+        """Return why the step has ended, in Slurm's words: a node failed, or somebody has cancelled it.
+
+        Empty if Slurm has said nothing. Lines about task 0 say only how the program exited.
+        """
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
-        return said("\n".join(lines).encode())
+        return printed_errors("\n".join(lines).encode())
 
     @property
     def was_killed(self) -> bool:
@@ -192,24 +201,28 @@ class Step(RemoteProgram):
         return status is not None and (status < 0 or status == _KILLED_STATUS)
 
     @property
-    def may_live(self) -> bool:
+    def may_exist(self) -> bool:
         """Whether the step may still exist, because its srun runs or was killed."""
         status = self.srun.process.poll()
         return status is None or status < 0
 
     def exit_reason(self, why: str) -> str:
-        """Return why the agent exits, with the cause that Slurm names, or the likely one.
+        """Return why the agent exits, with the cause that Slurm names, or the likely one. This blocks.
+
+        Args:
+            why: The reason that the agent itself sent.
 
         Raises:
             AllocationEndedError: The job has ended, and so all agents.
         """
-        over = self._job.end_reason()
-        until = time.monotonic() + _CANCEL_STATE_SECONDS
-        while "SIGTERM" in why and not over and time.monotonic() < until:
+        job_end = self._job.end_reason()
+        # The SIGTERM may come from the end of the job, which Slurm does not report at once.
+        deadline = time.monotonic() + _CANCEL_STATE_SECONDS
+        while "SIGTERM" in why and not job_end and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            over = self._job.end_reason()
-        if over:
-            raise AllocationEndedError(over)
+            job_end = self._job.end_reason()
+        if job_end:
+            raise AllocationEndedError(job_end)
         if "was killed" in why:
             self.srun.wait(_END_TIMEOUT_SECONDS)
             if reason := self._slurm_reason():  # Under load, Slurm may kill the step without a word.
@@ -231,12 +244,15 @@ class Step(RemoteProgram):
         return self.srun.process.poll() is None
 
     def signal(self, number: signal.Signals, until: float) -> None:
-        """Send srun a signal, so that Slurm ends the step, unless srun exits before a time (monotonic)."""
+        """Wait until a time (monotonic) for srun to exit, and then send it a signal if it still runs.
+
+        Slurm passes the signal on to the step.
+        """
         self.wait(until - time.monotonic())
-        self.srun.process.send_signal(number)
+        self.srun.process.send_signal(number)  # This does nothing if srun has exited.
 
     def release(self) -> None:
-        """Close everything, after srun has exited."""
+        """Close everything, after srun has exited. `close` leaves the srun of an agent alone."""
         super().close()
 
 
@@ -254,7 +270,7 @@ class SlurmNode(Record):
     same: bool
 
 
-class _Seen(Record):
+class _NodeAnswer(Record):
     """The answer of a node: its ``CUDA_VISIBLE_DEVICES``, and fields of `SlurmNode`."""
 
     cpus: int
@@ -270,38 +286,40 @@ class Steps(Connections):
     """
 
     def __init__(self, job: SlurmJob) -> None:
+        """Prepare to start steps in a job. None is started yet."""
         self.job = job
         #: The variables of tasks that describe the job.
         self.variables: Mapping[str, str] = {}
         self._lock = threading.Lock()
         self._steps: list[Step] = []
-        self._over = False
+        self._is_closing = False
         #: The steps that have inspected their nodes and wait to become agents, by node.
-        self._waiting: dict[str, Step] = {}
+        self._waiting_steps: dict[str, Step] = {}
         self._pythons: dict[str, str] = {}
 
     def inspect(self, host: str, files: Mapping[str, Any]) -> SlurmNode:
-        """Inspect a node by a step that stays on it, to become its agent.
+        """Inspect a node by a step that stays on it, to become its agent. This blocks.
 
         The first step that is lost is replaced by a second one. If the Python of this machine does not exist
         on the node, its ``python3`` is used.
 
         Args:
             host: The name of the node.
-            files: See `launcher.agent.slurm_node.serve`.
+            files: The files by which the node tells whether it has the files of this machine, see
+                `launcher.agent.slurm_node.serve`.
 
         Raises:
             TransportError: The node does not answer.
         """
-        until, is_first = time.monotonic() + _INSPECT_TIMEOUT_SECONDS, True
+        deadline, is_first_step = time.monotonic() + _INSPECT_TIMEOUT_SECONDS, True
         pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
         while True:
             step = self._start(host, pythons[0], _SERVE_ENTRY, {"files": files}, is_agent=True)
-            left = until - time.monotonic()
+            seconds = deadline - time.monotonic()
+            if is_first_step:
+                seconds = min(seconds, _FIRST_STEP_SECONDS)
             try:
-                seen = read(
-                    _Seen, JsonClient(step).receive(min(left, _FIRST_STEP_SECONDS) if is_first else left)
-                )
+                answer = read(_NodeAnswer, JsonClient(step).receive(seconds))
             except TransportError:
                 # A step that was killed, or does not answer (perhaps its slurmstepd was killed), does not
                 # mean that the Python is wrong.
@@ -313,24 +331,25 @@ class Steps(Connections):
                 else:
                     _end([step])
                     del pythons[0]
-                if self._over or not pythons or (is_lost and not is_first):
+                if self._is_closing or not pythons or (is_lost and not is_first_step):
                     raise
-                is_first = False
+                is_first_step = False
                 continue
-            self._waiting[host], self._pythons[host] = step, pythons[0]
-            return SlurmNode(host, python=pythons[0], cpus=seen.cpus, gpus=_ids(seen.gpus), same=seen.same)
+            python, gpus = pythons[0], _gpu_ids(answer.gpus)
+            self._waiting_steps[host], self._pythons[host] = step, python
+            return SlurmNode(host, python=python, cpus=answer.cpus, gpus=gpus, same=answer.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
-        """Start a program on a node, in a step of its own."""
+        """Start a program of ours on a node, in a step of its own."""
         return self._start(host, self._pythons[host], entry, arguments)
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
         """Connect to the agent of a node by a new step."""
-        step = self.run(host, CONNECT_ENTRY, self._of_agent(arguments))
+        step = self.run(host, CONNECT_ENTRY, self._agent_arguments(arguments))
         step.swapped = True
         return step
 
-    def _of_agent(self, arguments: AgentArguments) -> dict[str, Any]:
+    def _agent_arguments(self, arguments: AgentArguments) -> dict[str, Any]:
         """Return the arguments of an agent that is the main process of a step."""
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
 
@@ -341,29 +360,38 @@ class Steps(Connections):
 
         The arguments of the agent are sent with the first bytes of the link.
         """
-        if host not in self._waiting or not self._waiting[host].is_running:  # The step was lost.
+        waiting = self._waiting_steps.get(host)
+        if waiting is None or not waiting.is_running:  # The step was lost.
             with self._lock:
                 agents = [step for step in self._steps if step.is_agent and step.host == host]
             # Their sockets stay open, because the link may read from one.
-            lost = [step for step in agents if step.may_live]
+            lost = [step for step in agents if step.may_exist]
             for step in lost:
                 step.signal(signal.SIGTERM, 0.0)
             self._cancel(lost)
-            self.inspect(host, {})
-        step = self._waiting.pop(host)
-        step.first = json.dumps(self._of_agent(arguments)).encode("ascii") + b"\n"
+            self.inspect(host, {})  # The new step waits now.
+        step = self._waiting_steps.pop(host)
+        step.first = json.dumps(self._agent_arguments(arguments)).encode("ascii") + b"\n"
         step.swapped = True
         return step
 
     def reconnect(self, host: str) -> None:
         """Do nothing, because each program makes a connection of its own, but fail if the job has ended."""
-        if over := self.job.end_reason(fresh=False):
-            raise AllocationEndedError(over)
+        if job_end := self.job.end_reason(fresh=False):
+            raise AllocationEndedError(job_end)
 
     def _start(
         self, host: str, python: str, entry: str, arguments: object, *, is_agent: bool = False
     ) -> Step:
-        """Start a program in a step on a node, and send the program."""
+        """Start a program in a step on a node, and send the program.
+
+        Args:
+            host: The name of the node.
+            python: The Python on the node.
+            entry: ``module:function``, see `ProgramRunner.run`.
+            arguments: The argument of the function: anything that JSON can express.
+            is_agent: Whether the program is, or becomes, the agent of the node.
+        """
         step = Step(host, self.job, python, is_agent=is_agent)
         # The step is added before it receives the program, which may take long, so that `end` can end it.
         self._add(step)
@@ -376,39 +404,39 @@ class Steps(Connections):
         If no more steps may start, the new one is killed.
         """
         with self._lock:
-            unused = [each for each in self._steps if each.fileno() < 0 and not each.may_live]
-            self._steps = [*(each for each in self._steps if each not in unused), step]
-            over = self._over
-        for each in unused:
-            each.release()
-        if over:
+            unused = [old for old in self._steps if old.fileno() < 0 and not old.may_exist]
+            self._steps = [*(old for old in self._steps if old not in unused), step]
+            is_closing = self._is_closing
+        for old in unused:
+            old.release()
+        if is_closing:
             step.signal(signal.SIGKILL, 0.0)
 
     def _cancel(self, steps: Sequence[Step]) -> None:
         """Cancel those of these steps that may live although their srun was ended."""
-        if names := {step.name for step in steps if step.may_live}:
+        if names := {step.name for step in steps if step.may_exist}:
             with suppress(TransportError):  # If Slurm does not answer, the steps end with the job.
-                _cancel_steps(names)
+                _cancel_by_name(names)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
-        """End the waiting steps of all nodes but the wanted ones."""
-        for host in self._waiting.keys() - wanted:
-            self._waiting.pop(host).srun.end_input()
+        """End the steps that wait to become agents, but not those on the wanted nodes."""
+        for host in self._waiting_steps.keys() - wanted:
+            self._waiting_steps.pop(host).srun.end_input()
 
-    def end(self, over: bool = True) -> None:
+    def end(self, *, closes: bool = True) -> None:
         """Wait until no step is left, and kill those that do not end in time.
 
         Args:
-            over: Whether no more steps may start.
+            closes: Whether no more steps may start.
         """
         self.dismiss()
         with self._lock:
-            self._over, left = over, self._steps
-        _end(left)
-        self._cancel(left)
+            self._is_closing, steps = closes, self._steps
+        _end(steps)
+        self._cancel(steps)
 
 
-def _program(pid: int) -> str:
+def _executable(pid: int) -> str:
     """Return the name of the file that a process executes. Empty if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
@@ -416,7 +444,7 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _cancel_steps(names: Collection[str]) -> None:
+def _cancel_by_name(names: Collection[str]) -> None:
     """Cancel steps of this user, and wait for a limited time until they have ended.
 
     Their numbers are looked up by their names, because a step of a heterogeneous job has the number of a
@@ -425,30 +453,35 @@ def _cancel_steps(names: Collection[str]) -> None:
     Raises:
         TransportError: Slurm does not answer.
     """
-    until = time.monotonic() + _CANCEL_TIMEOUT_SECONDS
-    while time.monotonic() < until:
-        shown = ask("squeue", "--noheader", "--steps", "--me", "--format=%i|%j", seconds=_END_TIMEOUT_SECONDS)
-        lines = (line.partition("|") for line in shown.splitlines())
-        found = [number for number, _, name in lines if name in names]
-        if not found:
+    deadline = time.monotonic() + _CANCEL_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        listing = ("squeue", "--noheader", "--steps", "--me", "--format=%i|%j")
+        lines = ask(*listing, seconds=_END_TIMEOUT_SECONDS).splitlines()
+        pairs = (line.partition("|") for line in lines)
+        numbers = [number for number, _, name in pairs if name in names]
+        if not numbers:
             return
-        ask("scancel", "--quiet", *found, seconds=_END_TIMEOUT_SECONDS)
+        ask("scancel", "--quiet", *numbers, seconds=_END_TIMEOUT_SECONDS)
         time.sleep(_POLL_SECONDS)
 
 
 def _end(steps: Sequence[Step]) -> None:
-    """End steps: let them exit by themselves, then send SIGTERM, then SIGKILL."""
+    """End steps: let them exit by themselves, then send SIGTERM, then SIGKILL. This blocks for seconds."""
     now = time.monotonic()
     for step in steps:
+        # A program that never ran does not see that its stdin was closed, so nothing is worth waiting for.
         step.signal(signal.SIGTERM, now + _END_TIMEOUT_SECONDS if step.is_ready else now)
-    until = time.monotonic() + _LAST_WAIT_SECONDS
+    kill_at = time.monotonic() + _LAST_WAIT_SECONDS
     for step in steps:
-        step.signal(signal.SIGKILL, until)
+        step.signal(signal.SIGKILL, kill_at)
         step.release()
 
 
-def _ids(visible: str | None) -> tuple[str, ...] | None:
-    """Return the ids in ``CUDA_VISIBLE_DEVICES``. None if Slurm does not set it."""
+def _gpu_ids(visible: str | None) -> tuple[str, ...] | None:
+    """Return the ids of GPUs in ``CUDA_VISIBLE_DEVICES``: numbers, or ``GPU-...`` and ``MIG-...``.
+
+    None if Slurm does not set that variable. What is no id is left out: the text comes from a node.
+    """
     if visible is None:
         return None
     return tuple(id for id in visible.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))

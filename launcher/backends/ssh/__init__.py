@@ -47,6 +47,7 @@ class SshBackend(Backend[Settings]):
         return settings
 
     def allocate(self, options: Settings, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+        """Return the hosts that the user names, or else this machine. Nothing is acquired."""
         return SshAllocation(request)
 
 

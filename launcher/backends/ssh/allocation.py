@@ -20,8 +20,10 @@ class SshAllocation(Allocation):
     """The hosts that the user names, or else this machine. Nothing is acquired, and nothing given back."""
 
     def __init__(self, request: LaunchRequest) -> None:
+        """Find out which hosts are this machine. The others are not connected to yet."""
         hosts = request.named_hosts or (this_machine(os.environ),)
         super().__init__(request, hosts)
+        # This machine accepts any number of tasks.
         self.exceeds_slots = not request.named_hosts
         self.local = self.sharing_files = frozenset(host.name for host in hosts if is_here(host))
         self.hosts = with_default_python(request, hosts, self.local)

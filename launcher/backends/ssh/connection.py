@@ -47,6 +47,7 @@ class SshConnection:
     """
 
     def __init__(self, host: str, transport: Transport, sock: ClosingSocket, login_seconds: float) -> None:
+        """Store a connection that is logged in."""
         self.host = host
         self.transport = transport
         self.login_seconds = login_seconds
@@ -78,15 +79,16 @@ class ClosingSocket:
     that thread, so that it need not poll.
 
     Args:
-        under: A connected socket, or a channel of a gateway.
+        inner: A connected socket, or a channel of a gateway.
         on_close: It is called by `close`, perhaps more than once.
     """
 
-    def __init__(self, under: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
-        self._under = under
+    def __init__(self, inner: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
+        """Wrap a socket or a channel of a gateway. It never blocks from now on."""
+        self._inner = inner
         self._on_close = on_close
-        self._is_channel = isinstance(under, Channel)
-        self._tcp = under if isinstance(under, socket.socket) and under.family != socket.AF_UNIX else None
+        self._is_channel = isinstance(inner, Channel)
+        self._tcp = inner if isinstance(inner, socket.socket) and inner.family != socket.AF_UNIX else None
         #: Whether the other side closed the connection, or it broke.
         self.ended = False
         self._reader: threading.Thread | None = None
@@ -95,10 +97,10 @@ class ClosingSocket:
         #: The bytes that wait to be sent.
         self._unsent = bytearray()
         #: Guards the unsent bytes. It is notified when some of them were sent.
-        self._room = threading.Condition()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        under.settimeout(0.0)
-        self._fd = under.fileno()
+        self._send_condition = threading.Condition()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        inner.settimeout(0.0)
+        self._fd = inner.fileno()
         # paramiko reads an attribute of this name.
         self._closed = False
 
@@ -115,6 +117,7 @@ class ClosingSocket:
             try:
                 self._received = memoryview(self._read())
             except (OSError, SSHException, EOFError) as error:
+                # paramiko calls again after a timeout of ours. One of the kernel (ETIMEDOUT) is an end.
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise
                 self.ended = True
@@ -130,84 +133,98 @@ class ClosingSocket:
         Raises:
             TimeoutError: Nothing has come for `_READ_TIMEOUT_SECONDS`.
         """
-        until = time.monotonic() + _READ_TIMEOUT_SECONDS
+        deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
+        # The end of a closed socket shows by itself. That of a closed channel might not.
         while not (self._closed and self._is_channel):
             try:
-                data = self._under.recv(_READ_BYTES)
+                data = self._inner.recv(_READ_BYTES)
                 # The server's Nagle algorithm would wait up to 40 ms for a delayed ACK.
                 if self._tcp is not None:
                     self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
                 return data
             except (BlockingIOError, TimeoutError) as error:
-                if error.errno == errno.ETIMEDOUT:
+                if error.errno == errno.ETIMEDOUT:  # The kernel has given the connection up.
                     raise
-            left = until - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 raise TimeoutError
-            self._await(left)
+            self._await_event(seconds_left)
         return b""
 
-    def _await(self, seconds: float) -> None:
-        """Wait until the socket is readable or accepts more, there is more to send, or it is closed."""
-        with self._room:
+    def _await_event(self, seconds: float) -> None:
+        """Send what waits, and wait until something happens, at most for some seconds.
+
+        The socket becomes readable or accepts more, there is more to send, or the socket is closed.
+        """
+        with self._send_condition:
             self._flush()
-            waits = bool(self._unsent)
+            has_unsent = bool(self._unsent)
+        events = select.POLLIN
+        if has_unsent and self._is_channel:
+            # The descriptor of a channel does not show when the channel accepts more.
+            seconds = min(seconds, _SEND_PAUSE_SECONDS)
+        elif has_unsent:
+            events |= select.POLLOUT
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        # The descriptor of a channel does not show when the channel accepts more, so sending is tried again.
-        poll.register(self._fd, select.POLLIN | (select.POLLOUT if waits and not self._is_channel else 0))
-        poll.poll((min(seconds, _SEND_PAUSE_SECONDS) if waits and self._is_channel else seconds) * 1000 + 1)
+        poll.register(self._wake_fd, select.POLLIN)
+        poll.register(self._fd, events)
+        poll.poll(seconds * 1000 + 1)
         with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+            os.eventfd_read(self._wake_fd)
 
     def send(self, data: bytes) -> int:
         """Send some bytes now, and let the reading thread send the rest. All bytes count as sent."""
-        with self._room:
-            if self._unsent:
+        with self._send_condition:
+            if self._unsent:  # The reading thread sends these bytes after the others.
                 self._unsent += data
                 return len(data)
-            self._unsent += data[self._send(data) :]
+            sent = self._send_now(data)
+            self._unsent += data[sent:]
             if self._unsent:
-                self._ring()
+                self._wake_reader()
         return len(data)
 
     def _flush(self) -> None:
-        """Send what waits. The caller holds ``_room``."""
+        """Send as much of what waits as the other side accepts now. The caller holds ``_send_condition``."""
         if self._unsent:
-            del self._unsent[: self._send(bytes(self._unsent))]
-            self._room.notify_all()
+            sent = self._send_now(bytes(self._unsent))
+            del self._unsent[:sent]
+            self._send_condition.notify_all()
 
-    def _send(self, data: bytes) -> int:
+    def _send_now(self, data: bytes) -> int:
         """Send as many bytes as the other side accepts now, and return their number."""
-        if isinstance(self._under, Channel) and not self._under.get_transport().clear_to_send.is_set():
+        if isinstance(self._inner, Channel) and not self._inner.get_transport().clear_to_send.is_set():
             return 0  # The gateway is renewing keys, so sending would block.
         try:
-            return self._under.send(data)
+            return self._inner.send(data)
         except (BlockingIOError, TimeoutError):
             return 0
 
-    def _ring(self) -> None:
-        """Wake the thread that reads."""
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+    def _wake_reader(self) -> None:
+        """Wake the thread that reads. This does nothing after `close`."""
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
 
     def wait_for_room(self) -> None:
-        """Wait while much is waiting to be sent."""
-        with self._room:
-            self._room.wait_for(lambda: len(self._unsent) < _MAX_UNSENT_BYTES or self.ended or self._closed)
+        """Block while more than some megabytes are waiting to be sent, unless the connection ends."""
+        with self._send_condition:
+            self._send_condition.wait_for(
+                lambda: len(self._unsent) < _MAX_UNSENT_BYTES or self.ended or self._closed
+            )
 
     def getpeername(self) -> object:
         """Return the address of the other side, as `socket.socket.getpeername` does."""
-        return self._under.getpeername()
+        return self._inner.getpeername()
 
     def abort(self) -> None:
         """Close the socket, and drop data that was not sent.
 
         After a break of the network the agent would mistake such data for the end of the launcher.
         """
-        if isinstance(self._under, socket.socket):
+        if isinstance(self._inner, socket.socket):
             with suppress(OSError):  # It is closed already.
-                self._under.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # The kernel drops what it has not sent if it may not linger.
+                self._inner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def close(self) -> None:
@@ -215,19 +232,19 @@ class ClosingSocket:
         self._closed = True
         self._on_close()
         reader = self._reader
-        unread = reader is None or reader is threading.current_thread() or not reader.is_alive()
-        with self._room:
+        no_reader = reader is None or reader is threading.current_thread() or not reader.is_alive()
+        with self._send_condition:
             self._unsent.clear()
-            self._ring()
-            if unread and self._wake >= 0:
-                os.close(self._wake)
-                self._wake = -1
-            self._room.notify_all()
+            self._wake_reader()
+            if no_reader and self._wake_fd >= 0:
+                os.close(self._wake_fd)
+                self._wake_fd = -1
+            self._send_condition.notify_all()
         with suppress(OSError, EOFError, SSHException):  # The connection or its gateway has ended.
-            if unread:
-                self._under.close()
-            elif not self._is_channel:
-                self._under.shutdown(socket.SHUT_RDWR)
+            if no_reader:
+                self._inner.close()
+            elif not self._is_channel:  # The thread that reads sees the end, and paramiko then calls this.
+                self._inner.shutdown(socket.SHUT_RDWR)
 
 
 class Packets(Packetizer):
@@ -243,8 +260,9 @@ class Packets(Packetizer):
     REKEY_BYTES = 1 << 36
 
     def __init__(self, sock: socket.socket) -> None:
+        """Wrap a socket as paramiko does, and remember which channels were closed."""
         super().__init__(sock)
-        self._sending = threading.RLock()
+        self._send_lock = threading.RLock()
         #: The channels that this end has closed, by the server's numbers.
         self._closed_channels: set[bytes] = set()
 
@@ -255,13 +273,13 @@ class Packets(Packetizer):
         """Send a message, unless it belongs to a channel that this end has closed."""
         packet = data.asbytes()
         kind, channel = packet[0], packet[1:5]
-        with self._sending:
-            if _WINDOW_ADJUST <= kind <= _REQUEST:
+        with self._send_lock:
+            if _WINDOW_ADJUST <= kind <= _REQUEST:  # The message belongs to a channel.
                 if channel in self._closed_channels:
                     return
                 if kind == _CLOSE:
                     self._closed_channels.add(channel)
-            elif kind == _OPEN_CONFIRMATION:
+            elif kind == _OPEN_CONFIRMATION:  # The server uses the number for a new channel.
                 self._closed_channels.discard(channel)
             super().send_message(data)
 
@@ -269,5 +287,6 @@ class Packets(Packetizer):
         """Receive a message, and forget a closed channel if the server uses its number again."""
         kind, message = super().read_message()
         if kind == _OPEN_CONFIRMATION:
-            self._closed_channels.discard(message.asbytes()[4:8])
+            server_number = message.asbytes()[4:8]  # Our number of the channel comes first.
+            self._closed_channels.discard(server_number)
         return kind, message

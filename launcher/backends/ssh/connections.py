@@ -49,7 +49,7 @@ _ATTEMPT_PAUSES_SECONDS = (0.3, 1.0, 2.0)
 #: The time for the threads of closed connections to end.
 _LAST_WAIT_SECONDS = 2.0
 #: The time for which a connection counts as new. It is less than the time after which a silent one is lost.
-_NEW_SECONDS = 4.0
+_NEW_CONNECTION_SECONDS = 4.0
 
 
 class SshConnections(Connections, AbstractContextManager["SshConnections"]):
@@ -64,27 +64,29 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     """
 
     def __init__(self, hosts: Iterable[Host], settings: Settings, attempts: int = 3) -> None:
+        """Prepare to connect to these hosts. `connect` does so."""
         self._hosts = {host.name: host for host in hosts}
         self._settings, self._attempts = settings, attempts
         self._queries = Queries()
         self._connector: SshConnector | None = None
         self._closed = threading.Event()
         self._connections: dict[str, SshConnection] = {}
-        self._proxies: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
+        self._proxy_commands: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._importing = threading.Lock()
+        self._import_lock = threading.Lock()
         #: The connections to gateways, by the names of the gateways up to each. All hosts share them.
         self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
         # These times include those of the connections to gateways.
         self.login_seconds: dict[str, float] = {}
         self.forwarding = self
         #: When the present connection to a host was made (monotonic). It lacks hosts with their first one.
-        self._made_at: dict[str, float] = {}
-        self._reconnecting = {name: threading.Lock() for name in self._hosts}
+        self._reconnected_at: dict[str, float] = {}
+        self._reconnect_locks = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
         self._forward: Forward | None = None
 
     def __exit__(self, *_: object) -> None:
+        """Close all connections."""
         self.close()
 
     def close(self) -> None:
@@ -98,7 +100,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         if self._connector is not None:
             self._connector.close()
         with self._lock:
-            proxies = list(self._proxies)
+            proxies = list(self._proxy_commands)
         for proxy in proxies:  # The connector knows a ProxyCommand only from the beginning of its handshake.
             proxy.close()
         # Without its socket, the thread of a connection ends by itself.
@@ -118,7 +120,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         Raises:
             SshError: No host can be connected to, because the user of this process has no account.
         """
-        account()
+        account()  # This raises the error that every host would have.
         preparing = threading.Thread(target=self._prepare)
         try:
             start(preparing)
@@ -144,7 +146,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def _get_connector(self) -> SshConnector:
         """Return what makes connections with paramiko, and import paramiko first if nobody has."""
-        with self._importing:
+        with self._import_lock:
             if self._connector is None:
                 from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - with paramiko
 
@@ -164,7 +166,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         host = self._hosts[name]
         for attempt in range(1, attempts + 1):
             try:
-                connection = self._connect_once(host, (), (name,))
+                connection = self._try_to_connect(host, gateways=(), trail=(name,))
                 self.login_seconds[name] = connection.login_seconds
                 return connection
             except SshError as failure:
@@ -173,37 +175,40 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
                     raise TransportError(f"{name}: {failure}{tried}") from failure
             except Exception as error:  # noqa: BLE001 - the other hosts are reported, too
                 raise TransportError(f"{name}: {unexpected(error)}") from error
-            if self._closed.wait(_ATTEMPT_PAUSES_SECONDS[min(attempt, len(_ATTEMPT_PAUSES_SECONDS)) - 1]):
+            pauses = _ATTEMPT_PAUSES_SECONDS
+            if self._closed.wait(pauses[min(attempt, len(pauses)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
-    def _connect_once(self, host: Host, before: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
-        """Connect to one host, through its gateways if it has some.
+    def _try_to_connect(self, host: Host, gateways: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
+        """Connect to one host once, through its gateways if it has some.
 
         Args:
             host: The host, or a gateway, as the user wrote it.
-            before: The gateways before it in a ``ProxyJump``. Empty means the gateways of its own
+            gateways: The gateways before it in a ``ProxyJump``. Empty means the gateways of its own
                 ``ProxyJump``.
-            trail: The names of the hosts that wait for this connection.
+            trail: The names of the hosts that wait for this connection, by which a circle is noticed.
 
         Raises:
             SshError: The host cannot be connected to, or the gateways form a circle.
         """
         options = host_options(host, self._queries)
-        before = before or options.gateways
-        if before and before[-1] in trail:
-            way = " -> ".join((*trail, before[-1]))
-            raise SshError(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
-        gateway = self._gateway(before, (*trail, before[-1])) if before else None
+        gateways = gateways or options.gateways
+        gateway = None
+        if gateways:
+            trail = (*trail, gateways[-1])
+            if gateways[-1] in trail[:-1]:
+                raise SshError(f"ProxyJump in ~/.ssh/config goes in a circle: {' -> '.join(trail)}")
+            gateway = self._gateway_connection(gateways, trail)
         seconds = options.connect_timeout or self._settings[CONNECT_TIMEOUT]
-        began = time.monotonic()
-        opened = gateway or self._open_way(options, seconds)
-        opening_seconds = time.monotonic() - began
-        connection = self._get_connector().connect(replace(options, gateways=before), opened, seconds)
-        connection.login_seconds += gateway.login_seconds if gateway else opening_seconds
+        started_at = time.monotonic()
+        way = gateway or self._open_socket(options, seconds)
+        way_seconds = gateway.login_seconds if gateway else time.monotonic() - started_at
+        connection = self._get_connector().connect(replace(options, gateways=gateways), way, seconds)
+        connection.login_seconds += way_seconds
         return connection
 
-    def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
+    def _open_socket(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
         """Start the ProxyCommand of a host, or connect to its server by TCP if it has none.
 
         Raises:
@@ -212,56 +217,68 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         if not options.proxy_command:
             return tcp_socket(options, seconds)
         with self._lock:
-            if self._closed.is_set():
+            if self._closed.is_set():  # `close` would not know the command.
                 raise SshError("connecting was stopped")
             proxy = ProxyCommand(options.proxy_command)
-            self._proxies.add(proxy)
+            self._proxy_commands.add(proxy)
         return proxy
 
-    def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
+    def _gateway_connection(self, gateways: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
         """Return the connection to the last of these gateways.
 
-        The first thread that needs the connection makes it. Other threads wait for its result or failure.
+        The first thread that needs the connection makes it. Other threads wait for its result or failure. A
+        connection that failed or is lost is made again.
+
+        Args:
+            gateways: The gateways, in the order in which they are connected to.
+            trail: The names of the hosts that wait for this connection, see `_try_to_connect`.
+
+        Raises:
+            SshError: The gateway cannot be connected to.
         """
         with self._lock:
-            future = self._gateways.get(hops)
-            useless = future and future.done() and (future.exception() or not future.result().is_alive)
-            if mine := future is None or bool(useless):
-                future = self._gateways[hops] = Future()
-        assert future is not None
-        if mine:
+            future = self._gateways.get(gateways)
+            if future is not None and future.done() and (future.exception() or not future.result().is_alive):
+                future = None
+            is_first_thread = future is None
+            if future is None:
+                future = self._gateways[gateways] = Future()
+        if is_first_thread:
             try:
-                future.set_result(self._connect_once(parse_gateway(hops[-1]), hops[:-1], trail))
+                gateway = parse_gateway(gateways[-1])
+                future.set_result(self._try_to_connect(gateway, gateways[:-1], trail))
             except SshError as failure:
-                future.set_exception(SshError(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
+                future.set_exception(SshError(f"its gateway {gateways[-1]}: {failure}", failure.may_pass))
             except BaseException as error:
                 future.set_exception(error)
                 raise
         return future.result()
 
     def reconnect(self, host: str) -> None:
-        """Connect to a host again, and close the old connection. Any thread may call this.
+        """Connect to a host again, and close the old connection. Any thread may call this, which blocks.
 
         A new connection that is alive stays, because another link to the host has just made it.
 
         Raises:
             TransportError: No connection can be made now.
         """
-        with self._reconnecting[host]:
-            if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW_SECONDS:
+        with self._reconnect_locks[host]:
+            is_new = time.monotonic() < self._reconnected_at.get(host, 0.0) + _NEW_CONNECTION_SECONDS
+            if is_new and self.is_alive(host):
                 return
             old = self._connections.pop(host, None)
             if old is not None:
                 old.abort()
             connection = self._connect_host(host, attempts=1)
             try:
+                # The ports that the host forwards to this machine ended with the old connection.
                 if self._relay is not None:
                     self._relay.renew(connection)
             except TransportError:
                 connection.abort()
                 raise
             self._connections[host] = connection
-            self._made_at[host] = time.monotonic()
+            self._reconnected_at[host] = time.monotonic()
 
     # ------------------------------------------------------------------ connected
 
@@ -284,7 +301,13 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         return connection is not None and connection.is_alive
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program on a host, in a channel of the connection to the host."""
+        """Start a program of ours on a host, in a channel of the connection to the host.
+
+        The arguments are those of `ProgramRunner.run`.
+
+        Raises:
+            TransportError: There is no connection to the host, or the program cannot be started.
+        """
         from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko
 
         connection, python = self.connection(host), self.python(host)
@@ -298,17 +321,33 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         is ``python3``, because a path relative to the working folder of the tasks may not exist yet.
         """
         python = self._hosts[host].python or DEFAULT_PYTHON
-        return DEFAULT_PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
+        is_relative = "/" in python and not python.startswith(("/", "~/"))
+        return DEFAULT_PYTHON if is_relative else python
 
     def relay(self, path: str) -> dict[str, int]:
-        """Forward a port of each host to a Unix socket of this machine, until the connections end."""
+        """Forward a port of each host to a Unix socket of this machine, until the connections end.
+
+        Returns:
+            The port of each host that offers one. The user is told about the others.
+        """
         from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko
 
         self._relay = Relay(path)
         return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
-        """Return a port of this machine that leads to a port of a host, until `close`."""
+        """Return a port of this machine that leads to a port of a host, until `close`.
+
+        A later call returns the same port, and makes it lead to the other host.
+
+        Args:
+            host: The name of the host.
+            port: The port on the loopback address of the host.
+            preferred: The ports of this machine to try first.
+
+        Raises:
+            TransportError: This machine has no free port, or no thread is left.
+        """
         from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko
 
         if self._forward is None:

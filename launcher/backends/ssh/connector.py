@@ -25,6 +25,8 @@ from launcher.backends.ssh.sockets import ProxyCommand
 _KEY_EXCHANGE = "curve25519-sha256@libssh.org"
 #: The cipher that needs the least CPU, because it encrypts and signs in one pass.
 _CIPHER = "aes128-gcm@openssh.com"
+#: What to ask the user if a server closed a connection without a reason.
+_CLOSED_ADVICE = "is it too busy (MaxStartups), or does it refuse this machine?"
 #: The name of paramiko's log, which nobody sees.
 _PARAMIKO_LOG = "launcher.ssh"
 logging.getLogger(_PARAMIKO_LOG).setLevel(logging.CRITICAL + 1)
@@ -39,10 +41,12 @@ class SshConnector:
     """
 
     def __init__(self, closed: threading.Event, *, accept_new: bool) -> None:
+        """Prepare to make connections, none of which exists yet."""
         self._closed, self._accept_new = closed, accept_new
         self.known = KnownHosts()
         self._load_key = functools.cache(load_key)
         self._lock = threading.Lock()
+        #: The sockets of all connections that exist or are being made.
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
 
     def close(self) -> None:
@@ -66,7 +70,7 @@ class SshConnector:
         Raises:
             SshError: The connection cannot be made.
         """
-        proxy, began = None, time.monotonic()
+        proxy, started_at = None, time.monotonic()
         if isinstance(way, SshConnection):
             sock = ClosingSocket(_gateway_channel(way, options, seconds))
         elif isinstance(way, ProxyCommand):
@@ -77,7 +81,7 @@ class SshConnector:
         try:
             with self._lock:
                 self._socks.add(sock)
-            if self._closed.is_set():
+            if self._closed.is_set():  # `close` may have missed the socket. The handshake fails then.
                 sock.close()
             transport = self._handshake(options, sock, seconds)
             log_in(transport, options, self._load_key, seconds)
@@ -88,7 +92,7 @@ class SshConnector:
             if isinstance(error, SshError):
                 raise SshError(f"{error}{_route(options, proxy)}", error.may_pass) from error
             raise
-        return SshConnection(options.name, transport, sock, time.monotonic() - began)
+        return SshConnection(options.name, transport, sock, time.monotonic() - started_at)
 
     def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
         """Exchange keys with the server, and check its host key.
@@ -102,40 +106,61 @@ class SshConnector:
         transport.set_log_channel(_PARAMIKO_LOG)
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
         algorithms = transport.get_security_options()
+        # The ones that need the least CPU time come first, and the others keep their order.
         algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEY_EXCHANGE)
         algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
         algorithms.key_types = self.known.algorithms(options, tuple(algorithms.key_types))
-        place, began = options.place, time.monotonic()
+        started_at = time.monotonic()
         try:
             transport.start_client(timeout=seconds)
-            host_key = transport.get_remote_server_key()  # raises an exception after the timeout
+            host_key = transport.get_remote_server_key()  # This raises an exception after the timeout.
         except (SSHException, EOFError, OSError) as error:
-            answered = transport.remote_version
-            ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
-            late = not ended and time.monotonic() - began >= seconds
+            has_ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
+            is_late = not has_ended and time.monotonic() - started_at >= seconds
+            server = f"the ssh server at {options.place}"
             if isinstance(error, IncompatiblePeer):
-                common = "has no cipher or key exchange in common"
-                text = f"the ssh server at {place} {common}: {reason_of(error)}"
-            elif ended:
-                when = "during the key exchange" if answered else "before its ssh server sent anything"
-                advice = "is it too busy (MaxStartups), or does it refuse this machine?"
-                text = f"{place} closed the connection {when}; {advice}"
-            elif late and not answered:
-                silent = f"sent nothing for {seconds:g}s"
-                text = f"{place} accepted the connection and {silent}; is that an ssh server?"
-            elif late:
-                text = f"the ssh server at {place} stopped answering for {seconds:g}s"
-            elif not answered:
-                text = f"{place} is not an ssh server: {reason_of(error)}"
+                text = f"{server} has no cipher or key exchange in common: {reason_of(error)}"
+            elif not transport.remote_version:  # The server has sent nothing, or something else than SSH.
+                text = _no_ssh_server(options.place, error, seconds, has_ended=has_ended, is_late=is_late)
+            elif has_ended:
+                text = f"{options.place} closed the connection during the key exchange; {_CLOSED_ADVICE}"
+            elif is_late:
+                text = f"{server} stopped answering for {seconds:g}s"
             else:
-                text = f"the ssh server at {place} failed: {reason_of(error)}"
-            raise SshError(text, ended or late or isinstance(error, OSError)) from error
+                text = f"{server} failed: {reason_of(error)}"
+            may_pass = has_ended or is_late or isinstance(error, OSError)
+            raise SshError(text, may_pass) from error
         self.known.check(options, host_key, self._accept_new)
         return transport
 
 
+def _no_ssh_server(place: str, error: Exception, seconds: float, *, has_ended: bool, is_late: bool) -> str:
+    """Return a message that a server has not answered as an ssh server.
+
+    Args:
+        place: The address and port of the server.
+        error: The error of the handshake.
+        seconds: The time limit of the handshake.
+        has_ended: Whether the connection has ended.
+        is_late: Whether the time limit is over.
+    """
+    if has_ended:
+        return f"{place} closed the connection before its ssh server sent anything; {_CLOSED_ADVICE}"
+    if is_late:
+        return f"{place} accepted the connection and sent nothing for {seconds:g}s; is that an ssh server?"
+    return f"{place} is not an ssh server: {reason_of(error)}"
+
+
 def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
-    """Return which gateway or ProxyCommand leads to a host, for messages. Empty if the host needs neither."""
+    """Return which gateway or ProxyCommand leads to a host, to append it to messages.
+
+    Args:
+        options: The options of the host.
+        proxy: The ProxyCommand, which has ended. None if the host has none.
+
+    Returns:
+        The text. Empty if the host needs neither.
+    """
     if options.gateways:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
     if proxy is None:
@@ -154,14 +179,10 @@ def _gateway_channel(gateway: SshConnection, options: HostOptions, seconds: floa
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
     except (SSHException, EOFError, OSError) as error:
-        reason = reason_of(error)
-        if isinstance(error, ChannelException):
-            if error.code == PROHIBITED:
-                text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
-                raise SshError(text) from error
-            reason = error.text.lower()
-        raise SshError(
-            f"its gateway {gateway.host} cannot connect to {place} ({reason}); is it up, and is that its "
-            "address as the gateway sees it?",
-            True,
-        ) from error
+        if isinstance(error, ChannelException) and error.code == PROHIBITED:
+            text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
+            raise SshError(text) from error
+        reason = error.text.lower() if isinstance(error, ChannelException) else reason_of(error)
+        advice = "is it up, and is that its address as the gateway sees it?"
+        text = f"its gateway {gateway.host} cannot connect to {place} ({reason}); {advice}"
+        raise SshError(text, may_pass=True) from error

@@ -27,7 +27,7 @@ _RETRY_PAUSE_SECONDS = 0.25
 _LOOPBACK = "127.0.0.1"
 
 #: A function that returns the connection to a host, or raises a ConnectionLostError if there is none.
-ConnectionOf = Callable[[str], SshConnection]
+GetConnection = Callable[[str], SshConnection]
 
 
 class Forward:
@@ -44,12 +44,13 @@ class Forward:
         TransportError: This machine has no free port, or no thread is left.
     """
 
-    def __init__(self, connection: ConnectionOf, target: tuple[str, int], preferred: Sequence[int]) -> None:
-        self._connection = connection
+    def __init__(self, connection: GetConnection, target: tuple[str, int], preferred: Sequence[int]) -> None:
+        """Listen on a port of this machine, and serve its connections in threads."""
+        self._get_connection = connection
         self.target = target
         self._joined = JoinedSockets("ssh forward", MAX_CONNECTIONS)
         try:
-            self._listener = first_free(preferred, _listen) or _listen(0)
+            self._listener = first_free(preferred, _listen) or _listen(0)  # 0 means any free port.
             self.port = int(self._listener.getsockname()[1])
             self._joined.begin(self._accept)
         except OSError as error:
@@ -73,56 +74,59 @@ class Forward:
             except OSError:  # `close` was called, or no descriptor is left.
                 self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
                 continue
-            host = self.target[0]
-            if not self._joined.add(host, sock):
+            host, _ = self.target
+            if not self._joined.add(host, sock):  # The host has too many connections.
                 sock.close()
                 continue
             try:
                 self._joined.begin(self._serve, sock, host)
             except TransportError as error:
-                self._refused(error)
+                self._say_refused(error)
                 self._joined.end(host, sock, None)
 
     def _serve(self, sock: socket.socket, host: str) -> None:
-        """Serve one connection to the port, until it ends."""
+        """Serve one connection to the port, until it ends.
+
+        Args:
+            sock: The socket of the connection.
+            host: The name of the host to which it leads.
+        """
         channel = None
         try:
-            channel = self._channel()
+            channel = self._open_channel()
             if channel is not None:
                 self._joined.join(sock, channel)
         except OSError:  # The browser has closed the connection.
             pass
         except TransportError as error:
-            self._refused(error)
+            self._say_refused(error)
         finally:
             self._joined.end(host, sock, channel)
 
-    def _refused(self, why: TransportError) -> None:
+    def _say_refused(self, why: TransportError) -> None:
         """Tell the user that a connection to the port was closed at once."""
         self._joined.say_once(f"a connection to port {self.port} of this machine was refused: {why}")
 
-    def _channel(self) -> Channel | None:
+    def _open_channel(self) -> Channel | None:
         """Return a new channel that leads to the port of the host, or None if there is none now.
 
         Nothing may listen on that port yet, so only a server that forbids forwarding is reported.
         """
         host, port = self.target
-        target = (_LOOPBACK, port)
+        target, source = (_LOOPBACK, port), (_LOOPBACK, self.port)
         try:
-            transport = self._connection(host).transport
-            return transport.open_channel(
-                "direct-tcpip", target, (_LOOPBACK, self.port), timeout=_OPEN_TIMEOUT_SECONDS
-            )
-        except ChannelException as error:  # Nothing listens on the port yet, or the server forbids it.
+            transport = self._get_connection(host).transport
+            return transport.open_channel("direct-tcpip", target, source, timeout=_OPEN_TIMEOUT_SECONDS)
+        except ChannelException as error:
             if error.code == PROHIBITED:
-                why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
-                self._joined.say_once(
-                    f"{host}: port {self.port} of this machine cannot be forwarded to it: {why}"
-                )
-        except (ConnectionLostError, SSHException, EOFError, OSError):
+                text = f"{host}: port {self.port} of this machine cannot be forwarded to it: its ssh server"
+                options = "(AllowTcpForwarding, PermitOpen)"
+                self._joined.say_once(f"{text} forbids connections to its own ports {options}")
+        except (ConnectionLostError, SSHException, EOFError, OSError):  # There is no connection now.
             pass
         return None
 
 
 def _listen(port: int) -> socket.socket:
+    """Return a socket that listens on a port of the loopback address."""
     return socket.create_server((_LOOPBACK, port))

@@ -33,11 +33,12 @@ class JoinedSockets:
     """
 
     def __init__(self, name: str, most: int) -> None:
+        """Start without sockets. Each host may have ``most`` of them."""
         self._name = name
         self._most = most
         self._lock = threading.Lock()
         self._sockets: dict[str, set[socket.socket]] = {}
-        self._said: set[str] = set()
+        self._told: set[str] = set()
         self.closing = threading.Event()
 
     def begin(self, function: Callable[..., object], *arguments: object) -> threading.Thread:
@@ -49,7 +50,11 @@ class JoinedSockets:
         return start_function(function, *arguments, name=self._name)
 
     def add(self, host: str, sock: socket.socket) -> bool:
-        """Remember a socket until `end`, and return True, or False if its host already has too many."""
+        """Remember a socket until `end`, unless its host has too many already, or `close` was called.
+
+        Returns:
+            Whether the socket may be used.
+        """
         with self._lock:
             sockets = self._sockets.setdefault(host, set())
             has_room = len(sockets) < self._most and not self.closing.is_set()
@@ -74,7 +79,13 @@ class JoinedSockets:
             channel.recv_exit_status()  # This waits until both directions have ended.
 
     def end(self, host: str, sock: socket.socket, channel: Channel | None) -> None:
-        """Close a socket and its channel, and forget the socket."""
+        """Close a socket and its channel, and forget the socket.
+
+        Args:
+            host: The name of the host to which the channel leads.
+            sock: The socket.
+            channel: The channel. None if none was opened.
+        """
         with self._lock:
             self._sockets.get(host, set()).discard(sock)
         if channel is not None:
@@ -82,10 +93,10 @@ class JoinedSockets:
         close_socket(sock)
 
     def say_once(self, text: str) -> None:
-        """Tell the user something, unless the user was told before."""
+        """Tell the user something, unless the user was told before, or `close` was called."""
         with self._lock:
-            is_new = text not in self._said and not self.closing.is_set()
-            self._said.add(text)
+            is_new = text not in self._told and not self.closing.is_set()
+            self._told.add(text)
         if is_new:
             say(text)
 
@@ -142,12 +153,13 @@ def _receive_into(channel: Channel, sock: socket.socket, sender: threading.Threa
     with suppress(SSHException, EOFError, OSError):
         while True:
             # This is read before the last bytes are, which may arrive in between.
-            ended = channel.eof_received or channel.closed
+            has_ended = channel.eof_received or channel.closed
             if channel.recv_ready():
                 sock.sendall(channel.recv(_READ_BYTES))
-            elif ended:
+            elif has_ended:
                 return bool(channel.eof_received)
-            elif any(fd == sock.fileno() for fd, _ in poll.poll()):  # The socket was closed.
+            # The socket was registered for no event, so it shows only that it was closed.
+            elif any(fd == sock.fileno() for fd, _ in poll.poll()):
                 break
     if not channel.closed:
         sender.join(_LAST_BYTES_SECONDS)

@@ -40,11 +40,11 @@ _MAX_KNOWN_HOSTS_BYTES = 1 << 26
 _OTHER_USERS_BITS = 0o077
 
 
-class Entry(Record):
-    """A line of a known_hosts file."""
+class KnownHostLine(Record):
+    """A line of a known_hosts file that contains a key."""
 
     file: str
-    line: int
+    number: int
     revoked: bool
     #: Names and patterns, or one hashed name.
     names: tuple[str, ...]
@@ -56,8 +56,9 @@ class KnownHosts:
     """The known_hosts files of a launch, each read once. Any thread may use it."""
 
     def __init__(self) -> None:
+        """Start without files. Each is read when a host needs it."""
         self._lock = threading.Lock()
-        self._files: dict[str, list[Entry]] = {}
+        self._files: dict[str, list[KnownHostLine]] = {}
         #: A message for each key that was added.
         self.added: list[str] = []
 
@@ -65,11 +66,16 @@ class KnownHosts:
         """Return the supported host key algorithms in order of preference.
 
         Those of the keys that are known for the host come first, so that the server shows such a key.
+
+        Args:
+            options: The options of the host.
+            supported: The algorithms that paramiko supports, in its order of preference.
         """
-        kinds = [entry.kind for entry in self._about(options) if not entry.revoked]
-        known = [
-            name for kind in kinds for name in _SIGNATURE_ALGORITHMS.get(kind, (kind,)) if name in supported
-        ]
+        preferred: list[str] = []
+        for line in self._lines_about(options):
+            if not line.revoked:
+                preferred += _SIGNATURE_ALGORITHMS.get(line.kind, (line.kind,))
+        known = [name for name in preferred if name in supported]
         return tuple(dict.fromkeys([*known, *supported]))
 
     def check(self, options: HostOptions, key: PKey, accept_new: bool) -> None:
@@ -78,7 +84,7 @@ class KnownHosts:
         Raises:
             SshError: The key is revoked or unknown, or another key of the host is known.
         """
-        if _is_known(self._about(options), key, options):
+        if _is_known(self._lines_about(options), key, options):
             return
         if (accept_new or options.accept_new) and options.known_hosts:
             self._add(options, key)
@@ -86,70 +92,80 @@ class KnownHosts:
         port = ["-p", str(options.port)] if options.port != SSH_PORT else []
         command = ["ssh", "-o", "StrictHostKeyChecking=accept-new", *port, options.name, "true"]
         raise SshError(
-            f"the host key of {options.place} is not known ({_shown(key)}); if that is its key, accept it "
+            f"the host key of {options.place} is not known ({_key_text(key)}); if that is its key, accept it "
             f"with: launch --accept-new-host-keys ..., or: {shlex.join(command)}"
         )
 
     def _add(self, options: HostOptions, key: PKey) -> None:
-        """Append a line to the known_hosts file, unless another launch has added the key.
+        """Append a line with a key to the known_hosts file, unless another launch has added it meanwhile.
 
         Raises:
             SshError: The file cannot be written.
         """
-        path, name = options.known_hosts[0], _known_name(options)
+        path, name = options.known_hosts[0], _known_name(options)  # ssh also adds keys to the first file.
         try:
             os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 text = read_at_most(file, _MAX_KNOWN_HOSTS_BYTES)
-                if _is_known([entry for entry in _parse(path, text) if _matches(entry, name)], key, options):
+                lines = [line for line in _parse_lines(path, text) if _matches(line, name)]
+                if _is_known(lines, key, options):
                     return
-                written = HostKeys.hash_host(name) if options.hash_known_hosts else name
-                line = f"{written} {key.get_name()} {key.get_base64()}\n".encode()
-                file.write(line if not text or text.endswith(b"\n") else b"\n" + line)
-                self._files.pop(path, None)
-                self.added.append(f"{name}: added its host key {_shown(key)} to {with_tilde(path)}")
+                name_field = HostKeys.hash_host(name) if options.hash_known_hosts else name
+                new_line = f"{name_field} {key.get_name()} {key.get_base64()}\n".encode()
+                file.write(new_line if not text or text.endswith(b"\n") else b"\n" + new_line)
+                self._files.pop(path, None)  # It is read again when it is needed.
+                self.added.append(f"{name}: added its host key {_key_text(key)} to {with_tilde(path)}")
         except OSError as error:
             raise SshError(
                 f"its host key cannot be added to {with_tilde(path)}: {reason_of(error)}"
             ) from error
 
-    def _about(self, options: HostOptions) -> list[Entry]:
+    def _lines_about(self, options: HostOptions) -> list[KnownHostLine]:
         """Return the known lines about a host, reading each file when it is first needed."""
         name = _known_name(options)
-        entries: list[Entry] = []
+        lines: list[KnownHostLine] = []
         with self._lock:
             for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
                     self._files[path] = []
                     with suppress(OSError):  # A file that cannot be read counts as empty.
-                        self._files[path] = list(_parse(path, read_regular(path, _MAX_KNOWN_HOSTS_BYTES)))
-                entries += self._files[path]
-        return [entry for entry in entries if _matches(entry, name)]
+                        text = read_regular(path, _MAX_KNOWN_HOSTS_BYTES)
+                        self._files[path] = list(_parse_lines(path, text))
+                lines += self._files[path]
+        return [line for line in lines if _matches(line, name)]
 
 
-def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool:
+def _is_known(lines: Sequence[KnownHostLine], key: PKey, options: HostOptions) -> bool:
     """Return whether a key is among the known keys of a host. False if no key of the host is known.
+
+    Args:
+        lines: The lines of known_hosts about the host.
+        key: The key that the host shows.
+        options: The options of the host, for messages.
 
     Raises:
         SshError: The key is revoked, or only other keys of the host are known.
     """
     blob = key.asbytes()
-    for entry in entries:
-        if entry.revoked and entry.key == blob:
-            where = f"{with_tilde(entry.file)}:{entry.line}"
+    for line in lines:
+        if line.revoked and line.key == blob:
+            place = f"{with_tilde(line.file)}:{line.number}"
             raise SshError(
-                f"the host key of {options.place} is revoked by {where} ({_shown(key)}): do not trust it"
+                f"the host key of {options.place} is revoked by {place} ({_key_text(key)}): do not trust it"
             )
-    valid = [entry for entry in entries if not entry.revoked]
-    if not valid or any(entry.key == blob for entry in valid):
-        return bool(valid)
-    entry = next((entry for entry in valid if entry.kind == key.get_name()), valid[0])
-    remove = shlex.join(["ssh-keygen", "-f", entry.file, "-R", _known_name(options)])
+    valid = [line for line in lines if not line.revoked]
+    if not valid:
+        return False
+    if any(line.key == blob for line in valid):
+        return True
+    # A line with a key of the same type is the one that the user must remove.
+    other = next((line for line in valid if line.kind == key.get_name()), valid[0])
+    remove = shlex.join(["ssh-keygen", "-f", other.file, "-R", _known_name(options)])
     raise SshError(
-        f"the host key of {options.place} has changed: it shows {_shown(key)}, "
-        f"{with_tilde(entry.file)}:{entry.line} has another {entry.kind} key. "
+        f"the host key of {options.place} has changed: it shows {_key_text(key)}, "
+        f"{with_tilde(other.file)}:{other.number} has another {other.kind} key. "
         "Another machine may answer in its place; if you know that the host was reinstalled, "
         f"remove the old key with: {remove}"
     )
@@ -157,43 +173,55 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
 
 def _known_name(options: HostOptions) -> str:
     """Return the name of a host in known_hosts: ``node3``, ``[node3]:2222``, or its HostKeyAlias."""
+    if options.host_key_alias:
+        return options.host_key_alias
     address = options.address.lower()
-    return options.host_key_alias or (address if options.port == SSH_PORT else f"[{address}]:{options.port}")
+    return address if options.port == SSH_PORT else f"[{address}]:{options.port}"
 
 
-def _shown(key: PKey) -> str:
+def _key_text(key: PKey) -> str:
     """Return the type and the fingerprint of a key, for messages."""
     return f"{key.get_name()} {key.fingerprint}"
 
 
-def _parse(path: str, text: bytes) -> Iterator[Entry]:
-    """Yield the lines of a known_hosts file that contain a key, valid or revoked."""
-    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
-        fields = line.split()
+def _parse_lines(path: str, text: bytes) -> Iterator[KnownHostLine]:
+    """Yield the lines of a known_hosts file that contain a key, valid or revoked.
+
+    Such a line consists of an optional marker, the names of hosts, the type of the key, and the key. All
+    other lines are skipped: comments, wrong lines, and those with ``@cert-authority``.
+    """
+    for number, text_line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        fields = text_line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
         if len(fields) >= 3 and not fields[0].startswith("#") and marker in ("", "@revoked"):
             names, kind, encoded = fields[:3]
             try:
                 key = base64.b64decode(encoded + "==")
-            except ValueError:  # A wrong line is ignored like a comment.
+            except ValueError:
                 continue
-            patterns = tuple(names.split(","))
-            yield Entry(path, line=number, revoked=bool(marker), names=patterns, kind=kind, key=key)
+            patterns, revoked = tuple(names.split(",")), bool(marker)
+            yield KnownHostLine(path, number=number, revoked=revoked, names=patterns, kind=kind, key=key)
 
 
-def _matches(entry: Entry, name: str) -> bool:
-    """Return whether a line is about a host. A negated pattern excludes the host."""
+def _matches(line: KnownHostLine, name: str) -> bool:
+    """Return whether a line is about a host. A negated pattern excludes the host.
+
+    Args:
+        line: The line.
+        name: The name of the host in known_hosts.
+    """
 
     def matches(pattern: str) -> bool:
-        if not pattern.startswith("|1|"):
+        """Return whether a pattern, without its ``!``, matches the host."""
+        if not pattern.startswith("|1|"):  # The pattern is not a hashed name.
             return fnmatch.fnmatchcase(name, pattern.lower().replace("[", "[[]"))
         try:
             return HostKeys.hash_host(name, pattern) == pattern
         except (ValueError, AssertionError):  # The pattern is not a valid hash.
             return False
 
-    excluded = any(matches(pattern[1:]) for pattern in entry.names if pattern.startswith("!"))
-    return not excluded and any(map(matches, entry.names))
+    excluded = any(matches(pattern[1:]) for pattern in line.names if pattern.startswith("!"))
+    return not excluded and any(map(matches, line.names))
 
 
 # ---------------------------------------------------------------------- the user's keys
@@ -209,7 +237,11 @@ class KeyFile(Record):
 
 
 def load_key(path: str) -> KeyFile | None:
-    """Read a key file. None if the file does not exist."""
+    """Read a key file, which contains a private key.
+
+    Returns:
+        The key, or why it cannot be used. None if the file does not exist.
+    """
     if not os.path.exists(path):
         return None
     try:
@@ -240,7 +272,9 @@ class SshAgent(AgentSSH):
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        """Ask the ssh-agent at the other end of a connected socket for its keys."""
         super().__init__()
+        # As paramiko's own subclass does, this asks the ssh-agent for its keys.
         self._connect(sock)  # type: ignore[attr-defined]  # the stubs of paramiko lack it
 
     def close(self) -> None:
@@ -283,11 +317,12 @@ def log_in(
     Raises:
         SshError: Every key was refused, or the server did not answer.
     """
-    files = [file for path in options.identity_files if (file := load(path))]
+    files = [file for file in map(load, options.identity_files) if file is not None]
     tried: list[str] = []
     agent = connect_agent(options.agent, seconds)
     try:
-        for label, key in _candidates(agent.get_keys() if agent else (), files, options.identities_only):
+        agent_keys = () if agent is None else agent.get_keys()
+        for label, key in _candidates(agent_keys, files, options.identities_only):
             tried.append(label)
             if _is_accepted(transport, options, key, tried, seconds):
                 return
@@ -297,29 +332,34 @@ def log_in(
     unusable = [file for file in files if file.key is None]
     keys = f"tried: {', '.join(tried)}" if tried else "there was no key to offer"
     keys += "".join(f"; {with_tilde(file.path)} {file.problem}" for file in unusable)
+    # Advice about a key that could not be offered helps more than a general question.
     advice = [file.advice for file in unusable if file.advice]
     advice.append("is that the right user, and is the key in its ~/.ssh/authorized_keys there?")
     raise SshError(f"{options.place} refused the login as {options.user} ({keys}); {advice[0]}")
 
 
 def _candidates(
-    in_agent: Sequence[AgentKey], files: Sequence[KeyFile], only_named: bool
+    agent_keys: Sequence[AgentKey], files: Sequence[KeyFile], only_named: bool
 ) -> Iterator[tuple[str, PKey]]:
     """Yield the keys to offer, each once, with their names for messages.
 
+    The keys of the ssh-agent come first, and among them those that a key file names, too.
+
     Args:
-        in_agent: The keys of the ssh-agent.
+        agent_keys: The keys of the ssh-agent.
         files: The key files.
         only_named: Whether keys that only the ssh-agent knows are left out, as by IdentitiesOnly.
     """
-    usable = {file.key.asbytes(): (file.path, file.key) for file in files if file.key is not None}
-    named = {*usable, *(_public_part(file.path) for file in files)}
-    held = {key.asbytes(): key for key in in_agent}
-    for blob, agent_key in sorted(held.items(), key=lambda item: item[0] not in named):
-        if blob in named or not only_named:
-            yield f"{agent_key.get_name()} {agent_key.comment}".strip() + " from the agent", agent_key
-    for blob, (path, key) in usable.items():
-        if blob not in held:
+    usable_files = {file.key.asbytes(): (file.path, file.key) for file in files if file.key is not None}
+    # The ssh-agent may hold the key of a file that is itself not usable, because it has a passphrase.
+    in_files = {*usable_files, *(_public_part(file.path) for file in files)}
+    in_agent = {key.asbytes(): key for key in agent_keys}
+    named = [key for blob, key in in_agent.items() if blob in in_files]
+    others = [key for blob, key in in_agent.items() if blob not in in_files]
+    for agent_key in named if only_named else named + others:
+        yield f"{agent_key.get_name()} {agent_key.comment}".strip() + " from the agent", agent_key
+    for blob, (path, key) in usable_files.items():
+        if blob not in in_agent:
             yield with_tilde(path), key
 
 
@@ -334,22 +374,30 @@ def _public_part(path: str) -> bytes:
 def _is_accepted(
     transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
 ) -> bool:
-    """Return whether the host accepts a login with this key, which is the last one in ``tried``.
+    """Return whether the host accepts a login with this key.
+
+    Args:
+        transport: The connected transport.
+        options: The options of the host.
+        key: The key.
+        tried: The names of the keys that were offered, for messages. The last one is that of this key. An
+            error of the ssh-agent is added to it.
+        seconds: The time limit that the transport has for an answer.
 
     Raises:
         SshError: The server does not answer, closed the connection, or wants something other than keys.
     """
     login = f"a login as {options.user}"
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
-        missing = transport.auth_publickey(options.user, key)
-        if not missing:
+        further_methods = transport.auth_publickey(options.user, key)
+        if not further_methods:
             return True
-        text = f"accepts the key {tried[-1]} for {login} and asks for {' or '.join(missing)} as well"
+        text = f"accepts the key {tried[-1]} for {login} and asks for {' or '.join(further_methods)} as well"
     except BadAuthenticationType as error:
         text = f"accepts no keys for {login}, only {' or '.join(error.allowed_types)}"
     except (SSHException, EOFError, OSError) as error:
-        if time.monotonic() - began >= seconds:
+        if time.monotonic() - started_at >= seconds:
             raise SshError(f"{options.place} gave no answer to {login} for {seconds:g}s", True) from error
         if not transport.is_active():
             raise SshError(

@@ -58,6 +58,7 @@ class SshError(TransportError):
     """
 
     def __init__(self, text: str, may_pass: bool = False) -> None:
+        """Make the error. Control characters of a server are removed from its text."""
         super().__init__(sanitize_host_text(text))
         self.may_pass = may_pass
 
@@ -131,23 +132,29 @@ def host_options(host: Host, queries: Queries | None = None) -> HostOptions:
 def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
     """Return the options of a host, from what ``ssh -G`` printed and the host's own values.
 
+    Args:
+        host: The host. Its user and port, if they are set, override those of ssh_config.
+        values: The values of each option in ssh_config, by its name in lower case.
+
     Raises:
         SshError: The ProxyCommand would make a shell interpret a name.
         ValueError: A value is not a number.
     """
 
     def value(key: str, default: str = "") -> str:
-        found = values.get(key, [default])[0]
-        return default if found.lower() == "none" else found
+        """Return the first value of an option. The default replaces a missing one, and ``none``."""
+        first = values.get(key, [default])[0]
+        return default if first.lower() == "none" else first
 
     address = value("hostname", host.name)
-    own_name = account().pw_name
-    user, port = host.user or value("user") or own_name, host.port or int(value("port", str(SSH_PORT)))
-    tokens = {"h": address, "n": host.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
+    local_user = account().pw_name
+    user, port = host.user or value("user") or local_user, host.port or int(value("port", str(SSH_PORT)))
+    tokens = {"h": address, "n": host.name, "p": str(port), "r": user, "u": local_user, "%": "%"}
     tokens["d"] = os.path.expanduser("~")
 
     def path(text: str) -> str:
-        return os.path.expanduser(_expanded(text, tokens))
+        """Return a path with its tokens and ``~`` replaced."""
+        return os.path.expanduser(_replace_tokens(text, tokens))
 
     command = value("proxycommand")
     names = (address, host.name, user)
@@ -155,6 +162,7 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
         problem = "the shell of its ProxyCommand would interpret characters in its name or user"
         raise SshError(f"{problem}: {', '.join(names)}")
     identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
+    # Here "none" means no ssh-agent, not the default one. SSH_AUTH_SOCK means the value of that variable.
     agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     timeout = value("connecttimeout")
     return HostOptions(
@@ -163,43 +171,52 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
         port=port,
         user=user,
         gateways=_gateways(host, address, value("proxyjump")),
-        proxy_command=_expanded(command, tokens),
+        proxy_command=_replace_tokens(command, tokens),
         identity_files=tuple(path(file).removesuffix(".pub") for file in identities),
         identities_only=value("identitiesonly").lower() == "yes",
         agent={"SSH_AUTH_SOCK": os.environ.get("SSH_AUTH_SOCK", ""), "none": ""}.get(agent, path(agent)),
         address_family=value("addressfamily", "any").lower(),
         connect_timeout=float(timeout) if timeout else None,
-        known_hosts=_files(values, "userknownhostsfile", _KNOWN_HOSTS),
-        system_known_hosts=_files(values, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+        known_hosts=_paths(values, "userknownhostsfile", _KNOWN_HOSTS),
+        system_known_hosts=_paths(values, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
         host_key_alias=value("hostkeyalias"),
         accept_new=value("stricthostkeychecking").lower() in _LENIENT_VALUES,
         hash_known_hosts=value("hashknownhosts").lower() == "yes",
     )
 
 
-def _expanded(text: str, tokens: Mapping[str, str]) -> str:
+def _replace_tokens(text: str, tokens: Mapping[str, str]) -> str:
     """Return the text with tokens such as ``%h`` replaced. Unknown tokens stay."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
-def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
-    """Return the paths of an option that lists files, or of its default."""
+def _paths(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
+    """Return the paths in the value of an option that lists files.
+
+    Args:
+        values: The values of each option in ssh_config, by its name in lower case.
+        key: The name of the option.
+        default: Its value if ssh_config does not set it.
+    """
     paths = shlex.split(values.get(key, [default])[0])
     return tuple(os.path.expanduser(path) for path in paths if path.lower() != "none")
 
 
-def _gateways(host: Host, address: str, written: str) -> tuple[str, ...]:
-    """Return the gateways of a ``ProxyJump``. There are none if the last of them is the host itself.
+def _gateways(host: Host, address: str, proxy_jump: str) -> tuple[str, ...]:
+    """Return the gateways of a ``ProxyJump``, in the order in which they are connected to.
 
-    A ``Host *`` section sets ProxyJump for the gateway, too, which needs no gateway.
+    There are none if the last of them is the host itself: a ``Host *`` section sets ProxyJump for the
+    gateway, too, which needs no gateway.
 
     Args:
         host: The host.
         address: The address of the host.
-        written: The value of ``ProxyJump``, with commas between gateways.
+        proxy_jump: The value of ``ProxyJump``, with commas between gateways. Empty if there is none.
     """
-    hops = tuple(part.strip() for part in written.split(",") if part.strip())
-    return () if not hops or parse_gateway(hops[-1]).name in (host.name, address) else hops
+    gateways = tuple(part.strip() for part in proxy_jump.split(",") if part.strip())
+    if gateways and parse_gateway(gateways[-1]).name in (host.name, address):
+        return ()
+    return gateways
 
 
 def parse_gateway(text: str) -> Host:
@@ -215,21 +232,24 @@ def parse_gateway(text: str) -> Host:
         raise SshError(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
     if not name:
         raise SshError(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
-    at = text.lower().rfind(name)
-    return Host(text[at : at + len(name)], user=parts.username, port=port)
+    # urlsplit returns the name in lower case, but ssh_config distinguishes upper case.
+    start = text.lower().rfind(name)
+    return Host(text[start : start + len(name)], user=parts.username, port=port)
 
 
 class Queries:
     """Asks ``ssh -G`` about hosts, once for all that match the same ``Host`` lines. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._first = threading.Lock()
-        #: After the first query it contains one item: the patterns of all ``Host`` lines, or None if a
-        #: ``Match`` decides.
-        self._patterns: list[list[str] | None] = []
+        """Start without answers. ``ssh`` is asked when a host needs it."""
+        #: Held during the first query, whose answer names the files of ssh_config.
+        self._first_query = threading.Lock()
+        #: The patterns of all ``Host`` lines in those files. None if a ``Match`` decides about options, too.
+        self._patterns: list[str] | None = None
         #: The host that was asked about and the answer, by what decides about the options (see `_key`).
         self._answers: dict[object, tuple[str, Values]] = {}
-        self._asking: dict[object, threading.Lock] = {}
+        #: Held while ``ssh`` is asked about a host with that key.
+        self._key_locks: dict[object, threading.Lock] = {}
 
     def ask(self, host: Host) -> Values:
         """Return the options of a host, each with its values in order.
@@ -237,31 +257,42 @@ class Queries:
         Raises:
             SshError: ``ssh`` fails.
         """
-        with self._first:
-            if not self._patterns:
-                values, files = _from_ssh(host)
-                self._patterns.append(_patterns(files))
+        with self._first_query:
+            if not self._answers:
+                values, files = _query(host)
+                self._patterns = _host_patterns(files)
                 self._answers[self._key(host)] = host.name, values
         key = self._key(host)
-        with self._asking.setdefault(key, threading.Lock()):
+        with self._key_locks.setdefault(key, threading.Lock()):
             if key not in self._answers:
-                self._answers[key] = host.name, _from_ssh(host)[0]
-        name, values = self._answers[key]
-        if name == host.name:
+                values, _ = _query(host)
+                self._answers[key] = host.name, values
+        asked_name, values = self._answers[key]
+        if asked_name == host.name:
             return values
-        return {**values, "hostname": [host.name]} if _is_shared(name, values) else _from_ssh(host)[0]
+        if _is_shared(asked_name, values):
+            return {**values, "hostname": [host.name]}
+        values, _ = _query(host)
+        return values
 
     def _key(self, host: Host) -> object:
-        """Return what decides about a host's options: user, port, and which patterns the name matches."""
-        patterns, name = self._patterns[0], host.name.lower()
-        matches = [host.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
+        """Return what decides about a host's options: user, port, and which patterns the name matches.
+
+        If nobody knows the patterns, it is the name itself.
+        """
+        if self._patterns is None:
+            return (host.user, host.port, host.name)
+        matches = (fnmatch.fnmatchcase(host.name.lower(), pattern) for pattern in self._patterns)
         return (host.user, host.port, *matches)
 
 
-def _patterns(files: Iterable[str]) -> list[str] | None:
-    """Return the patterns of all ``Host`` lines. None if a ``Match`` decides, or a file cannot be read."""
-    found: list[str] = []
-    for path in files:
+def _host_patterns(paths: Iterable[str]) -> list[str] | None:
+    """Return the patterns of all ``Host`` lines in files of ssh_config.
+
+    None if a ``Match`` line decides about options, too, or a file cannot be read.
+    """
+    patterns: list[str] = []
+    for path in paths:
         try:
             text = read_regular(path).decode("utf-8", "surrogateescape")
         except OSError:
@@ -269,22 +300,29 @@ def _patterns(files: Iterable[str]) -> list[str] | None:
         for keyword, rest in re.findall(r"(?im)^[ \t]*(host|match)\b[ \t=]*(.*)", text):
             words = rest.replace('"', " ").split()
             if keyword.lower() == "host":
-                found += (word.lstrip("!") for word in words)
-            elif words not in (["all"], ["final", "all"]):
+                patterns += (word.lstrip("!") for word in words)
+            elif words not in (["all"], ["final", "all"]):  # These match every host.
                 return None
-    return found
+    return patterns
 
 
 def _is_shared(name: str, values: Values) -> bool:
-    """Return whether hosts that match the same lines have the same options as this one, but for the name."""
+    """Return whether hosts that match the same ``Host`` lines as this one have the same options.
+
+    The name of the host may occur only as its ``HostName``, which each of the others replaces by its own.
+
+    Args:
+        name: The name of the host that ``ssh`` was asked about.
+        values: The answer.
+    """
+    is_canonicalized = values.get("canonicalizehostname", ["no"])[0] not in _OFF_VALUES
+    if values.get("hostname") != [name] or is_canonicalized:
+        return False
     others = (text for key, texts in values.items() if key not in ("host", "hostname") for text in texts)
-    unchanged = (
-        values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF_VALUES
-    )
-    return unchanged and not any(name in text for text in others)
+    return not any(name in text for text in others)
 
 
-def _from_ssh(host: Host) -> tuple[Values, list[str]]:
+def _query(host: Host) -> tuple[Values, list[str]]:
     """Return the options that ``ssh -G`` prints, and the paths of the files that it has read.
 
     Both are empty if neither the ``ssh`` command nor the user's ssh_config exists.
@@ -293,6 +331,7 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
         SshError: ``ssh`` fails, or does not exist although ssh_config does.
     """
     file, home = os.path.expanduser(USER_FILE), account().pw_dir
+    # With -v, ssh also writes to its stderr which files it reads.
     arguments = ["-v"]
     arguments += ["-l", host.user] if host.user else []
     arguments += ["-p", str(host.port)] if host.port else []
@@ -308,10 +347,9 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
         raise SshError(f"ssh -G {host.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
-        lines = [line for line in lines if not line.startswith(_NO_ERROR_PREFIXES)] or [
-            "it failed without a message"
-        ]
-        raise SshError(f"{USER_FILE} cannot be understood: {lines[0]}")
+        errors = [line for line in lines if not line.startswith(_NO_ERROR_PREFIXES)]
+        reason = errors[0] if errors else "it failed without a message"
+        raise SshError(f"{USER_FILE} cannot be understood: {reason}")
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
@@ -319,14 +357,16 @@ def _from_ssh(host: Host) -> tuple[Values, list[str]]:
         if is_home_elsewhere(home) and key == "userknownhostsfile":
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
-    files = [
-        line[len(_READS_FILE_PREFIX) :].rstrip() for line in lines if line.startswith(_READS_FILE_PREFIX)
-    ]
-    return values, [path for path in files if path != STDIN_PATH]
+    reads = [line for line in lines if line.startswith(_READS_FILE_PREFIX)]
+    paths = [line.removeprefix(_READS_FILE_PREFIX).rstrip() for line in reads]
+    return values, [path for path in paths if path != STDIN_PATH]
 
 
 def unexpected(error: Exception) -> str:
-    """Return a message for an error that is not about SSH, but mostly about a limit of this machine."""
+    """Return a message for an error while connecting that is not about SSH.
+
+    Mostly a limit of this machine is the cause.
+    """
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
     if is_no_thread(error):
@@ -335,7 +375,7 @@ def unexpected(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an exception on one line."""
+    """Return the text of an exception on one line, or the name of its class if it has no text."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko writes this.

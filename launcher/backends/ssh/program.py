@@ -54,6 +54,7 @@ class SshChannelPipe:
     """
 
     def __init__(self, connection: SshConnection, startup: bytes) -> None:
+        """Open a channel, start the loader in a login shell, and send it the program. This blocks."""
         self._connection = connection
         self._stderr = b""
         try:
@@ -92,7 +93,7 @@ class SshChannelPipe:
         """
         channel = self._channel
         # This is read before the last bytes are, which may arrive in between.
-        ended = channel.eof_received or channel.closed
+        has_ended = channel.eof_received or channel.closed
         if channel.recv_stderr_ready():
             self._stderr = (self._stderr + channel.recv_stderr(_WINDOW_BYTES))[-STDERR_LIMIT_BYTES:]
         if channel.recv_ready():
@@ -100,26 +101,29 @@ class SshChannelPipe:
                 return None  # Keys are being renewed, so `recv` would wait to acknowledge the bytes.
             with suppress(SSHException, EOFError, OSError):
                 return channel.recv(size)
-        elif not ended:
+        elif not has_ended:
             return None
         elif channel.eof_received:
             return b""
         raise ConnectionLostError(self._connection.why_broken())
 
     def send(self, data: bytes | memoryview) -> int:
+        """Write to the program's stdin without blocking, and return the number of bytes written."""
         return send_now(self._channel, data)
 
     def wait(self, seconds: float) -> int | None:
         """Wait for the program to exit, and return its status. None if it was killed, or is still running."""
         if not self._channel.status_event.wait(seconds):
             return None
-        status = self._channel.recv_exit_status()
+        status = self._channel.recv_exit_status()  # Below 0 if the server sent none.
         return status if status >= 0 else None
 
     def stderr(self) -> str:
+        """Return the last 64 KiB of the program's stderr that `recv` has received."""
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
+        """Close the channel, so that the program sees the end of its stdin."""
         close_channel(self._channel)
 
 
@@ -130,8 +134,7 @@ def send_now(channel: Channel, data: bytes | memoryview) -> int:
         channel: A channel with a timeout of 0.
         data: The bytes.
     """
-    view, transport = memoryview(data), channel.get_transport()
-    sent = 0
+    view, transport, sent = memoryview(data), channel.get_transport(), 0
     # If the channel accepts nothing now, or has ended, reading from it shows which.
     with suppress(SSHException, EOFError, OSError):
         # While keys are renewed, paramiko waits in `send`.

@@ -42,6 +42,7 @@ class Relay:
     """
 
     def __init__(self, path: str) -> None:
+        """Store the path of the Unix socket. `open` requests the ports."""
         self._path = path
         self._ports: dict[str, int] = {}
         self._joined = JoinedSockets("ssh relay", MAX_CONNECTIONS)
@@ -68,27 +69,36 @@ class Relay:
             self._joined.begin(self._request, connection)
 
     def _request(self, connection: SshConnection) -> None:
-        """Request a port of a host. If it was open on an earlier connection, try again for a minute."""
+        """Request a port of a host, and serve connections to it from then on.
 
-        def arrived(channel: Channel, *_: object) -> None:
+        If a port was open on an earlier connection to the host, it is requested again, for a minute. The user
+        is told if no port can be opened.
+
+        Args:
+            connection: The connection to the host.
+        """
+
+        def on_connection(channel: Channel, *_: object) -> None:
+            """Serve a connection to the port in a thread, because paramiko's thread must not wait."""
             try:
-                # paramiko's thread must not wait.
                 self._joined.begin(self._forward, host, channel)
             except TransportError as error:
-                self._refused(host, error)
+                self._say_refused(host, error)
                 close_channel(channel)
 
         host, deadline = connection.host, time.monotonic() + _RENEW_TIMEOUT_SECONDS
-        port = self._ports.get(host, 0)
+        port = self._ports.get(host, 0)  # With 0 the server chooses one.
         while connection.is_alive and not self._joined.closing.is_set():
             try:
-                self._ports[host] = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
+                transport = connection.transport
+                self._ports[host] = transport.request_port_forward(_LOOPBACK, port, on_connection)
                 return
             except (SSHException, EOFError, OSError) as error:
                 if not port:
-                    why = "it forwards no ports (AllowTcpForwarding, PermitListen)"
-                    why = why if isinstance(error, SSHException) else reason_of(error)
-                    self._joined.say_once(f"{host}: its ssh server opens no port for its tasks: {why}")
+                    reason = reason_of(error)
+                    if isinstance(error, SSHException):  # The server refuses, without a reason.
+                        reason = "it forwards no ports (AllowTcpForwarding, PermitListen)"
+                    self._joined.say_once(f"{host}: its ssh server opens no port for its tasks: {reason}")
                     return
             if time.monotonic() > deadline:
                 text = f"port {port} there, forwarded to this machine for its tasks, cannot be opened again"
@@ -97,35 +107,44 @@ class Relay:
             self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
 
     def _forward(self, host: str, channel: Channel) -> None:
-        """Serve one connection to the port of a host, until it ends."""
-        here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Serve one connection to the port of a host, until it ends.
+
+        Args:
+            host: The name of the host.
+            channel: The channel of the connection.
+        """
+        local_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            if not self._joined.add(host, here):
+            if not self._joined.add(host, local_socket):
                 text = f"more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
                 self._joined.say_once(f"{host}: {text}")
-            elif self._is_connected(here, host):
-                self._joined.join(here, channel)
+            elif self._connect_local(local_socket, host):
+                self._joined.join(local_socket, channel)
         except OSError:  # The program on this machine has closed the connection.
             pass
         except TransportError as error:
-            self._refused(host, error)
+            self._say_refused(host, error)
         finally:
-            self._joined.end(host, here, channel)
+            self._joined.end(host, local_socket, channel)
 
-    def _is_connected(self, here: socket.socket, host: str) -> bool:
-        """Connect to the program on this machine, and return whether that succeeded.
+    def _connect_local(self, local_socket: socket.socket, host: str) -> bool:
+        """Connect a socket to the program on this machine, and return whether that succeeded.
 
         If not, tell the user.
+
+        Args:
+            local_socket: The socket.
+            host: The name of the host whose task wants the connection, for messages.
         """
         try:
-            connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
+            connect_unix(local_socket, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
             self._joined.say_once(f"{host}: cannot connect its tasks to {self._path}: {reason_of(error)}")
             return False
-        here.settimeout(None)
+        local_socket.settimeout(None)
         return not self._joined.closing.is_set()
 
-    def _refused(self, host: str, why: TransportError) -> None:
+    def _say_refused(self, host: str, why: TransportError) -> None:
         """Tell the user that a connection to the port of a host was closed at once."""
         self._joined.say_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
 

@@ -42,21 +42,22 @@ def tcp_socket(options: HostOptions, seconds: float) -> socket.socket:
     Raises:
         SshError: The host has no address, or none of them accepts a connection.
     """
-    deadline = time.monotonic() + seconds
-    kind, place = _FAMILIES.get(options.address_family, socket.AF_UNSPEC), options.place
+    deadline, place = time.monotonic() + seconds, options.place
+    family = _FAMILIES.get(options.address_family, socket.AF_UNSPEC)
     # For a name that is not bytes, Python would load its tables of international names, which takes 10 ms.
     name = options.address.encode() if options.address.isascii() else options.address
     try:
-        found = socket.getaddrinfo(name, options.port, kind, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, options.port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # A name that is too long raises a UnicodeError.
-        passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
-        reason = "no name server answers" if passing else "no such name"
+        may_pass = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
+        reason = "no name server answers" if may_pass else "no such name"
         advice = "check the spelling, or give HostName in ~/.ssh/config"
-        raise SshError(f"{options.address!r} was not found ({reason}); {advice}", passing) from error
+        raise SshError(f"{options.address!r} was not found ({reason}); {advice}", may_pass) from error
     failure: OSError = TimeoutError()
-    for number, (kind, _, _, _, address) in enumerate(found):
-        sock = socket.socket(kind, socket.SOCK_STREAM)
+    for number, (family, _, _, _, address) in enumerate(found):
+        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # The addresses that are left share the time that is left.
             sock.settimeout(max(0.001, (deadline - time.monotonic()) / (len(found) - number)))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,6 +87,7 @@ class ProxyCommand(SubprocessPipe):
     """
 
     def __init__(self, command: str) -> None:
+        """Start the command in a process group of its own."""
         try:
             super().__init__(f"its ProxyCommand {command!r}", ["/bin/sh", "-c", command])
         except TransportError as error:
@@ -95,7 +97,10 @@ class ProxyCommand(SubprocessPipe):
         self.last_line = ""
 
     def close(self) -> None:
-        """End the command and the processes of its group. Whoever uses the socket closes the socket."""
+        """End the command and the processes of its group, and keep the last line of its stderr.
+
+        Whoever uses the socket closes the socket. A second call does nothing.
+        """
         with self._lock:
             if not self._stderr.closed:
                 for number in (signal.SIGTERM, signal.SIGKILL):

@@ -67,7 +67,7 @@ def find_installed() -> dict[str, Backend[Any]]:
     added = {}
     for entry_point in metadata.entry_points(group=_ENTRY_POINT_GROUP):
         name = entry_point.name
-        if name in BACKENDS:
+        if name in BACKENDS:  # It was added before, or has the name of one of ours.
             continue
         try:
             module = entry_point.load()
@@ -77,8 +77,8 @@ def find_installed() -> dict[str, Backend[Any]]:
         except ImportError as error:
             raise _not_loaded(name, entry_point.value, str(error)) from error
         except AttributeError as error:
-            is_old = "it has TRANSPORT, as for earlier versions of launch"
-            why = is_old if hasattr(module, "TRANSPORT") else str(error)
+            old_form = "it has TRANSPORT, as for earlier versions of launch"
+            why = old_form if hasattr(module, "TRANSPORT") else str(error)
             advice = "it must have BACKEND with a name, see docs/extending.md"
             raise _not_loaded(name, entry_point.value, f"{why}; {advice}") from error
         BACKENDS[name] = entry_point.value

@@ -159,6 +159,8 @@ class Backend(Generic[OptionsT]):
     def clean(self, request: CleanRequest) -> Iterator[str]:
         """Remove what ended launches of this user have left, and yield a line for each removed object.
 
+        By default there is nothing to remove.
+
         Raises:
             HostsError: After the last line, if objects cannot be removed or hosts cannot be reached.
         """

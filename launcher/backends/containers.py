@@ -89,14 +89,8 @@ def container_options(settings: Settings, image: Setting[str | None]) -> dict[st
         settings: The settings of the launch.
         image: The setting that contains the image, which each backend has under a name of its own.
     """
-    return {
-        "image": settings[image] or "",
-        "memory": settings[MEMORY],
-        "cpus": settings[CPUS],
-        "user": settings[USER],
-        "pull": settings[PULL],
-        "gpus": settings[CONTAINER_GPUS],
-    }
+    # Each of the other fields has the name that its setting has in files.
+    return {"image": settings[image] or "", **{setting.key: settings[setting] for setting in CONTAINER_ROWS}}
 
 
 def image_faults(

@@ -189,7 +189,7 @@ class AgentFleet:
         self.has_remote_hosts = bool(self.programs.remote)
         self.local_agents: Sequence[int] = ()
         self._links: dict[str, AgentLink | TransportError] = {}
-        self._reconnecting: dict[str, ReconnectingLink] = {}
+        self._reconnecting_links: dict[str, ReconnectingLink] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> AgentFleet:
@@ -234,7 +234,7 @@ class AgentFleet:
         request = self._request
         # The agent guards the files of the run on its host, if there are any.
         run_name = request.run_name if request.copies_files else ""
-        self._links[host] = self._reconnecting[host] = ReconnectingLink(
+        self._links[host] = self._reconnecting_links[host] = ReconnectingLink(
             self._loop,
             self.programs.connections,
             AgentArguments.new(host, self._lease, run_name),
@@ -321,12 +321,12 @@ class AgentFleet:
             self._allocation.replace_host(host)
         else:
             self.programs.reconnect(host)
-            last_link = self._reconnecting.get(host)
+            last_link = self._reconnecting_links.get(host)
             if last_link is not None and last_link.kill(_LAST_WAIT_SECONDS) is None:
                 raise TransportError(f"{host}: its last agent cannot be stopped")
         # Without a link in these tables, `link_to` opens a new one.
         self._links.pop(host, None)
-        self._reconnecting.pop(host, None)
+        self._reconnecting_links.pop(host, None)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program of ours on a host, over the link to its agent if there is one.
@@ -336,7 +336,7 @@ class AgentFleet:
         error = self._links.get(host)
         if isinstance(error, TransportError):
             raise error
-        link = self._reconnecting.get(host)
+        link = self._reconnecting_links.get(host)
         if link is not None and not link.is_over:
             return link.run(entry, arguments)
         return self.programs.run(host, entry, arguments)

@@ -27,28 +27,38 @@ _READ_BYTES = 256 * 1024
 _STDERR_LIMIT_BYTES = 64 * 1024
 
 
-class PipeLink:
-    """The launcher's end of two pipes to an agent; a `launcher.backends.connections.AgentLink`.
+class ForkedAgentLink:
+    """A link to an agent that is a child of this process, under a watchdog.
+
+    It is a `launcher.backends.connections.AgentLink` over two pipes.
 
     Args:
         host: The name of the agent's host.
-        reading: The descriptor from which messages of the agent are read.
-        writing: The descriptor to which commands are written.
+        pid: The process id of the watchdog, which leads the process group of the agent.
+        agent_id: The id of the agent, by which its processes are tagged.
+        reading: Our end of the agent's stdout.
+        writing: Our end of the agent's stdin.
+        stderr: Our end of the stderr that agent and watchdog share.
     """
 
     same_clock = True
     stays = all_gone = preempted = False
     is_broken = False
 
-    def __init__(self, host: str, reading: int, writing: int) -> None:
-        """Make the link over two pipes, which never block from now on."""
+    def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
+        """Make the link to an agent that was forked. Our ends of its pipes never block from now on."""
+        self.pid, self.agent_id = pid, agent_id
         self.tasks: set[str] = set()
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks, only=PIPED_RECORDS))
-        self._reading, self._writing = reading, writing
+        self._reading, self._writing, self._stderr = reading, writing, stderr
         self._loop: EventLoop | None = None
         #: The reason that the agent sent for its end. Empty if it sent none.
         self._refusal = ""
-        for fd in (reading, writing):
+        #: The last bytes that watchdog and agent wrote to stderr.
+        self._stderr_output = b""
+        #: The wait status of the watchdog. None until it has ended.
+        self._status: int | None = None
+        for fd in (reading, writing, stderr):
             os.set_blocking(fd, False)
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
@@ -107,29 +117,6 @@ class PipeLink:
                 self._loop.watch(self._writing)
             os.close(self._writing)
             self._writing = -1
-
-
-class ForkedAgentLink(PipeLink):
-    """A link to an agent that is a child of this process, under a watchdog.
-
-    Args:
-        host: The name of the agent's host.
-        pid: The process id of the watchdog, which leads the process group of the agent.
-        agent_id: The id of the agent, by which its processes are tagged.
-        reading: Our end of the agent's stdout.
-        writing: Our end of the agent's stdin.
-        stderr: Our end of the stderr that agent and watchdog share.
-    """
-
-    def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
-        """Make the link to an agent that was forked, from our ends of its pipes."""
-        super().__init__(host, reading, writing)
-        self.pid = pid
-        self.agent_id = agent_id
-        self._stderr = stderr
-        os.set_blocking(stderr, False)
-        self._stderr_output = b""
-        self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
         """Wait until watchdog and agent are gone, and kill their tasks if both were killed.
@@ -200,7 +187,7 @@ class ForkedAgentLink(PipeLink):
                 os.close(self._stderr)
                 self._stderr = -1
         if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)  # The pid is 0 while the watchdog runs.
             self._status = status if pid else None
         return self._status is not None
 

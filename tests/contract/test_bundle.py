@@ -11,56 +11,41 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.local import PipeLink
+from launcher.backends.local import ForkedAgentLink
 from launcher.common import events
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.pythons import oldest_python
 from tests.seeing import MARK
 
+_AGENT_ID = 7
 
-class ProcessLink(PipeLink):
-    """A link to a process's stdin and stdout."""
 
-    def __init__(self, argv: list[str], startup: bytes, cwd: Path) -> None:
-        self._process = subprocess.Popen(
-            argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-        )
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin and stdout
+def start_agent(argv: list[str], startup: bytes, cwd: Path) -> ForkedAgentLink:
+    """Start an agent by a command line, and return a link to it."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        argv, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
+    )
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    assert stdin and stdout and stderr
+    with stdin, stdout, stderr:
         stdin.write(startup)
         output = b""
         while bootstrap.find_mark(output) is None:
             output += stdout.read(1) or b""
-        super().__init__("far", os.dup(stdout.fileno()), os.dup(stdin.fileno()))
-        stdin.close()
-        stdout.close()
-
-    def wait(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.AgentLink`."""
-        assert self._process.stderr
-        if not self._process.stderr.closed:
-            with self._process.stderr as stderr:
-                self._printed = stderr.read().decode()
-        return self._printed or str(self._process.wait(seconds) or "")
-
-    def kill(self, seconds: float) -> str | None:
-        """Not needed: nothing here refuses to end."""
-        return self.wait(seconds)
-
-    def close(self) -> None:
-        """See `launcher.backends.connections.AgentLink`."""
-        self.shut_down()
-        os.close(self._reading)
+        reading, writing, errors = (os.dup(stream.fileno()) for stream in (stdout, stdin, stderr))
+    process.returncode = 0  # The link waits for the process.
+    return ForkedAgentLink("far", process.pid, _AGENT_ID, reading, writing, errors)
 
 
 @pytest.fixture(params=filter(None, (oldest_python(), sys.executable)), ids=lambda path: Path(path).name)
 def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> Iterator[Driver]:
     """An agent of which the host has only what travels."""
-    startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})
+    startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": _AGENT_ID})
     argv = bootstrap.loader_command(request.param)
     with EventLoop() as loop:
-        driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
+        driver = Driver(start_agent(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
         driver.ready()
         yield driver
         driver.link.shut_down()

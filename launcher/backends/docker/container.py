@@ -86,7 +86,6 @@ def containers(
     template = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
     if here:
         template = with_folders(template, task_folders(docker, spec), docker.read_only)
-
     found = []
     for host, tasks in placement.by_host().items():
         images = [*dict.fromkeys(placed.role.image or docker.image for placed in tasks)]

@@ -16,13 +16,7 @@ from typing import Any, TypeVar
 from launcher.backends import bootstrap
 from launcher.backends.backend import Allocation
 from launcher.backends.cleaning import CleanRequest
-from launcher.backends.connections import (
-    AgentLink,
-    Forwarding,
-    by_reason,
-    for_each,
-    slow,
-)
+from launcher.backends.connections import AgentLink, Forwarding, by_reason, for_each, slow
 from launcher.backends.docker.container import (
     HOST_NETWORK,
     JOB_LABEL,
@@ -63,10 +57,7 @@ _HURRIED_ANSWER_SECONDS = 10.0
 
 
 def _for_all(
-    names: Iterable[str],
-    function: Callable[[str], _T],
-    step: str,
-    loop: EventLoop | None = None,
+    names: Iterable[str], function: Callable[[str], _T], step: str, loop: EventLoop | None = None
 ) -> dict[str, _T]:
     """Call a function for all engines or hosts in threads, and return the results, as `for_each` does.
 

@@ -196,7 +196,7 @@ class ContainerConnections(Connections):
         return ContainerProgram(command, self._container, program, is_run=False)
 
     def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
-        """Remove the container, because nothing in it outlives it."""
+        """Kill the agent by removing its container, because nothing in it outlives it."""
         command = self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
         return RemoteProgram(host, command, is_ready=True)
 

@@ -262,8 +262,7 @@ def _package(name: str) -> SourceTree:
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
     folder = spec.submodule_search_locations[0]
-    bytecode = "__pycache__"
-    found = entries_below(folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == bytecode)
+    found = entries_below(folder, "", lambda *_: None, left_out=lambda path, _: path.endswith("__pycache__"))
     entries = {entry.path: entry for _, entry in found}
     return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
 
@@ -352,6 +351,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
             if data == b"":
                 why = program.start_error() or "the connection to it has ended"
                 raise TransportError(str(pods.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
+            # Among the lines of the launcher are two of the keeper, which is the main process of the pod.
             *lines, unfinished_line = (unfinished_line + (data or b"")).split(b"\n")
             for line in lines:
                 if line == TASKS_START_LINE:

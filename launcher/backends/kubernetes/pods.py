@@ -589,6 +589,8 @@ class _PodConnections(Connections):
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
         """Let the main process of a pod become the agent. If it is the agent already, connect to it."""
+        # Beside the usual arguments it gets the seconds from SIGTERM to SIGKILL of its tasks, and those for
+        # which it surely waits for another connection.
         served = {**arguments.as_json(), "grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
         startup = bootstrap.passing_input(_SERVE_ENTRY, served, arguments.token)
         program = PodProgram(self._pods, host, self._pods.first_command(host))

@@ -175,7 +175,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
                     raise TransportError(f"{name}: {failure}{tried}") from failure
             except Exception as error:  # noqa: BLE001 - the other hosts are reported, too
                 raise TransportError(f"{name}: {unexpected(error)}") from error
-            pauses = _ATTEMPT_PAUSES_SECONDS
+            pauses = _ATTEMPT_PAUSES_SECONDS  # The last one precedes all later attempts.
             if self._closed.wait(pauses[min(attempt, len(pauses)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")

@@ -108,8 +108,17 @@ class SshChannelPipe:
         raise ConnectionLostError(self._connection.why_broken())
 
     def send(self, data: bytes | memoryview) -> int:
-        """Write to the program's stdin without blocking, and return the number of bytes written."""
-        return send_now(self._channel, data)
+        """Send as many bytes as the channel accepts now, and return their number. This never blocks."""
+        view, transport, sent = memoryview(data), self._channel.get_transport(), 0
+        # If the channel accepts nothing now, or has ended, reading from it shows which.
+        with suppress(SSHException, EOFError, OSError):
+            # While keys are renewed, paramiko waits in `send`.
+            while sent < len(view) and transport.clear_to_send.is_set():
+                count = self._channel.send(bytes(view[sent : sent + PACKET_BYTES]))
+                if not count:
+                    break
+                sent += count
+        return sent
 
     def wait(self, seconds: float) -> int | None:
         """Wait for the program to exit, and return its status. None if it was killed, or is still running."""
@@ -125,25 +134,6 @@ class SshChannelPipe:
     def close(self) -> None:
         """Close the channel, so that the program sees the end of its stdin."""
         close_channel(self._channel)
-
-
-def send_now(channel: Channel, data: bytes | memoryview) -> int:
-    """Send as many bytes as a channel accepts now, and return their number. This never blocks.
-
-    Args:
-        channel: A channel with a timeout of 0.
-        data: The bytes.
-    """
-    view, transport, sent = memoryview(data), channel.get_transport(), 0
-    # If the channel accepts nothing now, or has ended, reading from it shows which.
-    with suppress(SSHException, EOFError, OSError):
-        # While keys are renewed, paramiko waits in `send`.
-        while sent < len(view) and transport.clear_to_send.is_set():
-            count = channel.send(bytes(view[sent : sent + PACKET_BYTES]))
-            if not count:
-                break
-            sent += count
-    return sent
 
 
 def close_channel(channel: Channel) -> None:

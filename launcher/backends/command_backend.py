@@ -23,7 +23,7 @@ class CommandBackend(Backend[OptionsT]):
         """Return the command line that runs `bootstrap.COMMAND` on a host, in a shell."""
         raise NotImplementedError
 
-    def allocate(self, options: OptionsT, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: OptionsT, request: LaunchRequest) -> Allocation:
         """Return the hosts that the user names, or else this machine. Nothing is acquired."""
         return _NamedHosts(lambda host: self.start_command(host, options), request)
 

@@ -14,12 +14,11 @@ outlives its launcher.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
 from launcher.backends.containers import image_faults
-from launcher.backends.docker import options as docker
+from launcher.backends.docker.options import DockerOptions, faults, parse
 from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
 from launcher.common.errors import Fault, Note
 from launcher.config.settings import Need, Settings
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.backends.cleaning import CleanRequest
 
 
-class DockerBackend(Backend[docker.DockerOptions]):
+class DockerBackend(Backend[DockerOptions]):
     """The backend for containers: one for each task on this machine, or one on each named host."""
 
     name = "docker"
@@ -38,32 +37,30 @@ class DockerBackend(Backend[docker.DockerOptions]):
 
     group, section = GROUP, SECTION
 
-    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> docker.DockerOptions | None:
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> DockerOptions | None:
         """Return the options about containers, or None if the user does not ask for containers."""
-        return docker.parse(settings, spec)
+        return parse(settings, spec)
 
-    def is_implied(self, options: docker.DockerOptions) -> bool:
+    def is_implied(self, options: DockerOptions) -> bool:
         """Return whether nothing but the images of roles asks for containers."""
         return options.implied
 
-    def met_needs(self, options: docker.DockerOptions | None) -> Collection[Need]:
+    def met_needs(self, options: DockerOptions | None) -> Collection[Need]:
         """Return the need of options about containers, if there are containers."""
         return () if options is None else (DOCKER_CONTAINERS,)
 
     def check(
-        self, options: docker.DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]
+        self, options: DockerOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault | Note]:
         """Yield the faults of options about containers, of mounts and of images."""
-        yield from docker.faults(options, request, chosen)
+        yield from faults(options, request, chosen)
         if options is not None:
             from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - the live half
 
             yield from mount_faults(options, request.spec, here=not request.hosts_named)
             yield from image_faults(request.spec, options, request.settings, self.name)
 
-    def allocate(
-        self, options: docker.DockerOptions, request: LaunchRequest
-    ) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: DockerOptions, request: LaunchRequest) -> Allocation:
         """Return an allocation whose containers start when tasks are to run."""
         from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - the live half
 

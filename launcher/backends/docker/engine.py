@@ -111,18 +111,18 @@ class Engine:
 
     Args:
         host: The host, whose ``DOCKER_`` variables select its engine. None for this machine.
-        commands: What runs programs on the host.
+        programs: What runs programs on the host.
         environ: The environment of ``docker`` on this machine. None for that of this process.
     """
 
     def __init__(
         self,
         host: Host | None = None,
-        commands: ProgramRunner | None = None,
+        programs: ProgramRunner | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         """Store how the engine is reached. Nothing is asked yet."""
-        self._host, self._programs, self._environ = host, commands, environ
+        self._host, self._programs, self._environ = host, programs, environ
         #: The commands that run on this machine now.
         self._running: set[subprocess.Popen[str]] = set()
         #: Whether these commands, and all later ones, are killed (see `abandon`).

@@ -27,11 +27,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
-from launcher.backends.kubernetes import options as kubernetes
+from launcher.backends.kubernetes.options import KubernetesOptions, faults, parse
 from launcher.backends.kubernetes.rows import CLEAN_KUBERNETES, CONTEXT, GROUP, NAMESPACE, PODS, SECTION
 from launcher.common.errors import Fault
 from launcher.config.settings import Need, Settings
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.batch import KubernetesQueue
 
 
-class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
+class KubernetesBackend(Backend[KubernetesOptions]):
     """The backend for pods of Kubernetes."""
 
     name = "kubernetes"
@@ -52,25 +51,21 @@ class KubernetesBackend(Backend[kubernetes.KubernetesOptions]):
     group, section = GROUP, SECTION
     clean_rows = (CLEAN_KUBERNETES, NAMESPACE, CONTEXT)
 
-    def parse(
-        self, settings: Settings, spec: JobSpec, *, hosts_named: bool
-    ) -> kubernetes.KubernetesOptions | None:
+    def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> KubernetesOptions | None:
         """Return the options about pods, or None if the user does not ask for pods."""
-        return kubernetes.parse(settings)
+        return parse(settings)
 
-    def met_needs(self, options: kubernetes.KubernetesOptions | None) -> Collection[Need]:
+    def met_needs(self, options: KubernetesOptions | None) -> Collection[Need]:
         """Return the need of options about pods, if there are pods."""
         return () if options is None else (PODS,)
 
     def check(
-        self, options: kubernetes.KubernetesOptions | None, request: LaunchRequest, chosen: Backend[Any]
+        self, options: KubernetesOptions | None, request: LaunchRequest, chosen: Backend[Any]
     ) -> Iterator[Fault]:
         """Yield the faults of the options about pods, if the user asks for pods."""
-        return iter(()) if options is None else kubernetes.faults(options, request)
+        return iter(()) if options is None else faults(options, request)
 
-    def allocate(
-        self, options: kubernetes.KubernetesOptions, request: LaunchRequest
-    ) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: KubernetesOptions, request: LaunchRequest) -> Allocation:
         """Return an allocation whose pods are made when the launch connects to them."""
         from launcher.backends.kubernetes.pods import KubernetesAllocation  # noqa: PLC0415 - the live half
 

@@ -17,7 +17,6 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
@@ -146,7 +145,7 @@ class SlurmBackend(Backend[SlurmOptions]):
                 text = f"launch runs in Slurm's job {job}, and uses its nodes"
                 yield Note(f"no allocation is asked for ({shlex.join(options.salloc)}): {text}")
 
-    def allocate(self, options: SlurmOptions, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: SlurmOptions, request: LaunchRequest) -> Allocation:
         """Return the nodes of the job around launch, or of a job that is asked for on entering."""
         from launcher.backends.slurm.allocation import SlurmAllocation  # noqa: PLC0415 - the live half
 

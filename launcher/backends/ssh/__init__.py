@@ -27,8 +27,6 @@ through them.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 from launcher.backends.backend import Allocation, Backend, LaunchRequest
 from launcher.backends.ssh.allocation import SshAllocation
 from launcher.backends.ssh.rows import GROUP
@@ -46,7 +44,7 @@ class SshBackend(Backend[Settings]):
         """Return the settings themselves, which are the options of this backend."""
         return settings
 
-    def allocate(self, options: Settings, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+    def allocate(self, options: Settings, request: LaunchRequest) -> Allocation:
         """Return the hosts that the user names, or else this machine. Nothing is acquired."""
         return SshAllocation(request)
 

@@ -62,6 +62,7 @@ class SshConnection:
         """Return a message that the connection broke, with the reason if paramiko knows it."""
         error = self.transport.saved_exception
         reason = "the other side closed it"
+        # The end of the stream, or a channel that the server refused, is no better reason.
         if error is not None and not isinstance(error, (EOFError, ChannelException)):
             reason = reason_of(error)
         return f"{self.host}: the connection broke ({reason})"

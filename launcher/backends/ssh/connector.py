@@ -176,8 +176,9 @@ def _gateway_channel(gateway: SshConnection, options: HostOptions, seconds: floa
         SshError: The gateway cannot or may not connect to the host.
     """
     place, target = options.place, (options.address, options.port)
+    source = ("", 0)  # Where the connection comes from, which does not matter.
     try:
-        return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
+        return gateway.transport.open_channel("direct-tcpip", target, source, timeout=seconds)
     except (SSHException, EOFError, OSError) as error:
         if isinstance(error, ChannelException) and error.code == PROHIBITED:
             text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"

@@ -257,6 +257,8 @@ class Queries:
         Raises:
             SshError: ``ssh`` fails.
         """
+        # Only the first query shows which files ssh reads. Their ``Host`` lines decide which hosts share an
+        # answer, so the other threads wait for it.
         with self._first_query:
             if not self._answers:
                 values, files = _query(host)
@@ -272,7 +274,7 @@ class Queries:
             return values
         if _is_shared(asked_name, values):
             return {**values, "hostname": [host.name]}
-        values, _ = _query(host)
+        values, _ = _query(host)  # The shared answer depends on the name of the other host.
         return values
 
     def _key(self, host: Host) -> object:

@@ -26,18 +26,8 @@ from launcher.backends.batch_queue import (
 )
 from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import slow
+from launcher.backends.kubernetes import launcher_pod
 from launcher.backends.kubernetes.kubectl import Kubectl
-from launcher.backends.kubernetes.launcher_pod import (
-    POD_HOST,
-    PROGRAM_PATH,
-    RUN_PATH,
-    LauncherPod,
-    PodRunner,
-    check_account,
-    fetch,
-    send,
-    start,
-)
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, job_name, selector
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.status import job_status, pod_status
@@ -77,31 +67,31 @@ class KubernetesQueue(BatchQueue):
         # Later commands must find the pod even if the user's current context is another one then.
         context = kubectl.context or _current_context(kubectl)
         options = replace(options, namespace=namespace, context=context)
-        launcher_pod = LauncherPod(options, request)
+        pod = launcher_pod.LauncherPod(options, request)
         # The run's folder names the Job before it is made, so that `withdraw` finds it whatever happens.
-        number = f"{namespace}/{job_name(run.name, POD_HOST.name, 1)}"
+        number = f"{namespace}/{job_name(run.name, launcher_pod.POD_HOST.name, 1)}"
         batch_job = BatchJob(transport="kubernetes", number=number, node="", where=context or "")
         run = with_batch_job(run, batch_job)
         try:
-            launcher_pod.start([POD_HOST])
-            pod_name, uid = launcher_pod.name_and_uid()
-            pod_runner = PodRunner(Kubectl(context, namespace), pod_name, launcher_pod.python)
-            check_account(pod_runner, namespace)
-            pod_paths = send(pod_runner, run, parcel)
+            pod.start([launcher_pod.POD_HOST])
+            pod_name, uid = pod.name_and_uid()
+            pod_runner = launcher_pod.PodRunner(Kubectl(context, namespace), pod_name, pod.python)
+            launcher_pod.check_account(pod_runner, namespace)
+            pod_paths = launcher_pod.send_files(pod_runner, run, parcel)
             # From now on `inspect` looks for the launcher in this pod.
             run = with_batch_job(run, replace(batch_job, node=pod_name))
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
             # In the pod kubectl has no contexts.
             content = pickle.dumps((run.name, parcel.pack(pod_paths, replace(options, context=None))))
-            code = start(launcher_pod, content, f"{pod_name} {uid}")
+            code = launcher_pod.start_launcher(pod, content, f"{pod_name} {uid}")
             if code is None:
-                fetch(pod_runner, run, ("plan.json",), quiet=True)
+                launcher_pod.fetch_files(pod_runner, run, ("plan.json",), quiet=True)
                 return Submission(f"its launcher runs in the pod {pod_name} of the namespace {namespace}")
             self.inspect([run])  # The launcher has ended, so this fetches its files.
             return Submission(code=code)
         except BaseException:  # Ctrl-C, too.
             request.ignore_signals()
-            launcher_pod.remove()
+            pod.remove()
             raise
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
@@ -160,7 +150,7 @@ class KubernetesQueue(BatchQueue):
             return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
             return BatchJobStatus(PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
-        pod_runner = PodRunner(kubectl, name)
+        pod_runner = launcher_pod.PodRunner(kubectl, name)
         if not run.batch.node or not pod_runner.has_ended():
             return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
         results_path = f"{run.paths.root}/{_RESULTS_FILE}"
@@ -170,8 +160,8 @@ class KubernetesQueue(BatchQueue):
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not os.path.exists(run.paths.report):
                 results = (json_of(results_path) or {}).get("results", [])
-                fetch(pod_runner, run, _FETCHED_FILES, results)
-                fetch(pod_runner, run, (_REPORT_FILE,), quiet=True)
+                launcher_pod.fetch_files(pod_runner, run, _FETCHED_FILES, results)
+                launcher_pod.fetch_files(pod_runner, run, (_REPORT_FILE,), quiet=True)
                 self.withdraw(run)
         return None
 
@@ -185,10 +175,10 @@ class KubernetesQueue(BatchQueue):
         """
         assert run.batch is not None
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
-        pod_runner = PodRunner(_kubectl_of(run.batch), run.batch.node)
-        words = [RUN_PATH if word == run.paths.root else word for word in words]
+        pod_runner = launcher_pod.PodRunner(_kubectl_of(run.batch), run.batch.node)
+        words = [launcher_pod.RUN_PATH if word == run.paths.root else word for word in words]
         terminal_options = ["--stdin", "--tty"] if terminal else []
-        argv = pod_runner.command(*terminal_options, words=[PROGRAM_PATH, *words])
+        argv = pod_runner.command(*terminal_options, words=[launcher_pod.PROGRAM_PATH, *words])
         return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:

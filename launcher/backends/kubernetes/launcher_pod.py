@@ -217,7 +217,7 @@ def check_account(pod_runner: PodRunner, namespace: str) -> None:
 # ---------------------------------------------------------------------- files
 
 
-def send(pod_runner: PodRunner, run: Run, parcel: Parcel) -> dict[str, str]:
+def send_files(pod_runner: PodRunner, run: Run, parcel: Parcel) -> dict[str, str]:
     """Send launch, what it needs, and the folders of the user to the launcher's pod.
 
     Args:
@@ -284,7 +284,7 @@ def _local_kubectl() -> SourceTree:
     )
 
 
-def fetch(
+def fetch_files(
     pod_runner: PodRunner, run: Run, names: Sequence[str], results: Sequence[str] = (), quiet: bool = False
 ) -> None:
     """Copy files of a run, and results, from the launcher's pod to this machine.
@@ -293,7 +293,7 @@ def fetch(
         pod_runner: What runs programs in the pod.
         run: The run.
         names: The names of files and folders in the folder of the run.
-        results: The folders of this machine that get results, in the order in which `send` numbered them.
+        results: The folders of this machine that get results, in the order of `Parcel.results`.
         quiet: Whether the user is told nothing.
 
     Raises:
@@ -313,11 +313,11 @@ def fetch(
 # ---------------------------------------------------------------------- output
 
 
-def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
+def start_launcher(pod: LauncherPod, content: bytes, owner: str) -> int | None:
     """Start the launcher in its pod, and show what it prints until its tasks start. This blocks.
 
     Args:
-        pods: The pod of the launcher.
+        pod: The pod of the launcher.
         content: The content of the file with the launcher's options.
         owner: The name and the uid of the pod, which the launcher makes the owner of its tasks' Jobs.
 
@@ -339,7 +339,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "hours": _KEPT_HOURS,
     }
     startup = bootstrap.passing_input(_KEEP_ENTRY, arguments)
-    program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), startup, pods.python)
+    program = start_program(POD_HOST.name, pod.first_command(POD_HOST.name), startup, pod.python)
     with closing(program), ExitStack() as slow_notice:
         unfinished_line = b""
         slow_notice.enter_context(slow("waiting for the launcher in its pod"))
@@ -350,7 +350,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
                 slow_notice.close()
             if data == b"":
                 why = program.start_error() or "the connection to it has ended"
-                raise TransportError(str(pods.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
+                raise TransportError(str(pod.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
             # Among the lines of the launcher are two of the keeper, which is the main process of the pod.
             *lines, unfinished_line = (unfinished_line + (data or b"")).split(b"\n")
             for line in lines:

@@ -209,9 +209,8 @@ class ClosingSocket:
     def wait_for_room(self) -> None:
         """Block while more than some megabytes are waiting to be sent, unless the connection ends."""
         with self._send_condition:
-            self._send_condition.wait_for(
-                lambda: len(self._unsent) < _MAX_UNSENT_BYTES or self.ended or self._closed
-            )
+            while len(self._unsent) >= _MAX_UNSENT_BYTES and not (self.ended or self._closed):
+                self._send_condition.wait()
 
     def getpeername(self) -> object:
         """Return the address of the other side, as `socket.socket.getpeername` does."""

@@ -20,7 +20,10 @@ class CommandBackend(Backend[OptionsT]):
     """A backend for the hosts that the user names, with a command line for each program of ours on a host."""
 
     def start_command(self, host: Host, options: OptionsT) -> Sequence[str]:
-        """Return the command line that runs `bootstrap.COMMAND` on a host, in a shell."""
+        """Return the command line that runs `bootstrap.COMMAND` on a host, in a shell.
+
+        That is the same command for all our programs. It reads the program itself from its stdin.
+        """
         raise NotImplementedError
 
     def allocate(self, options: OptionsT, request: LaunchRequest) -> Allocation:
@@ -37,7 +40,10 @@ class CommandAllocation(Allocation):
     agent_entry: ClassVar[str] = "launcher.agent.main:start"
 
     def start_command(self, host: Host) -> Sequence[str]:
-        """Return the command line that runs `bootstrap.COMMAND` on a host, in a shell."""
+        """Return the command line that runs `bootstrap.COMMAND` on a host, in a shell.
+
+        That is the same command for all our programs. It reads the program itself from its stdin.
+        """
         raise NotImplementedError
 
     def python(self, host: Host) -> str:

@@ -151,7 +151,8 @@ def choose(settings: Settings, spec: JobSpec, *, hosts_named: bool, engine: str 
         engine: The name of the backend that the command itself asks for. Empty if it asks for none.
     """
     options: dict[str, Any] = {}
-    asked, implied = [], []
+    asked: list[str] = []
+    implied: list[str] = []
     for name, backend in backends().items():
         options[name] = backend.parse(settings, spec, hosts_named=hosts_named)
         # The default backend always has options, and is used if no other one is asked for or implied.

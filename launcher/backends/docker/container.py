@@ -229,7 +229,7 @@ def labels(run_name: str, keep: bool) -> dict[str, str]:
 
 def label_options(its_labels: Mapping[str, str]) -> list[str]:
     """Return labels as options of a ``docker`` command."""
-    return [f"--label={label}={value}" for label, value in its_labels.items()]
+    return [word for label, value in its_labels.items() for word in ("--label", f"{label}={value}")]
 
 
 def run_command(

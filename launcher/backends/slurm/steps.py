@@ -371,7 +371,7 @@ class Steps(Connections):
             self._cancel(lost)
             self.inspect(host, {})  # The new step waits now.
         step = self._waiting_steps.pop(host)
-        step.first = json.dumps(self._agent_arguments(arguments)).encode("ascii") + b"\n"
+        step.unsent_start = json.dumps(self._agent_arguments(arguments)).encode("ascii") + b"\n"
         step.swapped = True
         return step
 

@@ -262,7 +262,9 @@ def _package(name: str) -> SourceTree:
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
     folder = spec.submodule_search_locations[0]
-    found = entries_below(folder, "", lambda *_: None, left_out=lambda path, _: path.endswith("__pycache__"))
+    found = entries_below(
+        folder, "", lambda *_: None, is_left_out=lambda path, _: path.endswith("__pycache__")
+    )
     entries = {entry.path: entry for _, entry in found}
     return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
 

@@ -57,6 +57,15 @@ def stage() -> Iterator[Stage]:
             peer.close()
 
 
+def test_every_follower_gets_all_from_its_number_on(stage: Stage):
+    stage.happen(5)
+    readers = {first: stage.follow(first) for first in (1, 3, 6)}
+    stage.happen(4)
+    stage.followers.close()
+    for first, peer in readers.items():
+        assert [line["number"] for line in stage.read(peer)] == [*range(first, 10)]
+
+
 def test_a_line_that_is_larger_than_any_packet(stage: Stage):
     peer = stage.follow()
     stage.happen(1, size=900_000)

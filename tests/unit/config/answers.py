@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from syrupy.assertion import SnapshotAssertion
 
 from launcher.common.errors import Fault
+
+
+def faulty(name: str) -> dict[str, str]:
+    """Return the documents of a file beside this one, and where the faults of each are.
+
+    A line ``@ PLACES`` stands before each document. A comment may follow the places.
+    """
+    _, *blocks = Path(__file__).with_name(name).read_text().removesuffix("\n").split("\n@ ")
+    documents = (block.partition("\n") for block in blocks)
+    return {document: places.partition("#")[0].strip() for places, _, document in documents}
 
 
 def check_faults(

@@ -20,7 +20,7 @@ from launcher.common.record import replace
 from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_hosts
 from launcher.job import Host
 from tests.conftest import examples
-from tests.unit.config.answers import check_faults
+from tests.unit.config.answers import check_faults, faulty
 
 SAMPLES = Path(__file__).parents[3] / "hostfiles"
 
@@ -240,32 +240,9 @@ def test_the_form_depends_on_ending_then_content(text: str, source: str):
     assert [host.name for host in parse_hostfile(text, source)] == ["a"]
 
 
-WRONG_YAML = {
-    "": "1",
-    "a slots=4": "1",
-    "hosts: [a]\n---\nhosts: [b]": "3",
-    "apiVersion: v1\nkind: Pod": "1",
-    "defaults: {}": "1",
-    "hosts:": "1",
-    "hosts: []": "1",
-    "hosts: [a]\nspares: b": "2",
-    "hosts: [a]\nspares: [a]": "2",
-    "hosts: [a]\nhost: b": "2",
-    "hosts: [null, [a]]": "1 1",
-    "hosts:\n- user: x": "2",
-    "hosts:\n- a\n- name: a": "3",
-    "hosts:\n- fe80::1": "2",
-    "hosts:\n- name: a:2\n  slots: 3": "3",
-    "hosts:\n- name: [a]\n  slot: 1\n  slots: four\n  gpus: {}\n  env: [A]\n": "2 3 4 5 6",
-    "hosts:\n- {name: a, gpus: [1, 1]}": "2",
-    "hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}": "2",
-    "defaults: {name: x}\nhosts: [a]": "1",
-    "hosts: [" + ", ".join(["a"] * 5000) + "]": "1",
-}
-
-
 def test_faults_of_yaml(snapshot: SnapshotAssertion):
-    check_faults(WRONG_YAML, lambda text: faults(text, "y.yaml"), "y.yaml", snapshot)
+    wrong = {**faulty("wrong_hosts.txt"), f"hosts: [{', '.join(['a'] * 5000)}]": "1"}
+    check_faults(wrong, lambda text: faults(text, "y.yaml"), "y.yaml", snapshot)
 
 
 # ---------------------------------------------------------------------- files and lists

@@ -17,7 +17,7 @@ from launcher.config import values
 from launcher.config.jobfile import parse_job
 from launcher.config.settings import FileContent, merge
 from launcher.job import JobSpec, Program, ProgramKind, Role
-from tests.unit.config.answers import check_faults
+from tests.unit.config.answers import check_faults, faulty
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 
@@ -152,7 +152,6 @@ def test_roles_laid_over_a_file():
 
 
 START = "command: a.py\nroles: {worker: 1}\n"
-DOCKER = "docker: {image: tf, "
 
 
 @pytest.mark.parametrize(
@@ -164,61 +163,9 @@ def test_empty_documents_do_not_matter(text: str):
     assert (found.faults, [role.name for role in found.roles]) == ((), ["worker"])
 
 
-WRONG = {
-    "": "1",
-    "---\n---\n# a\n---\n": "1",
-    "command: a\nroles: {worker: 1}\n---\ncommand: b\nroles: {worker: 2}": "4",
-    "command: [echo, '${trialParameters.lr}']\nroles: {worker: {{ .Values.n }}}": "1",
-    "- a": "1",
-    "command: a\nroles: {worker: 0}": "2",
-    "command: a\nroles: [worker]": "2",
-    "roles: {worker: 1}": "1",
-    "command: 'a \"b'\nroles: {worker: 1}": "1",
-    # what is missing because of a misspelt key is not a second fault
-    "comand: a\nroles: {worker: 1, ps: 1}": "1",
-    "roles: {worker: {comand: a}}": "1",
-    "command: a\nrols: {worker: 1}": "2",
-    "command: [-m]\nroles: {worker: 1}": "1",
-    "program: a\nroles: {worker: 1}": "1",
-    "command: a\nroles:\n  ps: x\n  chief: 2\n  9a: 1\n  w:\n  v: 10001\n  u: {counts: 2}\n  t: [1]": "3 4 5 6 7 8 9",
-    "command: a\nroles:\n  w:\n    hosts: h,n[3-1],10.0.0.300\n    service: 1": "4 4 5",
-    START + "hosts:": "3",
-    START + "grace: -1\ntimeout: 1e3\non_failure: stp\nflags: 1\ncommandd: x\nenv: {A B: c}": "3 4 5 6 7 8",
-    "command: a\nworkers: 2\nps: 1\ngpus: 2\nworkdr: x": "2 3 4 5",
-    # how roles end
-    "command: a\nroles: {worker: 1, chief: {drain: 5}}": "2",
-    "command: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}": "2",
-    "command: a\nroles: {worker: 1, ps: {sidecar: yes}}": "2",
-    "command: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}": "2",
-    "command: a\nroles: {board: {sidecar: true}}": "2",
-    "command: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0": "4",
-    "command: a\nroles: {worker: 1, x: {sidecar: yes, retryable: 1}}": "2",
-    "command: a\nroles:\n worker:\n  retryable: [0, 5-3, 128-256, -1, 1-, 7]": "4 4 4 4 4",
-    # what a pod has
-    "command: a\nroles:\n worker:\n  image: a b\n  gpus: 1\n  resources:\n   limits: {cpu: 2, memory: 512m, nvidia.com/gpu: 2}\n   requests: {cpu: 2500m}": "4 5 6 7",
-    "command: a\nroles:\n worker:\n  resources:\n   requests: {nvidia.com/gpu: 1}\n   limits: [2]\n   cpu: 1": "4 6 7",
-    "command: a\nroles: {worker: {container: tf}}": "2",
-    START + "retryable: 1": "3",
-    START + "done_when: [worker]": "3",
-    "command: a\ndone_when: workers\nroles:\n chief: {drain: 5}\n worker: 1": "4",
-    # docker
-    START + "docker: [tf]": "3",
-    START + "docker: true": "3",
-    START + DOCKER + "memory: 1m}": "3",
-    START + DOCKER + 'memory: "2g,4g"}': "3",
-    START + DOCKER + "memory: {worker: [2g, 4g]}}": "3",
-    START + "kubernetes: {image: a, memory: [1g, 2g]}": "3",
-    "command: a\nroles:\n worker:\n  image: a\n  resources:\n   limits: {memory: [1Gi, 2Gi]}": "6",
-    START + DOCKER + "memory: {wroker: 1g}}": "3",
-    START + DOCKER + "cpus: none}": "3",
-    START + DOCKER + "options: [x]}": "3",
-    START + DOCKER + "options: {network: host}}": "3",
-    START + DOCKER + "imge: x}": "3",
-}  # fmt: skip
-
-
 def test_faults(snapshot: SnapshotAssertion):
-    check_faults(WRONG, lambda text: parse_job(text, "j", {}, sections()).faults, "j", snapshot)
+    wrong = faulty("wrong_jobs.txt")
+    check_faults(wrong, lambda text: parse_job(text, "j", {}, sections()).faults, "j", snapshot)
 
 
 GOOD: dict[Callable[[str], object], dict[str, object]] = {

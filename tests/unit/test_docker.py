@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine
 from launcher.backends.docker.link import end_fault
+from tests.conftest import executable
 
 _LOST = 'time="2026-11-27T19:15:03Z" level=error msg="error waiting for container: unexpected EOF"'
 _UNREAD = "read unix @->/var/run/docker.sock: read: connection reset by peer"
@@ -37,9 +38,7 @@ def test_the_end_of_a_container_whose_agent_was_up(code: int, stderr: str, snaps
 
 def test_a_docker_command_that_hangs_in_a_child(tmp_path: Path):
     """As in a script that runs ``sudo docker`` without ``exec``."""
-    script = tmp_path / "docker"
-    script.write_text("#!/bin/sh\nsleep 8\n:\n")
-    script.chmod(0o755)
+    executable(tmp_path / "docker", "#!/bin/sh\nsleep 8\n:\n")
     engine = Engine(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     began = time.monotonic()
     assert engine.docker("ps", seconds=0.2).code != 0

@@ -18,6 +18,7 @@ from launcher.backends import here, ssh_query
 from launcher.backends.ssh.keys import KnownHosts
 from launcher.backends.ssh.options import HostOptions, Queries, SshError, host_options, parse_gateway
 from launcher.job import Host
+from tests.conftest import executable
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
 
@@ -231,11 +232,10 @@ def test_hosts_of_the_same_lines_share_an_answer(
     monkeypatch.setenv("HOME", pwd.getpwuid(os.getuid()).pw_dir)
     more = tmp_path / "more"
     more.write_text("Host node1\n  Port 9\n")
-    config, log, ssh = tmp_path / "config", tmp_path / "log", tmp_path / "bin/ssh"
+    config, log = tmp_path / "config", tmp_path / "log"
     config.write_text(text.replace("more", str(more)))
-    ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\necho >>{log}\nexec {shutil.which("ssh")} -F {config} "$@"\n')
-    ssh.chmod(0o755)
+    script = f'#!/bin/sh\necho >>{log}\nexec {shutil.which("ssh")} -F {config} "$@"\n'
+    ssh = executable(tmp_path / "bin/ssh", script)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
     expected = [host_options(Host(name)) for name in hosts]
     log.unlink()

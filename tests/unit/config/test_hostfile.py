@@ -155,34 +155,9 @@ def test_plain_files():
     assert named == [("n1", 2, "10.0.0.5"), ("n2", 2, "10.0.0.6"), ("m", None, "")]
 
 
-WRONG_LINES = {
-    "# only\n\n": "f",
-    "a slots=2\n\na": "3",
-    "a\nu@a": "2",
-    "a slot=2 zzz=1": "1 1",
-    "a slots=x\nb slots=": "1 2",
-    "c slots=0": "1",
-    "a slots=1 cpu=2": "1",
-    "u@a:1 slots=2 user=v": "1 1",
-    "a slots=4 max-slots=2": "1",
-    "a gpus=0,0": "1",
-    "a gpus=257": "1",
-    "a gpus=all\nb gpus=,": "1 2",
-    "a python=-c": "1",
-    "a b": "1",
-    "a python= slots=4": "1",
-    "a workdir='x y": "1",
-    "n[1-3] address=x": "1",
-    "a slots+=5": "1",
-    "[web:vars]\nansible_user=u\nx = 1\n[web]\nb slots=x": "1 4 5",
-    "a\n[all:children]\nweb\ndb": "2",
-    "[n:9]": "1",
-    "a // b\n/* c */": "1 2",
-}
-
-
 def test_faults_of_plain_files(snapshot: SnapshotAssertion):
-    check_faults(WRONG_LINES, lambda text: faults(text, "f"), "f", snapshot)
+    wrong = faulty("wrong_plain_hosts.txt")
+    check_faults(wrong, lambda text: faults(text, "f"), "f", snapshot)
 
 
 # ---------------------------------------------------------------------- YAML

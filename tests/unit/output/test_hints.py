@@ -17,6 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common.record import replace
 from launcher.output.hints import HINTS, FailureFacts, Hint, hints
 from launcher.package_data import read_table
+from tests.conftest import executable
 
 HERE = FailureFacts(python="/usr/bin/python3")
 HOST = replace(HERE, elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
@@ -182,8 +183,7 @@ def test_real_programs():
 )
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_real_scripts(shell: str, command: str, script: str, name: str, tmp_path: Path):
-    (tmp_path / "script").write_text(script)
-    (tmp_path / "script").chmod(0o755)
+    executable(tmp_path / "script", script)
     env = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     ended = subprocess.run([shell, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
     (row,) = [row for row in HINTS if row.name == name]

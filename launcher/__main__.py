@@ -37,6 +37,7 @@ if _IS_COMMAND and _signal.getsignal(_signal.SIGINT) is _signal.default_int_hand
 import errno  # noqa: E402
 import gc  # noqa: E402
 import signal  # noqa: E402
+from contextlib import suppress  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from launcher.common.text import NO_THREAD_REASON  # noqa: E402
@@ -121,10 +122,8 @@ def _run(argv: list[str]) -> int:
 
 def _report_unwritable(error: Exception) -> None:
     """Tell the user on stderr that the output cannot be written, if stderr can be."""
-    try:
+    with suppress(OSError):  # stderr cannot be written either
         os.write(2, f"launch: cannot write the output: {error}\n".encode())
-    except OSError:  # stderr cannot be written either
-        return
 
 
 def _flushed(code: int) -> int:

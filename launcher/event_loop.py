@@ -227,10 +227,10 @@ class EventLoop:
         """
         deadline = time.monotonic() + seconds
         while not condition():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return False
-            self.run_once(left)
+            self.run_once(seconds_left)
         return True
 
     def _pop_due(self) -> list[TimerHandle]:
@@ -259,5 +259,5 @@ class EventLoop:
             heapq.heappop(self._timers)
         if not self._timers:
             return seconds
-        left = max(0.0, self._timers[0].due - time.monotonic())
-        return left if seconds is None else min(left, seconds)
+        seconds_left = max(0.0, self._timers[0].due - time.monotonic())
+        return seconds_left if seconds is None else min(seconds_left, seconds)

@@ -212,10 +212,9 @@ def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, .
     hosts_by_finding: dict[Finding, set[str]] = defaultdict(set)
     for finding in found:
         hosts_by_finding[replace(finding, hosts=())].update(finding.hosts)
-    merged = [
-        replace(finding, hosts=tuple(sorted(names, key=order.__getitem__)))
-        for finding, names in hosts_by_finding.items()
-    ]
+    merged = []
+    for finding, names in hosts_by_finding.items():
+        merged.append(replace(finding, hosts=tuple(sorted(names, key=order.__getitem__))))
     return tuple(sorted(merged, key=lambda finding: finding.severity != PROBLEM))
 
 

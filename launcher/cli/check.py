@@ -294,8 +294,8 @@ def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
     print_table(_COLUMNS, [_row(host, checks.get(host.name), failed.get(host.name, "")) for host in hosts])
     print()
     if len({pair.source for pair in results.pairs}) > 1:
-        good = sum(pair.result == "ok" for pair in results.pairs)
-        print(f"{good} of {plural(len(results.pairs), 'connection')} between the hosts work")
+        working = sum(pair.result == "ok" for pair in results.pairs)
+        print(f"{working} of {plural(len(results.pairs), 'connection')} between the hosts work")
     for finding, following in zip(all_findings, [*all_findings[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))

@@ -146,9 +146,8 @@ def _container_options(options: LaunchOptions, *names: str) -> Any:
     """
     if options.backend.name not in names:
         wanted = " or ".join(f"--{name} IMAGE" for name in names)
-        raise JobError(
-            [Fault(ON_COMMAND_LINE, "no image is named", f"expected {wanted}, or image: of roles")]
-        )
+        expected = f"expected {wanted}, or image: of roles"
+        raise JobError([Fault(ON_COMMAND_LINE, "no image is named", expected)])
     return options.backend_options
 
 

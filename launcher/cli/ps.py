@@ -183,8 +183,8 @@ def described(moved: Mapping[str, Any]) -> str:
     """
     pid = "" if moved["pid"] is None else f", pid {moved['pid']}"
     detail = f" ({moved['detail']})" if moved["detail"] else ""
-    again = ", starts again" if moved["restarting"] else ""
-    return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{again}"
+    restart_note = ", starts again" if moved["restarting"] else ""
+    return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{restart_note}"
 
 
 def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
@@ -200,37 +200,37 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     Raises:
         LaunchError: The launcher of the run cannot be asked.
     """
-    now = snapshot(run, measure=True)
+    state = snapshot(run, measure=True)
     waiting = Waiting()
-    while now.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
+    while state.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
         # Each answer contains all tasks, which takes time in a large job. So it is asked less and less often.
         time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))
-        now = snapshot(run)
-    if now.ended and not as_json:
-        print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
+        state = snapshot(run)
+    if state.ended and not as_json:
+        print("\n".join(map(escape_controls, result_table(state.report).splitlines())))
         return
-    records = [_task_as_json(run, now, task) for task in record_as_dict(now.report)["tasks"][:max_tasks]]
+    records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"][:max_tasks]]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
         print_table(_TASK_HEADERS, map(_task_row, records), columns=_columns())
-        if len(records) < len(now.report.tasks):
-            print(f"... and {len(now.report.tasks) - len(records)} more")
-        if now.report.tensorboard:
-            print(f"TensorBoard: {escape_controls(now.report.tensorboard)}")
+        if len(records) < len(state.report.tasks):
+            print(f"... and {len(state.report.tasks) - len(records)} more")
+        if state.report.tensorboard:
+            print(f"TensorBoard: {escape_controls(state.report.tensorboard)}")
 
 
-def _task_as_json(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
+def _task_as_json(run: Run, state: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task as ``--json`` prints it: its fields in the report, its memory and its last line.
 
     Args:
         run: The run.
-        now: The state of the run.
+        state: The state of the run.
         task: The fields of the task in the report.
     """
     name = task["task"]
     last_line = last_of_program(last_lines(run.paths.root, name, size=_TAIL_BYTES))
-    memory, is_restarting = now.memory.get(name), name in now.restarting
+    memory, is_restarting = state.memory.get(name), name in state.restarting
     return {**task, "restarting": is_restarting, "memory": memory, "last_line": last_line}
 
 
@@ -296,12 +296,11 @@ def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
         state = f"on {another}{record['machine']}"
     if hosts == ["localhost"]:
         hosts = []
-    started_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
     runs_here = record["processes"] > 0
     return [
         record["run"],
         state,
-        started_at if with_start else "",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
         "" if seconds is None else duration(seconds),
         plural_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MAX_NAMED_HOSTS else ", ".join(hosts),

@@ -420,9 +420,8 @@ def node_of(
     """
     line = lines.get(path, line)
     if isinstance(value, dict):
-        members = {
-            str(key): node_of(member, faults, lines, (*path, str(key)), line) for key, member in value.items()
-        }
+        texts = {str(key): member for key, member in value.items()}
+        members = {key: node_of(member, faults, lines, (*path, key), line) for key, member in texts.items()}
         return ConfigNode(members, line, line)
     if isinstance(value, list):
         return ConfigNode([node_of(item, faults, lines, path, line) for item in value], line, line)

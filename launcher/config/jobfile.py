@@ -275,9 +275,8 @@ class _JobFileReader:
         waited_tasks = deciding_roles(roles, top.get("done_when", ""))
         for role, keys in roles_and_keys:
             if role.drain and not role.service and waited_tasks.get(role.name) == role.count:
-                expected = (
-                    "expected it beside a chief, or a role of done_when: the job waits for this one anyway"
-                )
+                why = "the job waits for this one anyway"
+                expected = f"expected it beside a chief, or a role of done_when: {why}"
                 keys.add("drain", f'"drain" for {quoted(role.name)}', expected)
         return roles
 

@@ -168,10 +168,8 @@ class _ContainerReader:
         rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if uses_image else set())))
         if pod_variables:
             rest["env"] = ConfigNode([*pod_variables.values()])
-        spec = {
-            **self._rest(template["spec"].value, {"containers"}),
-            "containers": ConfigNode([ConfigNode(rest)]),
-        }
+        spec = self._rest(template["spec"].value, {"containers"})
+        spec["containers"] = ConfigNode([ConfigNode(rest)])
         for other in containers:
             if other is main:
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
 from launcher.job import RESERVED_VARIABLES
@@ -244,13 +245,10 @@ def exit_codes(text: str) -> range:
     """Read an exit code, or a range of exit codes such as ``128-255``."""
     first, dash, last = text.partition("-")
     exit_code = whole(1, 255)
-    try:
-        codes = range(exit_code(first), exit_code(last if dash else first) + 1)
-    except ValueError:
-        codes = range(0)
-    if not codes:
-        raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")
-    return codes
+    with suppress(ValueError):
+        if codes := range(exit_code(first), exit_code(last if dash else first) + 1):
+            return codes
+    raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")
 
 
 def comma_separated(text: str) -> Sequence[str]:

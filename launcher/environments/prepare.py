@@ -79,9 +79,8 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         InputError: The input contains faults. The error lists all of them.
     """
     if not files and not packages:
-        project = (
-            read_text(_PROJECT_FILE, "project file", InputError) if os.path.isfile(_PROJECT_FILE) else ""
-        )
+        has_project = os.path.isfile(_PROJECT_FILE)
+        project = read_text(_PROJECT_FILE, "project file", InputError) if has_project else ""
         if os.path.isfile("requirements.txt"):
             files = ["requirements.txt"]
         elif re.search(r"(?m)^dependencies\s*=", project):
@@ -89,10 +88,9 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         else:
             from importlib import metadata  # noqa: PLC0415 - 18 ms, without requirements only
 
-            installed = [
-                found for name in _TENSORFLOW_DISTRIBUTIONS for found in metadata.distributions(name=name)
-            ]
-            packages = [f"{found.metadata['Name']}=={found.version}" for found in installed[:1]]
+            names = _TENSORFLOW_DISTRIBUTIONS
+            installed = [package for name in names for package in metadata.distributions(name=name)]
+            packages = [f"{package.metadata['Name']}=={package.version}" for package in installed[:1]]
         if not files and not packages:
             expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
             raise InputError([Fault("", "no packages are named", expected)])

@@ -155,12 +155,8 @@ def uv_names_indexes(folder: str) -> bool:
     if any(map(os.environ.get, (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES))):
         return True
     settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    files = [
-        os.environ.get("UV_CONFIG_FILE", ""),
-        f"{settings}/uv/uv.toml",
-        "/etc/uv/uv.toml",
-        f"{folder}/uv.toml",
-    ]
+    files = [f"{settings}/uv/uv.toml", "/etc/uv/uv.toml", f"{folder}/uv.toml"]
+    files.append(os.environ.get("UV_CONFIG_FILE", ""))
     if any(re.search("index|find-links", content(path)) for path in files):
         return True
     project = content(os.path.join(folder, "pyproject.toml"))
@@ -181,14 +177,14 @@ def run(
     Returns:
         The exit code, and the first 400 characters of what the program printed, on one line.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROGRAM_TIMEOUT_SECONDS,
         cwd=cwd, env={**PATIENCE_VARIABLES, **os.environ, **variables}, encoding="utf-8", errors="replace",
         close_fds=False,
     )  # fmt: skip
     # Addresses of indexes are shown as https://****@index/simple.
-    printed = re.sub(r"(?<=://)\S+@", "****@", " ".join(done.stdout.split()))[:400]
-    return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
+    printed = re.sub(r"(?<=://)\S+@", "****@", " ".join(result.stdout.split()))[:400]
+    return result.returncode, printed or f"exit code {result.returncode} of {argv[0]}"
 
 
 def run_here(request: Dict[str, Any]) -> None:
@@ -331,8 +327,8 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
         wanted: The packages, as `choose` returns them.
     """
     with locked():
-        same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
-        folder = same[0] if same else fill(path, wanted)
+        matching = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
+        folder = matching[0] if matching else fill(path, wanted)
         # A link can be replaced in one step only by another link.
         link = f"{ENVIRONMENTS_FOLDER}/.{time.time_ns()}"
         os.symlink(os.path.basename(folder), link)

@@ -648,10 +648,10 @@ def _find(base: str, path: str) -> List[Tuple[str, str]]:
         part of the path, or empty for ``.`` and ``..``, whose content is copied.
     """
     path = _resolved(path) if path.startswith("~") else path
-    whole = os.path.normpath(os.path.join(base, path))
-    if os.path.lexists(whole):
+    full_path = os.path.normpath(os.path.join(base, path))
+    if os.path.lexists(full_path):
         name = os.path.basename(path.rstrip("/"))
-        return [(whole, "" if name in (".", "..") else name)]
+        return [(full_path, "" if name in (".", "..") else name)]
     # The folders before the first wildcard are no part of the path in the copy.
     parts = path.split("/")
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1])

@@ -287,7 +287,7 @@ class KernelLog:
             except OSError:
                 # BlockingIOError: all records have been read.
                 return
-            found = re.search(rb"Killed process (\d+) \(", record)
-            if found:
+            match = re.search(rb"Killed process (\d+) \(", record)
+            if match:
                 text = record.partition(b";")[2].split(b"\n")[0].decode("utf-8", "replace")
-                self._killed[int(found.group(1))] = f"kernel log: {text}"
+                self._killed[int(match.group(1))] = f"kernel log: {text}"

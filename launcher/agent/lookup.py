@@ -43,12 +43,12 @@ def find_executable(name: str, folder: str, path: str) -> str:
             raise NotRunnableError(f"{name!r} is not executable: chmod +x would make it so")
         return file
     files = [os.path.join(folder, entry, name) for entry in path.split(os.pathsep)]
-    found = [file for file in files if os.path.isfile(file)]
-    for file in found:
+    existing = [file for file in files if os.path.isfile(file)]
+    for file in existing:
         if os.access(file, os.X_OK):
             return file
-    if found:
-        raise NotRunnableError(f"{found[0]!r} is not executable")
+    if existing:
+        raise NotRunnableError(f"{existing[0]!r} is not executable")
     hint = ""
     first_words = [file.split(" ")[0] for file in (name, *files)]
     if os.path.isfile(os.path.join(folder, name)):

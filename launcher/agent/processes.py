@@ -117,10 +117,10 @@ def ended_child() -> Optional[int]:
         0 if no child has ended. None if this process has no child at all.
     """
     try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
-    return found.si_pid if found is not None else 0
+    return child.si_pid if child is not None else 0
 
 
 def _of_process(read: Callable[[str], Any], path: str) -> Any:
@@ -215,8 +215,8 @@ def children_of(pid: int) -> List[int]:
     """Return the pids of the children of all threads of a process, or no pids if the process is gone."""
     # Some kernels are built without the lists of children. There all processes are read.
     if not _KERNEL_LISTS_CHILDREN:
-        found = map(read_process, all_pids())
-        return [process.pid for process in found if process is not None and process.parent == pid]
+        everyone = map(read_process, all_pids())
+        return [process.pid for process in everyone if process is not None and process.parent == pid]
     threads = _of_process(os.listdir, f"/proc/{pid}/task") or ()
     listed = [_of_process(_read, f"/proc/{pid}/task/{thread}/children") or b"" for thread in threads]
     return [int(child) for child in b" ".join(listed).split()]
@@ -229,16 +229,16 @@ def all_pids() -> List[int]:
 
 def descendants_of(pid: int) -> List[Process]:
     """Return the children of a process, their children and so on, each after its parent."""
-    found: Dict[int, Process] = {}
+    descendants: Dict[int, Process] = {}
     waiting = children_of(pid)
     while waiting:
         child = waiting.pop(0)
         # A process may change its parent while this runs, and be listed twice.
-        process = None if child in found else read_process(child)
+        process = None if child in descendants else read_process(child)
         if process is not None:
-            found[child] = process
+            descendants[child] = process
             waiting.extend(children_of(child))
-    return list(found.values())
+    return list(descendants.values())
 
 
 def resident(pid: int) -> int:

@@ -77,12 +77,12 @@ class TaskProcesses:
         An orphan is a child of the agent that the agent has not started itself: its parent has ended, and
         the agent is a child subreaper.
         """
-        found: Orphans = {}
+        by_task: Orphans = {}
         for pid in processes.children_of(os.getpid()):
             process = None if pid in self.own_children else processes.read_process(pid)
             if process is not None and not process.has_ended:
-                found.setdefault(self._owner(process), []).append(process)
-        return found
+                by_task.setdefault(self._owner(process), []).append(process)
+        return by_task
 
     def may_be_more(self) -> bool:
         """Return whether `orphans`, which was called just before, may have missed a process.
@@ -206,7 +206,7 @@ class RunningTask:
 #: Called with a task, a signal, and the number of its processes that were sent the signal.
 OnSignalled = Callable[[RunningTask, int, int], None]
 #: A task that is being stopped, how far it is, and its living processes.
-_Found = Tuple[RunningTask, StopProgress, List[Process]]
+_StopStatus = Tuple[RunningTask, StopProgress, List[Process]]
 
 
 class Stopping:
@@ -266,13 +266,13 @@ class Stopping:
         # The time of their last step is over.
         exhausted = {task for task, stop in self._stops.items() if not stop.advance(now)}
         orphans = self._task_processes.orphans()
-        found = [
+        statuses = [
             (task, stop, self._task_processes.members(task, orphans)) for task, stop in self._stops.items()
         ]
         may_be_incomplete = self._task_processes.may_be_more()
-        _measure(found)
-        self._signal_groups(found)
-        for task, stop, members in found:
+        _measure(statuses)
+        self._signal_groups(statuses)
+        for task, stop, members in statuses:
             if task in exhausted and (members or not task.has_exited):
                 # Not even SIGKILL has helped. The process sleeps uninterruptibly, or a debugger keeps it from
                 # being reaped.
@@ -289,15 +289,15 @@ class Stopping:
         self._next_poll = min((stop.next_poll(now) for stop in self._stops.values()), default=now)
         return done
 
-    def _signal_groups(self, found: List[_Found]) -> None:
+    def _signal_groups(self, statuses: List[_StopStatus]) -> None:
         """Send the signals of new steps to the process groups of the main processes.
 
         This takes one system call for each task. The other processes are signalled one by one afterwards.
 
         Args:
-            found: The tasks that are being stopped. Their `StopProgress` notes which group was signalled.
+            statuses: The tasks that are being stopped. Their `StopProgress` notes which group was signalled.
         """
-        for task, stop, _ in found:
+        for task, stop, _ in statuses:
             # SIGABRT is sent to one process after another, because each must be kept from dumping core
             # before.
             if task.main is not None and not stop.was_sent and stop.signal != signal.SIGABRT:
@@ -341,13 +341,13 @@ class Stopping:
             task.was_signalled = True
 
 
-def _measure(found: List[_Found]) -> None:
+def _measure(statuses: List[_StopStatus]) -> None:
     """Record the largest memory of the processes that main processes have started, before their first signal.
 
     The kernel reports the memory of a process to its parent only if the parent waits for it. The shell of
     ``sh -c 'cd data; python train.py'`` does not wait if both are sent SIGTERM.
     """
-    for task, stop, members in found:
+    for task, stop, members in statuses:
         if not stop.was_sent and task.main is not None:
             peaks = (processes.peak_resident(process.pid) for process in members if process.pid != task.main)
             task.peak = max(task.peak, *peaks, 0)

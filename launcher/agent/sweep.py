@@ -62,14 +62,14 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
     until = time.monotonic() + seconds
     while True:
         is_late = time.monotonic() > until
-        found = find()
-        for process in found:
+        remaining = find()
+        for process in remaining:
             # The kernel does not kill the first process of a container. Such a watchdog exits when its agent
             # has ended, unless it is stopped.
             processes.send(process, signal.SIGCONT if process.pid == 1 else signal.SIGKILL)
         # Even when the time is up this kills once more, because this process may have been suspended.
-        if not found or is_late:
-            return [process.pid for process in found]
+        if not remaining or is_late:
+            return [process.pid for process in remaining]
         time.sleep(_POLL_SECONDS)
 
 
@@ -86,7 +86,7 @@ def is_looked_after(group: List[Process]) -> bool:
 
 def tagged() -> Dict[int, List[Process]]:
     """Return the living processes of this machine that carry a process tag, by the number of their agent."""
-    found: Dict[int, List[Process]] = {}
+    by_agent: Dict[int, List[Process]] = {}
     for pid in processes.all_pids():
         agent = agent_of(tag_of(pid))
         if agent is not None:
@@ -94,8 +94,8 @@ def tagged() -> Dict[int, List[Process]]:
             # The tag is read again, because another process may have got the pid meanwhile.
             is_same = agent_of(tag_of(pid)) == agent
             if is_same and process is not None and not process.has_ended:
-                found.setdefault(agent, []).append(process)
-    return found
+                by_agent.setdefault(agent, []).append(process)
+    return by_agent
 
 
 def lost() -> List[Process]:
@@ -103,12 +103,12 @@ def lost() -> List[Process]:
 
     A process is left out if one of its ancestors cannot be seen here, because that may be the agent.
     """
-    found: List[Process] = []
+    lost_processes: List[Process] = []
     for group in tagged().values():
         if not is_looked_after(group):
-            own = [process for process in group if processes.user_of(process.pid) == os.getuid()]
-            found += [process for process in own if not _has_hidden_ancestor(process)]
-    return found
+            of_this_user = [process for process in group if processes.user_of(process.pid) == os.getuid()]
+            lost_processes += [process for process in of_this_user if not _has_hidden_ancestor(process)]
+    return lost_processes
 
 
 def _has_hidden_ancestor(process: Process) -> bool:

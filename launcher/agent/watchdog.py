@@ -130,8 +130,8 @@ def watch(
         peer.close()
     _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
-    left = processes.kill_descendants(KILL_TIMEOUT_SECONDS, _reap)
-    os._exit(0 if status == 0 and not left else 1)
+    is_any_left = processes.kill_descendants(KILL_TIMEOUT_SECONDS, _reap)
+    os._exit(0 if status == 0 and not is_any_left else 1)
 
 
 def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> NoReturn:

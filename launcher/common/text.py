@@ -140,12 +140,12 @@ def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = 
     return f"expected one of {', '.join(known)}" if otherwise is None else otherwise
 
 
-def join_names(names: Sequence[str], most: int = 5) -> str:
-    """Return names for a message: ``a, b, c``, or ``a, b and 3 more`` if there are more than ``most``."""
-    if len(names) <= most:
+def join_names(names: Sequence[str], max_names: int = 5) -> str:
+    """Return names for a message: ``a, b, c``, or with more than ``max_names`` ``a, b and 3 more``."""
+    if len(names) <= max_names:
         return ", ".join(names)
     # "and 1 more" would be no shorter than the name.
-    shown = names[: most - 1]
+    shown = names[: max_names - 1]
     return f"{', '.join(shown)} and {len(names) - len(shown)} more"
 
 

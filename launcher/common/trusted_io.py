@@ -46,34 +46,34 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
-def read_regular(path: str, most: int = MAX_FILE_BYTES) -> bytes:
+def read_regular(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the content of a regular file, and refuse a large file, a pipe or a device in its place.
 
     Args:
         path: The path of the file.
-        most: The largest size in bytes.
+        max_bytes: The largest size in bytes.
 
     Raises:
         OSError: The file does not exist, is not a regular file, or is larger.
     """
     with open_regular(path) as file:
-        return read_at_most(file, most)
+        return read_at_most(file, max_bytes)
 
 
-def read_at_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
+def read_at_most(file: BinaryIO, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the rest of an open file.
 
     Args:
         file: The file.
-        most: The largest size of the rest in bytes.
+        max_bytes: The largest size of the rest in bytes.
 
     Raises:
         OSError: The rest is larger.
     """
     # One byte more shows that the rest is larger.
-    data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most // 1024} KiB")
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes // 1024} KiB")
     return data
 
 

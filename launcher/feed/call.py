@@ -398,17 +398,17 @@ class Call:
         pieces = [(_ANY_TASK, item)]
         if self.is_in_step:
             pieces = list(zip(self._tasks, map(piece_of, item), strict=True))
-        made = []
+        partitions = []
         for task, piece in pieces:
             if task in refused:
                 self.has_dropped_rows = True
                 continue
             partition = Partition(self._made, piece, self._chunker, task, is_inference=self.is_inference)
-            made.append(partition)
+            partitions.append(partition)
             self._made += 1
-        self._enqueue(made)
+        self._enqueue(partitions)
         if self.is_in_step:
-            self._rounds.append(made)
+            self._rounds.append(partitions)
             # All tasks have consumed the oldest rounds, which need not be fed again.
             while self._rounds and not any(map(self.has_partition, self._rounds[0])):
                 self._rounds.popleft()

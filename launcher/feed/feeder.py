@@ -536,8 +536,8 @@ class Feeder:
                 hint = "importing TensorFlow takes seconds"
                 if lines := self._last_lines(awaited[0]):
                     hint = f"last line of {awaited[0]}: {lines[-1]}"
-                what = f"{join_names(awaited)} to ask for rows of the feed {feed.state.name!r}"
-                self._say_unless_quiet(f"{beginning} {what} ({hint})")
+                subject = f"{join_names(awaited)} to ask for rows of the feed {feed.state.name!r}"
+                self._say_unless_quiet(f"{beginning} {subject} ({hint})")
             feed.news.wait(POLL_SECONDS)
         if call.error is not None:
             raise call.error

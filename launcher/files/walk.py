@@ -216,8 +216,8 @@ def _read_rules(path: str) -> Patterns:
     for line in text.split("\n"):
         # Git ignores a line that is no valid pattern, too.
         with suppress(ValueError):
-            found = GitIgnoreSpec.from_lines([line]).patterns
-            patterns += [(line, pattern) for pattern in found if isinstance(pattern, RegexPattern)]
+            parsed = GitIgnoreSpec.from_lines([line]).patterns
+            patterns += [(line, pattern) for pattern in parsed if isinstance(pattern, RegexPattern)]
     return patterns[::-1]
 
 
@@ -235,9 +235,9 @@ def _verdict(patterns: Patterns, path: str) -> bool | None:
         None if no rule matches the path.
     """
     for line, pattern in patterns:
-        found = pattern.match_file(path)
-        if found is not None:
-            is_whole_path = found.match.end() == len(path)
+        result = pattern.match_file(path)
+        if result is not None:
+            is_whole_path = result.match.end() == len(path)
             # ``a/**`` matches what is in the folder, and not the folder itself. ``**`` matches everything.
             if line.lstrip("!/") == "**" or is_whole_path != line.endswith("/**"):
                 return bool(pattern.include)

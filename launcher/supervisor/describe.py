@@ -246,7 +246,7 @@ def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) ->
 
 def unkillable_processes(state: JobState, event: events.TaskGone) -> str:
     """Return that SIGKILL did not stop some processes of a task."""
-    pids = join_names([str(pid) for pid in event.unkillable], most=_MAX_NAMED_PIDS)
+    pids = join_names([str(pid) for pid in event.unkillable], max_names=_MAX_NAMED_PIDS)
     return f"{event.task}: SIGKILL did not stop pid {pids}{on_host(state, event.host)}"
 
 

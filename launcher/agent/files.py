@@ -588,6 +588,7 @@ def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]
     """
     unchanged = {}
     for path, entry in entries.items():
+        # A file that is gone, or cannot be read, counts as changed.
         with contextlib.suppress(OSError):
             source = f"{root}/{path}"
             if entry_of(path, os.lstat(source), source) == entry:

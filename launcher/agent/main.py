@@ -150,9 +150,10 @@ def start(arguments: Mapping[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watchdog = processes.fork()
     if watchdog:
-        # In the parent.
+        # This is the parent.
         listener.close()
         return connect(arguments, watchdog)
+    # This is the child, which becomes the watchdog and never returns.
     try:
         os.setsid()
         processes.nothing_on(0, 1, 2)

@@ -80,6 +80,7 @@ class Deadline:
     def next_poll(self, now: float) -> float:
         """Return when the watchdog should call `is_over` again (monotonic)."""
         late_at = self._late_at()
+        # An agent that is late has its second chance until then.
         return now + _SECOND_CHANCE_SECONDS if now >= late_at else min(late_at, now + _MAX_POLL_SECONDS)
 
     def _late_at(self) -> float:

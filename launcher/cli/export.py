@@ -194,4 +194,5 @@ def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported
     docker: DockerOptions = _container_options(options, "docker")
     spec = with_limits(spec, docker, options.settings, mounts_folder=not docker.no_mount)
     job = export_plan(spec, task_hosts(spec)[0], TASK_PORT, name)
+    # By default tasks run as the user who exports the job, as in a launch.
     return job, compose.compose_file(job, docker, docker.user or f"{os.getuid()}:{os.getgid()}")

@@ -609,6 +609,7 @@ class HostListBuilder:
             faults.add(nodes[key].key_line, problem, "expected it once")
         fields = {**defaults, **(settings or {}), **inline_fields}
         fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
+        # Ranges in the address make one address for each host.
         addresses = fields.pop("address", None) or (None,) * len(names)
         if len(addresses) != len(names):
             problem = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
@@ -619,6 +620,7 @@ class HostListBuilder:
             faults.add(line, problem, "expected at least as many max_slots")
         if len(faults) > faults_before:
             return
+        # In node files of PBS, each line with nothing but a name is one slot of that host.
         is_bare = repeatable and not nodes and "slots" not in inline_fields and len(names) == 1
         for name, address in zip(names, addresses, strict=True):
             known = self._hosts.get(name)

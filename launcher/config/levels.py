@@ -83,6 +83,7 @@ def _section_level(
     """
     node, faults = file.nodes[section.name], file.faults
     text = written_text(node)
+    # A text such as `docker: IMAGE` is short for a mapping with one key.
     if isinstance(node.value, str) and section.short:
         node = replace(node, value={section.short: node})
     node = replace(node, value=schema.mapping_of(node, section.name, faults, section.expected))
@@ -94,6 +95,7 @@ def _section_level(
                 problem = f"{row.key}: there is no role {role!r}"
                 written.add(row.key, problem, did_you_mean(role, role_names))
     level = {row.name: _given(written, row, kind, folder) for row in written_rows}
+    # The head may also be a key of the section. Otherwise its value is that of the option without a value.
     head = level.get(section.head.name, Given(section.head.without_value, "", kind))
     level[section.head.name] = replace(head, source=faults.where(file.line_of(section.name)), text=text)
     return level

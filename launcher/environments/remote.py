@@ -219,8 +219,8 @@ def check(code: int, printed: str) -> None:
 def check_private() -> None:
     """Exit if other users can change the environments, because tasks would run the code of these users."""
     with suppress(FileNotFoundError):
-        found = os.stat(ENVIRONMENTS_FOLDER)
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        status = os.stat(ENVIRONMENTS_FOLDER)
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:  # Its group, or anybody, may write to it.
             sys.exit(f"other users can write to {ENVIRONMENTS_FOLDER}: make it yours alone (chmod 700)")
 
 

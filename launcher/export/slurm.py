@@ -186,6 +186,7 @@ def _role(job: ExportedJob, part: ExportedRole) -> str:
 
 def _word(text: str) -> str:
     """Return a text as one word of bash, in which marked names become variables of the script."""
+    # Nothing between two names needs no quotes, but an empty word does.
     return fill_marks(text, lambda known: _quoted(known) if known else "", '"${}"'.format) or "''"
 
 

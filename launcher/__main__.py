@@ -84,7 +84,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
     # Python sets ``sys.stdout`` to None if the stream was closed when Python started.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -50,7 +50,7 @@ def test_something_else_than_a_python(here: Docker, launch: Launch, tmp_path: Pa
     """The run has a folder by then: it has ended, with a report like any other."""
     report = tmp_path / "report.json"
     ended = here("--python", "/bin/true", "--report", report, "true", code=125)
-    reason = f"/bin/true of the image {BASE} does not run the agent, and exited with 0"
+    reason = f"/bin/true of the image {BASE} does not run the agent, and exited "
     assert reason in ended.err
     run = here.run
     assert json.loads(report.read_text()) == run.report

@@ -36,6 +36,13 @@ def test_the_end_of_a_container_whose_agent_was_up(code: int, stderr: str, snaps
     assert end_fault(0, container, True, "WARNING: no swap limit support\n") == ""
 
 
+@pytest.mark.parametrize(("code", "stderr", "how"), [(0, "", "exited with 0"), (1, _UNREAD, "exited early")])
+def test_the_end_of_a_container_that_does_not_run_the_agent(code: int, stderr: str, how: str):
+    """It may exit before the command could send it all of the agent: the status is the command's then."""
+    fault = end_fault(code, Container("node1", "image", "/bin/true"), False, stderr)
+    assert fault == f"/bin/true of the image image does not run the agent, and {how}"
+
+
 def test_a_docker_command_that_hangs_in_a_child(tmp_path: Path):
     """As in a script that runs ``sudo docker`` without ``exec``."""
     executable(tmp_path / "docker", "#!/bin/sh\nsleep 8\n:\n")

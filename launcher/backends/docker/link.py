@@ -242,5 +242,8 @@ def end_fault(code: int, container: Container, has_run: bool, stderr: str) -> st
         return f"the agent exited: {last}" if last else "the agent was killed"
     if "exec format error" in last:
         return explain(last, container.image, container.python)
-    text = f"{container.python} of the image {container.image} does not run the agent, and exited with {code}"
+    how = f"exited with {code}"
+    if _CUT_OFF_MESSAGE.match(last):  # The status is that of the command, which could not send the program.
+        how, last = "exited early", ""
+    text = f"{container.python} of the image {container.image} does not run the agent, and {how}"
     return f"{text}: {last}" if last else text

@@ -68,6 +68,8 @@ _STEP_COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 NO_BINDING_MESSAGE = "cluster configuration lacks support for cpu binding"
 #: What srun prints at its end if its child was killed, see `Step._let_it_outlive_srun`.
 _NO_CHILD_MESSAGE = "write(shepherd): Broken pipe"
+#: What srun prints if a step is killed before it has read all that was sent to it. It is not the reason.
+_CUT_OFF_MESSAGES = ("error reading header: ", "io error with slurmstepd")
 
 
 def srun(job: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
@@ -157,7 +159,7 @@ class Step(RemoteProgram):
 
     def stderr(self) -> str:
         """Return the last 64 KiB of the stderr of srun, without lines that mean nothing to the user."""
-        noise = (NO_BINDING_MESSAGE, _NO_CHILD_MESSAGE)
+        noise = (NO_BINDING_MESSAGE, _NO_CHILD_MESSAGE, *_CUT_OFF_MESSAGES)
         lines = super().stderr().splitlines(keepends=True)
         return "".join(line for line in lines if not any(text in line for text in noise))
 

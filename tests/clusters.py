@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import COMMAND, Launch, Started
-from tests.seeing import ROOT
+from tests.seeing import MARK, ROOT
 
 
 class Machines:
@@ -76,9 +80,34 @@ class Machines:
         subprocess.run(["ip", "-n", network, "link", "set", node, state], check=True, timeout=10)
 
 
+def call(script: Path, *words: str, **environ: str) -> str:
+    """Run a script that starts clusters: what it prints."""
+    known = {name: value for name, value in os.environ.items() if name != MARK}
+    done = subprocess.run(
+        [script, *words], env={**known, **environ}, capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        pytest.fail(f"no cluster: {script.name} {words[0]} fails: {done.stderr.strip()}", False)
+    return done.stdout.strip()
+
+
 def script_of(name: str) -> Path | None:
     """A script that starts clusters, of root's: in ``$LAUNCH_CLUSTERS``, else in shared/clusters above."""
     given = os.environ.get("LAUNCH_CLUSTERS")
     folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
     found = (folder / name for folder in folders if (folder / name).is_file())
     return None if os.getuid() else next(found, None)
+
+
+def watched(start: Callable[..., Started], name: str) -> str:
+    """Watch a detached run of two workers, which end with 7 in their second attempt: what `attach` shows."""
+    (row,) = json.loads(start("ps", "--json").wait(30).out)
+    assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
+    tasks = start("ps", name).wait(30).out
+    assert re.findall(r"^(worker/\d) +running +1 ", tasks, re.M) == ["worker/0", "worker/1"], tasks
+    attach = start("attach")
+    assert "worker/1: attempt 2" in start("restart", name, "worker/1").wait(60, code=0).out
+    ended = attach.wait(120, code=7)
+    assert "first to fail: worker/1" in ended.out
+    assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
+    return ended.out

@@ -142,6 +142,14 @@ def pytest_collection() -> None:
     gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Limit the time of tests without their fixtures where the first one waits for an engine or a cluster."""
+    waiting = ("tests/docker/", "tests/e2e/", "tests/kubernetes/")
+    for item in items:
+        if item.nodeid.startswith(waiting) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage again, but not among the objects that exist now."""
     gc.freeze()
@@ -187,7 +195,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """What shares a process with this test: sets of tests with engines on hosts or Slurm, five modules."""
+    """What shares a process with this test: sets of tests with engines on hosts or Slurm, six modules."""
     if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/soak/test_kubernetes" in nodeid:  # a cluster for each victim
@@ -198,8 +206,11 @@ def _shared_by(nodeid: str) -> str:
     if any(part in nodeid for part in ("tests/slurm/", "soak/test_slurm", "[slurm")):  # a cluster for each
         part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")
         return "tests/slurm/test_inside" if "/e2e/" in nodeid else f"tests/slurm/{part}"
-    modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed", "local/test_site")
-    if any(module in nodeid for module in (*modules, "tests/test_public")):
+    modules = (
+        "docker/test_engines", "docker/test_dockerfile", "kubernetes/test_cut_off", "local/test_installed",
+        "local/test_site", "tests/test_public",
+    )  # fmt: skip
+    if any(module in nodeid for module in modules):
         return nodeid.partition("::")[0]
     return nodeid
 

@@ -118,6 +118,14 @@ def process_name(pid: int, root: str | Path = "/proc") -> str:
     return proc(pid, "comm", root).decode().strip()
 
 
+def pid_namespace(pid: int, root: str | Path = "/proc") -> str:
+    """The namespace in which a process has its number; empty: the process is gone."""
+    try:
+        return os.readlink(f"{root}/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
 def command_line(pid: int, root: str | Path = "/proc") -> str:
     """A process's arguments, with spaces between them."""
     return proc(pid, "cmdline", root).replace(b"\0", b" ").decode(errors="replace").strip()

@@ -23,8 +23,6 @@ _SHARED = {
     "ssh": "four_hosts", "docker": "real_engine", "docker-ssh": "two_hosts", "slurm": "slurm",
     "kubernetes": "kubernetes",
 }  # fmt: skip
-#: Seconds that a test may take without its fixtures: the first waits for an engine or a cluster.
-_LIMIT = 300
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,7 +37,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("on"):
             name = str(item.callspec.params["backend"])
             item.fixturenames = [*filter(None, [_SHARED.get(name)]), *item.fixturenames]
-            item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
             if name != "local":
                 item.add_marker(pytest.mark.elsewhere)
 

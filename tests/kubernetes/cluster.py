@@ -10,17 +10,18 @@ import shlex
 import signal
 import subprocess
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clusters import Machines, script_of
+from launcher.agent.processes import all_pids, children_of
+from tests.clusters import Machines, call, script_of
 from tests.conftest import at_the_end
 from tests.kubernetes.image import root_files
-from tests.seeing import ROOT, command_line, is_soon, soon
+from tests.seeing import ROOT, command_line, is_soon, proc, soon
 
 #: Nodes of a cluster of ours.
 NODES = 2
@@ -73,6 +74,15 @@ class Cluster(Machines):
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json"))["items"]
         return found
 
+    def pods(self, node: str = "") -> list[str]:
+        """The names of the pods in the namespace; of one node."""
+        pods = (pod for pod in self.objects("pods") if node in ("", pod["spec"].get("nodeName")))
+        return [pod["metadata"]["name"] for pod in pods]
+
+    def workers(self, count: int) -> list[str]:
+        """The options of a job of workers in pods."""
+        return ["--kubernetes", self.image, "--workers", str(count)]
+
     def left(self) -> list[str]:
         """What launches have left in the namespace, and on the nodes of a cluster of ours."""
         names = self.kubectl("get", "jobs,pods,configmaps,services", "-o", "name").split()
@@ -101,6 +111,11 @@ class Cluster(Machines):
         file.chmod(0o755)
         return f"{folder}:{path}"
 
+    def write_job(self, folder: Path, spec: Mapping[str, object], **keys: object) -> None:
+        """Write ``job.yaml`` into a folder: a job in pods of the image that have this spec, too."""
+        settings = {"image": self.image, "pod": {"spec": spec}}
+        (folder / "job.yaml").write_text(json.dumps({"kubernetes": settings, **keys}))
+
     def make_namespace(self, manifests: str) -> None:
         """Make the namespace, whose pods must be restricted ones, and give launch's user rights.
 
@@ -123,21 +138,17 @@ class Cluster(Machines):
     def processes(self) -> Iterator[tuple[int, str]]:
         """The processes of this namespace's pods on the nodes: pid here, and the command line."""
         pods = {f"pod{pod['metadata']['uid']}" for pod in self.objects("pods")}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                groups = Path(f"/proc/{pid}/cgroup").read_text()
-                line = command_line(int(pid))
-            except OSError:  # it ended meanwhile
-                continue
+        for pid in all_pids():
+            groups, line = proc(pid, "cgroup").decode(), command_line(pid)
             if line and line != "/pause" and any(pod in groups for pod in pods):
-                yield int(pid), line
+                yield pid, line
 
     def main_process(self, pod: str) -> int:
         """The pid here of the first process in the container of a pod."""
         (uid,) = [each["metadata"]["uid"] for each in self.objects("pods") if each["metadata"]["name"] == pod]
         for pid, _ in self.processes():
-            status = Path(f"/proc/{pid}/status").read_text()
-            if f"pod{uid}" in Path(f"/proc/{pid}/cgroup").read_text() and re.search(r"NSpid:.*\t1\n", status):
+            is_first = re.search(rb"NSpid:.*\t1\n", proc(pid, "status"))
+            if is_first and f"pod{uid}".encode() in proc(pid, "cgroup"):
                 return pid
         raise LookupError(f"{pod} does not run")
 
@@ -146,11 +157,12 @@ class Kubelet:
     """The kubelet of a node; it can be killed, and started anew."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
+        self.node = node
         init = cluster.pid(node)
-        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
-        self.pid = next(pid for pid in map(int, children) if command_line(pid).startswith("kubelet "))
-        self._argv = Path(f"/proc/{self.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
-        environ = Path(f"/proc/{self.pid}/environ").read_bytes().rstrip(b"\0").decode().split("\0")
+        self.pid = next(pid for pid in children_of(init) if command_line(pid).startswith("kubelet "))
+        self._argv, environ = (
+            proc(self.pid, name).decode().rstrip("\0").split("\0") for name in ("cmdline", "environ")
+        )
         self._environ = dict(line.split("=", 1) for line in environ)
         self._enter = ["nsenter", f"--target={init}", "--mount", "--net", "--pid", "--uts", "--ipc"]
         self._log = str(cluster.state / node / "kubelet.log")
@@ -163,6 +175,14 @@ class Kubelet:
         script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
         argv = [*self._enter, "sh", "-c", script, "sh", self._log, *self._argv]
         subprocess.run(argv, env=self._environ, check=True, timeout=30)
+
+
+def mounting(folders: Sequence[str], written: str = "") -> dict[str, Any]:
+    """The spec of pods that see folders of their nodes; one of them may be written."""
+    named = {f"folder-{number}": path for number, path in enumerate(filter(None, (*folders, written)))}
+    mounts = [{"name": name, "mountPath": path, "readOnly": path != written} for name, path in named.items()]
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in named.items()]
+    return {"volumes": volumes, "containers": [{"volumeMounts": mounts}]}
 
 
 def role() -> str:
@@ -184,26 +204,20 @@ def a_cluster(folder: Path, run: str, nodes: int = NODES) -> Iterator[Cluster]:
         nodes: of a cluster of ours.
     """
     script, admin = script_of("kubernetes.sh"), os.environ.get("KUBECONFIG")
+    if script is None and not admin:
+        pytest.fail("no Kubernetes: expected ../shared/clusters (as root), or $KUBECONFIG", False)
     namespace = f"launch-{os.getpid()}-{os.urandom(2).hex()}"
-    if script is None:
-        if not admin:
-            pytest.fail("no Kubernetes: expected ../shared/clusters (as root), or $KUBECONFIG", False)
-        cluster = Cluster(admin, folder, namespace)
+    with ExitStack() as stack:
+        if script is None:
+            cluster = Cluster(str(admin), folder, namespace)
+        else:
+            name = f"t{zlib.crc32(run.encode()):08x}"
+            admin = stack.enter_context(_shared(script, name, nodes))
+            enter = ["nsenter", f"--net=/run/netns/k8s-{name}", "--"]
+            cluster = Cluster(admin, folder, namespace, enter, (str(script), name))
         cluster.make_namespace(role())
-        try:
-            yield cluster
-        finally:
-            cluster.run("kubectl", "delete", "namespace", namespace, "--wait=false")
-        return
-    name = f"t{zlib.crc32(run.encode()):08x}"
-    with _shared(script, name, nodes) as admin:
-        enter = ["nsenter", f"--net=/run/netns/k8s-{name}", "--"]
-        cluster = Cluster(admin, folder, namespace, enter, (str(script), name))
-        cluster.make_namespace(role())
-        try:
-            yield cluster
-        finally:
-            cluster.run("kubectl", "delete", "namespace", namespace, "--wait=false")
+        stack.callback(cluster.run, "kubectl", "delete", "namespace", namespace, "--wait=false")
+        yield cluster
 
 
 def _raise_weight(group: str) -> None:
@@ -217,14 +231,6 @@ def _raise_weight(group: str) -> None:
 @contextmanager
 def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
     """The kubeconfig of a cluster that runs while anybody uses it."""
-
-    def call(*words: str) -> str:
-        environ = {key: value for key, value in os.environ.items() if key != "LAUNCH_TEST_MARK"}
-        done = subprocess.run([script, *words], env=environ, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            pytest.fail(f"no Kubernetes: {script.name} {words[0]} fails: {done.stderr.strip()}", False)
-        return done.stdout.strip()
-
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
     cache.mkdir(parents=True, exist_ok=True)
     files = [str(cache / f"{name}.{lock}") for lock in ("users", "turn")]
@@ -232,11 +238,11 @@ def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
         with open(files[1], "w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_SH)
-            call("up", name, str(nodes))
+            call(script, "up", name, str(nodes))
             _raise_weight(f"k8s-{name}")
-            admin = call("kubeconfig", name)
+            admin = call(script, "kubeconfig", name)
             if not Path(admin).with_name("image-loaded").exists():
                 with root_files(cache) as archive:
-                    call("load", name, str(archive), IMAGE)
+                    call(script, "load", name, str(archive), IMAGE)
                 Path(admin).with_name("image-loaded").touch()
         yield admin

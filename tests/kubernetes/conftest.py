@@ -11,16 +11,6 @@ from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster
 from tests.seeing import soon
 
-#: Seconds that a test may take without its fixtures, which have limits of their own.
-_LIMIT = 300
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Limit the time of each test without its fixtures: the first of each process waits for a cluster."""
-    for item in items:
-        if item.nodeid.startswith("tests/kubernetes/") and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
-
 
 @pytest.fixture
 def clean(kubernetes: Cluster) -> Iterator[None]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import WAITS
+from tests.clusters import watched
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster
 from tests.seeing import last_run, soon
@@ -26,7 +28,6 @@ for _ in range(1200):
     if os.environ["LAUNCH_ATTEMPT"] == "2": os._exit(7)
     time.sleep(0.1)
 """
-WAITS = ("sh", "-c", "echo up; exec sleep 300")
 
 
 @pytest.fixture
@@ -36,11 +37,8 @@ def job(kubernetes: Cluster, tmp_path: Path) -> Path:
     host, _, port = server.removeprefix("https://").partition(":")
     variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port or "443"}
     container = {"env": [{"name": name, "value": value} for name, value in variables.items()]}
-    pod = {"spec": {"containers": [container]}}
-    file = tmp_path / "job.yaml"
-    settings = {"image": kubernetes.image, "pod": pod}
-    file.write_text(json.dumps({"kubernetes": settings, "roles": {"worker": 1}, "command": ["true"]}))
-    return file
+    kubernetes.write_job(tmp_path, {"containers": [container]}, roles={"worker": 1}, command=["true"])
+    return tmp_path / "job.yaml"
 
 
 @pytest.fixture
@@ -75,22 +73,13 @@ def test_the_job_goes_on_without_this_machine(
     (tmp_path / "code/train.py").write_text(AGAIN)
     files = ("--sync", str(tmp_path / "code"), "--collect", "worker/0=result:results")
     name = submit("--workers", "2", "-x", "SECRET", *files, command=("train.py",), env={"SECRET": "hunter2"})
-    (row,) = json.loads(start("ps", "--json").wait(30).out)
-    assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
     assert "hunter2" not in kubernetes.kubectl("get", "pods,jobs", "-o", "json")
     logs = start("logs", "-f", "worker/0").until(lambda it: "up hunter2" in it.out, 30)
-    tasks = start("ps", name).wait(30).out
-    assert re.findall(r"^(worker/\d) +running +1 ", tasks, re.M) == ["worker/0", "worker/1"], tasks
-    attach = start("attach")
-    again = start("restart", name, "worker/1").wait(60)
-    assert again.code == 0 and "worker/1: attempt 2" in again.out, again.err
-    ended = attach.wait(120)
-    assert ended.code == 7 and "first to fail: worker/1" in ended.out, ended
+    watched(start, name)
     assert logs.wait(30).code == 7
     assert (tmp_path / "results/result").read_text() == "saved"
-    assert json.loads((last_run(launch).path / "report.json").read_text())["exit_code"] == 7
+    assert last_run(launch).report["exit_code"] == 7
     assert "up hunter2" in start("logs", name, "worker/0").wait().out
-    assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
 
 
 def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):
@@ -107,9 +96,8 @@ def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota:
 @pytest.mark.slow
 def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: Cluster):
     name = submit(command=("sh", "-c", "echo out; sleep 3; exit 3"))
-    tasks = lambda: [j for j in kubernetes.objects("jobs") if "tf-launcher/run" in j["metadata"]["labels"]]  # noqa: E731
-    soon(lambda: not tasks(), 30)
-    assert kubernetes.objects("pods")
+    soon(lambda: not kubernetes.kubectl("get", "jobs", "--selector=tf-launcher/run", "-o", "name"), 30)
+    assert kubernetes.pods()
     both = [start("ps"), start("ps")]  # only one fetches them
     for ended in (started.wait(60) for started in both):
         assert (ended.code, ended.out) == (0, "") and "nothing is running" in ended.err, ended
@@ -122,9 +110,9 @@ def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: C
 def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kubernetes: Cluster):
     """Its tasks end within the lease, and the cluster removes their Jobs with it."""
     name = submit("--workers", "2", "--lease", "15")
-    (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
-    kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
-    soon(lambda: not kubernetes.objects("pods"), 90, lambda: kubernetes.kubectl("get", "pods"))
+    (pod,) = (pod for pod in kubernetes.pods() if "-launcher-" in pod)
+    kubernetes.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    soon(lambda: not kubernetes.pods(), 90, lambda: kubernetes.kubectl("get", "pods"))
     would, removed = (start("clean", "--kubernetes", *more).wait(30).out for more in (["--dry-run"], []))
     assert re.match(rf"would remove Job launch-{name}-launcher of the namespace ", would), would
     assert removed == would.replace("would remove", "removed")
@@ -142,12 +130,10 @@ def test_its_account_has_no_rights(
     path = kubernetes.broken_kubectl(tmp_path, 'echo "$@" >>execs; exec $kubectl "$@";;')
     ended = start("-d", str(job), env={"PATH": path}).wait(90, code=125)
     assert "--stdin" not in (tmp_path / "execs").read_text()
-    assert (
-        "service account of the launcher's pod lacks rights that launch needs" in ended.err
-        and "create, delete, list jobs.batch" in ended.err
-    )
-    again = start("attach").wait()
-    assert again.code == 125 and "lacks rights that launch needs" in again.out + again.err, again
+    assert "service account of the launcher's pod lacks rights that launch needs" in ended.err
+    assert "create, delete, list jobs.batch" in ended.err
+    again = start("attach").wait(code=125)
+    assert "lacks rights that launch needs" in again.out + again.err
     assert last_run(launch).report["exit_code"] == 125
 
 

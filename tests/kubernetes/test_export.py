@@ -16,8 +16,7 @@ from tests.conftest import Launch
 from tests.docker.test_export import MEET
 from tests.kubernetes.cluster import Cluster
 from tests.local.test_export import by_task
-from tests.local.training import CACHE, PYTHON
-from tests.seeing import ROOT, soon
+from tests.seeing import soon
 from tests.slurm.test_export import HOSTILE
 
 #: The address of the machine with the API server, in the network of a cluster of ours.
@@ -93,43 +92,3 @@ def test_tasks_find_each_other(
     assert phases == ["Running", "Succeeded", "Succeeded", "Succeeded"], "nothing ends the ps"
     kubernetes.kubectl("delete", "--timeout=20s", "-f", "-", stdin=text)
     soon(lambda: not kubernetes.objects("pods"), 8, "SIGTERM ends it")
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_path: Path):
-    """Pods of our own cluster see TensorFlow, and the data, of this machine."""
-    if not kubernetes.enter:
-        pytest.skip("the nodes of this cluster do not have the files of this machine")
-    homes = {"venv": str(Path(PYTHON).parents[1]), "python": str(Path(PYTHON).resolve().parents[1])}
-    seen = {**homes, "libraries": "/usr/lib/x86_64-linux-gnu", "data": f"{CACHE}/tf-launcher"}
-    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in seen.items()]
-    mounts = [{"name": name, "mountPath": path, "readOnly": True} for name, path in seen.items()]
-    name = f"{kubernetes.namespace}-tf"
-    spec = {**dns, "volumes": volumes, "containers": [{"volumeMounts": mounts}]}
-    spec["dnsConfig"] = {"nameservers": [_CTL], "searches": [f"{name}.svc.cluster.local"]}
-    job: dict[str, object] = {
-        "command": ["mnist_dist.py", "--train_steps=100"],
-        "roles": {"worker": 1, "ps": 1},
-        "flags": True,
-        "python": PYTHON,
-        "env": {"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        "kubernetes": {"image": kubernetes.image, "namespace": name, "pod": {"spec": spec}},
-    }
-    for file in (ROOT / "examples/mnist_dist").glob("*.py"):
-        (tmp_path / file.name).write_text(file.read_text())
-    text = export(launch, tmp_path, job)
-    kubernetes.run("kubectl", "create", "namespace", name)
-    try:
-        kubernetes.run("kubectl", "apply", "-f", "-", stdin=text)
-        wait = ("wait", "--for=condition=complete", "--timeout=300s", "job/job-worker")
-        waited = kubernetes.run("kubectl", "-n", name, *wait, check=False, timeout=310)
-        pods = kubernetes.run("kubectl", "-n", name, "describe", "pods")
-        logs = ("logs", "--prefix", "--tail=-1", "-l", "app.kubernetes.io/name=job")
-        said = kubernetes.run("kubectl", "-n", name, *logs, check=False)
-    finally:
-        kubernetes.run("kubectl", "delete", "namespace", name, "--wait=false")
-    assert waited, f"{said[-3000:]}\n{pods[-3000:]}"
-    found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if "test accuracy: " in line]
-    assert len(found) == 1 and min(found) >= 0.7, said[-3000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from launcher.backends.kubernetes.kubectl import Kubectl, explain
 from launcher.backends.kubernetes.rights import RIGHTS
 from launcher.common.errors import TransportError
-from tests.conftest import Launch, executable
+from tests.conftest import Launch, Started, executable
 from tests.kubernetes.cluster import Cluster
+
+Start = Callable[..., Started]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +50,6 @@ def test_errors(stderr: str, expected: str):
     assert explain(stderr, 1) == expected
 
 
-def test_the_cluster_of_the_tests(kubernetes: Cluster):
-    assert kubernetes.left() == []
-    assert "yes" in kubernetes.kubectl("auth", "can-i", "create", "jobs", "--as=restricted")
-    assert "no" in kubernetes.kubectl("auth", "can-i", "delete", "pods", "--as=restricted", check=False)
-
-
 def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nosuch")
     with pytest.raises(TransportError, match="there is none along PATH"):
@@ -67,41 +64,29 @@ def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pyt
         Kubectl().items("pods")
 
 
-def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path):
-    """A line says what launch waits for; Ctrl-C stops the wait."""
-    config = tmp_path / "config"
-    os.mkfifo(config)  # kubectl waits for who writes to it
-    started = launch.start(
-        "--kubernetes", "x:1", "--workers", "1", "true", env={**kubernetes.environ, "KUBECONFIG": str(config)}
-    )
-    started.until(lambda it: "waiting for an answer from kubectl" in it.err, 20)
-    started.process.send_signal(signal.SIGINT)
-    ended = started.wait(10)
-    assert ended.code == 130 and "Ctrl-C: no task was started" in ended.err, ended.err
-
-
 @pytest.mark.parametrize(
     ("number", "name", "code"),
     [
+        (signal.SIGINT, "Ctrl-C", 130),
         (signal.SIGHUP, "a hang-up of the terminal", 129),
         (signal.SIGUSR1, "the notice of a time limit (SIGUSR1)", 124),
     ],
 )
-def test_each_signal_at_the_start_is_named(
-    number: signal.Signals, name: str, code: int, launch: Launch, tmp_path: Path
+def test_a_signal_while_it_does_not_answer(
+    start: Start, kubernetes: Cluster, tmp_path: Path, number: signal.Signals, name: str, code: int
 ):
-    executable(tmp_path / "kubectl", "#!/bin/sh\nexec sleep 99\n")
-    words = ("--kubernetes", "x:1", "--workers", "1", "true")
-    started = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    """A line says what launch waits for; each signal stops the wait, and is named."""
+    config = tmp_path / "config"
+    os.mkfifo(config)  # kubectl waits for who writes to it
+    started = start("--kubernetes", "x:1", "--workers", "1", "true", env={"KUBECONFIG": str(config)})
     started.until(lambda it: "waiting for an answer from kubectl" in it.err, 20)
-    started.process.send_signal(number)
-    ended = started.wait(10)
-    assert (ended.code, f"launch: {name}: no task was started\n" in ended.err) == (code, True), ended.err
+    ended = started.stop(number, 10, code)
+    assert f"launch: {name}: no task was started\n" in ended.err
 
 
 def test_the_time_limit_of_the_start_is_that_of_a_kubectl(launch: Launch, tmp_path: Path):
-    program = tmp_path / "kubectl"
     rights = "true\\n" * sum(map(len, RIGHTS.values()))
+    program = tmp_path / "kubectl"
     executable(program, f"#!/bin/sh\ncase \"$*\" in *'get pods'*) exec sleep 99;; esac\nprintf '{rights}'\n")
     words = ("--kubernetes", "x:1", "--start-timeout", "1", "--workers", "1", "true")
     ended = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).wait(25, code=125)

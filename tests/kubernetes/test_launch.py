@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import Launch, Started
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, mounting
 from tests.local.training import CACHE, PYTHON
 from tests.seeing import ROOT, last_run, soon
 
@@ -35,9 +34,9 @@ if os.environ["TASK_INDEX"] == "1":
 
 def test_a_whole_pod_is_out_of_memory(start: Start, launch: Launch, kubernetes: Cluster):
     """The pod is lost with its agent; the message names the limit and the option."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--memory", "worker=64m")
     # With limits of both the kubelet makes no process of the pod more likely to be killed.
-    start(*words, "--cpus", "0.5", "--", "python3", "-c", LARGE).wait(90, code=125)
+    words = (*kubernetes.workers(2), "--memory", "worker=64m", "--cpus", "0.5")
+    start(*words, "--", "python3", "-c", LARGE).wait(90, code=125)
     failure = last_run(launch).report["failure"]
     assert "its limit is 64Mi" in failure["text"], failure
     assert "--memory" in failure["text"] + failure["hint"], failure
@@ -85,13 +84,8 @@ spec:
 def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
     (tmp_path / "tfjob.yaml").write_text(TFJOB.replace("&", kubernetes.image))
     started = start("tfjob.yaml", "--kubernetes", cwd=tmp_path)
-    labels: list[str] = []
-
-    def are_made() -> bool:
-        labels[:] = [str(pod["metadata"]["labels"].get("team")) for pod in kubernetes.objects("pods")]
-        return len(labels) == 3
-
-    soon(are_made, 30)
+    soon(lambda: len(kubernetes.pods()) == 3)
+    labels = [str(pod["metadata"]["labels"].get("team")) for pod in kubernetes.objects("pods")]
     result = started.wait(60, code=0)
     for task in ("worker/0", "worker/1"):
         assert f"{task} | before" in result.out and f"{task} | beside" in result.out, result.out
@@ -121,38 +115,16 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
     shutil.copytree(ROOT / "examples/mnist_dist", code, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([PYTHON, code / "data.py"], check=True, capture_output=True)
     shutil.copytree(Path(CACHE, "tf-launcher/mnist"), code / "data", dirs_exist_ok=True)
-    folders = {"venv": sys.prefix, "python": sys.base_prefix}
-    (tmp_path / "job.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "kubernetes": {
-                    "image": kubernetes.image,
-                    "pod": {
-                        "spec": {
-                            "volumes": [
-                                {"name": name, "hostPath": {"path": path}} for name, path in folders.items()
-                            ],
-                            "containers": [
-                                {
-                                    "volumeMounts": [
-                                        {"name": name, "mountPath": path, "readOnly": True}
-                                        for name, path in folders.items()
-                                    ]
-                                }
-                            ],
-                        }
-                    },
-                },
-                "python": PYTHON,
-                "flags": True,
-                "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
-                "sync": [str(code)],
-                "command": ["mnist_dist.py", "--log_dir=model"],
-                "collect": ["worker/0=model:trained"],
-                "roles": {"ps": 1, "worker": 2},
-            }
-        )
-    )
+    job = {
+        "python": PYTHON,
+        "flags": True,
+        "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
+        "sync": [str(code)],
+        "command": ["mnist_dist.py", "--log_dir=model"],
+        "collect": ["worker/0=model:trained"],
+        "roles": {"ps": 1, "worker": 2},
+    }
+    kubernetes.write_job(tmp_path, mounting([sys.prefix, sys.base_prefix]), **job)
     result = start("job.yaml", cwd=tmp_path).wait(400, code=0)
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
     assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
@@ -169,13 +141,11 @@ def test_check(start: Start, kubernetes: Cluster):
 
 def test_clean(start: Start, kubernetes: Cluster):
     """Only Jobs of launches that have ended are removed."""
-    words = ("--kubernetes", kubernetes.image, "--", *WAITS)
-    killed, lives = start(*words), start(*words)
+    killed, lives = (start(*kubernetes.workers(1), "--", *WAITS) for _ in range(2))
     soon(lambda: len(kubernetes.objects("jobs")) == 2, 30)
     killed.kill()
-    (one,) = re.findall(
-        r"would remove (Job launch-\S+)", start("clean", "--kubernetes", "--dry-run").wait().out
-    )
+    listed = start("clean", "--kubernetes", "--dry-run").wait().out
+    (one,) = re.findall(r"would remove (Job launch-\S+)", listed)
     assert start("clean", "--kubernetes").wait().out.count(f"removed {one} ") == 1
     assert start("clean", "--kubernetes").wait().out == "nothing to remove\n"
     lives.up(1, 60)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import Machines, script_of
+from launcher.agent.processes import all_pids, children_of
+from tests.clusters import Machines, call, script_of
 from tests.conftest import at_the_end
-from tests.seeing import command_line
+from tests.seeing import command_line, pid_namespace, proc, stat_field
 
 #: Nodes of a cluster of ours.
 NODES = 3
@@ -84,16 +85,30 @@ class Cluster(Machines):
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """The processes of jobs on the nodes: pid here, and the command line."""
-        for number in range(1, NODES + 1):
-            namespace = os.readlink(f"/proc/{self.pid(f'n{number}')}/ns/pid")
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    mine = os.readlink(f"/proc/{pid}/ns/pid") == namespace
-                    line = command_line(int(pid))
-                except OSError:  # it ended meanwhile
-                    continue
-                if mine and line and not any(own in line for own in _OWN):
-                    yield int(pid), line
+        nodes = {pid_namespace(self.pid(f"n{number}")) for number in range(1, NODES + 1)}
+        for pid in all_pids():
+            line = command_line(pid)
+            if line and pid_namespace(pid) in nodes and not any(own in line for own in _OWN):
+                yield pid, line
+
+    @contextmanager
+    def hidden(self, folder: Path, *nodes: str) -> Iterator[None]:
+        """An empty folder of its own in the place of this one, on some nodes."""
+        for node in nodes:
+            self.run(*self.inside(node), "mount", "-t", "tmpfs", "none", str(folder))
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self.run(*self.inside(node), "umount", str(folder))
+
+    def another_conf(self, folder: Path, munge: str = "", lines: str = "") -> dict[str, str]:
+        """The variable of a ``slurm.conf`` that names another socket of munge, or has further lines."""
+        conf = Path(self.environ["SLURM_CONF"]).read_text() + lines
+        if munge:
+            conf = re.sub("AuthInfo=.*", f"AuthInfo=socket={munge}", conf)
+        (folder / "slurm.conf").write_text(conf)
+        return {"SLURM_CONF": f"{folder}/slurm.conf"}
 
     @contextmanager
     def configured(self, lines: str) -> Iterator[None]:
@@ -133,14 +148,7 @@ def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
         return
     state = str(folder / "cluster")
     with at_the_end('"$0" down "$1"', str(script), name, CLUSTER_STATE=state):
-        up = subprocess.run(
-            [script, "up", name, str(nodes), "--gpus", "2"],
-            env={**os.environ, "CLUSTER_STATE": state},
-            capture_output=True,
-            text=True,
-        )
-        if up.returncode:
-            pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
+        call(script, "up", name, str(nodes), "--gpus", "2", CLUSTER_STATE=state)
         enter = ["nsenter", f"--net=/run/netns/slurm-{name}", "--"]
         cluster = Cluster(f"{state}/slurm.conf", enter, (str(script), name))
         # Only the backfill scheduler starts heterogeneous jobs. By itself it looks for them every 30 s.
@@ -159,29 +167,27 @@ def kill_srun(pid: int, part: str = "both") -> None:
         pid: The process that was started.
         part: One of `SRUN_PARTS`.
     """
-    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    for each in (*(children if part != "main" else ()), *((pid,) if part != "child" else ())):
+    for each in (*(children_of(pid) if part != "main" else ()), *((pid,) if part != "child" else ())):
         os.kill(each, signal.SIGKILL)
 
 
 def sruns(environ: Mapping[str, str]) -> list[int]:
     """The srun processes with the steps of a job, without their children."""
-    job, found = f"--jobid={environ['SLURM_JOB_ID']}", []
+    job = f"--jobid={environ['SLURM_JOB_ID']}".encode()
     conf = f"SLURM_CONF={environ['SLURM_CONF']}".encode()  # other clusters have jobs of the same numbers
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            ours = conf in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            of_srun = Path(f"/proc/{parent}/comm").read_text() == "srun\n"
-        except OSError:
-            continue
+    found = []
+    for pid in all_pids():
+        words = proc(pid, "cmdline").split(b"\0")
         if (
-            ours
-            and words[0] == b"srun"
-            and job.encode() in words
-            and b"--unbuffered" in words
-            and not of_srun
+            words[0] == b"srun"
+            and {job, b"--unbuffered"} <= {*words}
+            and conf in proc(pid, "environ").split(b"\0")
         ):
-            found.append(int(pid))
-    return found
+            found.append(pid)
+    return [pid for pid in found if int(stat_field(pid, 4) or 0) not in found]
+
+
+def child_with(pid: int, *words: str) -> int | None:
+    """The child of a process that has these words in its command line."""
+    lines = {child: command_line(child) for child in children_of(pid)}
+    return next((child for child, line in lines.items() if all(word in line for word in words)), None)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.backends import STAYS, WAITS
+from tests.clusters import watched
 from tests.conftest import Ended, Launch, Started, executable
 from tests.seeing import last_run, soon
 from tests.slurm.cluster import Cluster
 
 Start = Callable[..., Started]
+Submit = Callable[..., str]
 
 #: Counts steps, saves the number on SIGTERM, and goes on from there.
 TRAINS = """
@@ -39,7 +40,7 @@ print("attempt", os.environ["LAUNCH_ATTEMPT"], "ends")
 
 
 @pytest.fixture
-def submit(start: Start, tmp_path: Path) -> Callable[..., str]:
+def submit(start: Start, tmp_path: Path) -> Submit:
     """Submits a launcher: the name of the run."""
 
     def submitted(*words: str, **more) -> str:
@@ -70,8 +71,8 @@ def waits_for_its_time(slurm: Cluster, number: str) -> bool:
     return slurm.run("squeue", "-h", "-j", number, "-o", "%T %r") == "PENDING BeginTime"
 
 
-def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> bool:
-    """Start a requeued job before its time. Returns whether it has begun again.
+def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> None:
+    """Start a requeued job before its time.
 
     Slurm may set the time once more, at the end of the job; so this asks until it has begun again.
     """
@@ -83,7 +84,7 @@ def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> b
         slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)
         return has_begun()
 
-    return soon(begun, 120)
+    soon(begun, 120)
 
 
 def attached(start: Start, name: str, seconds: float = 60) -> Ended:
@@ -91,28 +92,19 @@ def attached(start: Start, name: str, seconds: float = 60) -> Ended:
     return start("attach", name).wait(seconds)
 
 
-def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, submit: Callable[..., str]):
+def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, submit: Submit):
     script = "test $LAUNCH_ATTEMPT = 2 || { echo up $SECRET; exec sleep 300; }; exit 7"
     name = submit("-N", "2", "--workers", "2", "-x", "SECRET", "--", "sh", "-c", script,
                   env={"SECRET": "hunter2"})  # fmt: skip
     soon(logged(launch, "up hunter2", 2), 60)
-    (row,) = json.loads(start("ps", "--json").wait(30).out)
-    assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
-    tasks = start("ps", name).wait(30).out
-    assert re.findall(r"^worker/\d +running +1 +(n\d)", tasks, re.M) == ["n1", "n2"], tasks
-    attach = start("attach")
-    again = start("restart", name, "worker/1").wait(30)
-    assert again.code == 0 and "worker/1: attempt 2" in again.out, again.err
-    ended = attach.wait(60, code=7)
-    assert re.search(r"^n2 worker/1 \| launch: attempt 2 starts here", ended.out, re.M)
-    assert re.search(r"^n2 +\d+ +worker +1 +failed", ended.out, re.M), ended.out
-    assert "first to fail: worker/1" in ended.out
+    shown = watched(start, name)
+    assert re.search(r"^n2 worker/1 \| launch: attempt 2 starts here", shown, re.M)
+    assert re.search(r"^n2 +\d+ +worker +1 +failed", shown, re.M), shown
     assert "hunter2" not in (last_run(launch).path / "plan.json").read_text()
-    assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
 
 
 @pytest.mark.parametrize("now", [(), ("--now",)])
-def test_it_is_stopped(start: Start, launch: Launch, submit: Callable[..., str], now: tuple[str, ...]):
+def test_it_is_stopped(start: Start, launch: Launch, submit: Submit, now: tuple[str, ...]):
     name = submit("-N", "2", "--workers", "2", "--grace", "30", "--", *(STAYS if now else WAITS))
     soon(logged(launch, "up", 2), 60)
     ended = start("stop", *now).wait(40)
@@ -120,7 +112,7 @@ def test_it_is_stopped(start: Start, launch: Launch, submit: Callable[..., str],
     assert "stopped by launch stop" in attached(start, name).out
 
 
-def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Callable[..., str]):
+def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Submit):
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         name = submit("-N", "3", "--workers", "24", "true")
         soon(lambda: "is pending: Resources" in start("ps").wait().out)
@@ -144,16 +136,14 @@ while :; do sleep 0.2; done
 
 @pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.parametrize("options", [(), ("--full", "--signal=TERM"), ("--batch", "--signal=TERM")])
-def test_scancel(
-    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], options: tuple[str, ...]
-):
+def test_scancel(start: Start, launch: Launch, slurm: Cluster, submit: Submit, options: tuple[str, ...]):
     """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save."""
     words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20")
     name = submit(*words, "--", "sh", "-c", SAVES)
     soon(logged(launch, "up", 2), 60)
     slurm.run("scancel", *options, job(slurm, name))
     ended = attached(start, name)
-    report = json.loads((last_run(launch).path / "report.json").read_text())
+    report = last_run(launch).report
     assert ended.code == report["exit_code"] == 143, ended
     assert report["failure"]["reason"] == "interrupted"
     assert logged(launch, "saved", 2)(), ended.out
@@ -171,27 +161,10 @@ def test_sbatch_refuses(start: Start, launch: Launch):
     assert start("--slurm", "-d", "nosuch.py").wait().code == 127
 
 
-def test_sbatch_is_missing(start: Start, launch: Launch, tmp_path: Path):
-    for name in ("sh", "env", "true"):
-        (tmp_path / name).symlink_to(f"/bin/{name}")
-    ended = start("--slurm", "-d", "true", before=("env", f"PATH={tmp_path}")).wait()
-    text = "launch: Slurm is not installed here: there is no sbatch along PATH\n"
-    assert (ended.code, ended.err) == (125, text)
-
-
-def test_the_nodes_do_not_have_the_folder(
-    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str]
-):
+def test_the_nodes_do_not_have_the_folder(start: Start, launch: Launch, slurm: Cluster, submit: Submit):
     launch.state.mkdir(parents=True)
-    nodes = ("n1", "n2", "n3")
-    for node in nodes:
-        slurm.run(*slurm.inside(node), "mount", "-t", "tmpfs", "none", str(launch.state))
-    try:
-        name = submit("true")
-        ended = attached(start, name)
-    finally:
-        for node in nodes:
-            slurm.run(*slurm.inside(node), "umount", str(launch.state))
+    with slurm.hidden(launch.state, "n1", "n2", "n3"):
+        ended = attached(start, submit("true"))
     assert ended.code == 125
     assert re.search(r"has ended without a report: Slurm's job \d+ has ended", ended.err), ended.err
 
@@ -199,37 +172,48 @@ def test_the_nodes_do_not_have_the_folder(
 # ---------------------------------------------------------------------- limits
 
 
+@pytest.fixture
+def goes_on(start: Start, launch: Launch, slurm: Cluster, tmp_path: Path) -> Callable[..., Ended]:
+    """Interrupts a run of `TRAINS`, which Slurm queues again: what is seen of it until its end."""
+
+    def interrupted(name: str, tasks: int, interrupt: Callable[[str], object]) -> Ended:
+        attach = start("attach", "-n", "10000", name)
+        soon(logged(launch, "step 5\n", tasks), 60)
+        number = job(slurm, name)
+        interrupt(number)
+        soon(lambda: waits_for_its_time(slurm, number), 60)
+        assert "is pending: BeginTime" in start("ps").wait().out
+        start_now(slurm, number, logged(launch, "up, attempt 2", tasks))
+        (tmp_path / "enough").touch()
+        ended = attach.wait(60, code=0)
+        assert "the job is queued again: restart 1 of 1" in ended.out
+        assert last_run(launch).report["restarts"] == 1
+        return ended
+
+    return interrupted
+
+
 def test_a_notice_queues_the_job_again(
-    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+    goes_on: Callable[..., Ended], launch: Launch, slurm: Cluster, submit: Submit, tmp_path: Path
 ):
     """It goes on from its checkpoint: no step is run twice, and the attempt is counted."""
     (tmp_path / "train.py").write_text(TRAINS)
     name = submit("-N", "2", "--workers", "2", "--restarts", "1", "train.py")
-    attach = start("attach", "-n", "10000", name)
-    soon(logged(launch, "step 5\n", 2), 60)
-    number = job(slurm, name)
-    slurm.run("scancel", "--batch", "--signal=USR1", number)
-    soon(lambda: waits_for_its_time(slurm, number), 60)
-    assert "is pending: BeginTime" in start("ps").wait().out
-    assert start_now(slurm, number, logged(launch, "up, attempt 2", 2))
-    (tmp_path / "enough").touch()
-    ended = attach.wait(60, code=0)
-    assert f"the time limit of Slurm's job {number} (--time): stopping 2 tasks" in ended.out
-    assert "the job is queued again: restart 1 of 1" in ended.out
-    assert (
-        re.search(r"^job \S+: stopped after \S+, queued again$", ended.out, re.M) and "124" not in ended.out
-    )
-    for task in ("worker-0", "worker-1"):
-        log = (last_run(launch).path / f"logs/{task}.log").read_text()
+    ended = goes_on(name, 2, lambda number: slurm.run("scancel", "--batch", "--signal=USR1", number))
+    assert re.search(r"the time limit of Slurm's job \d+ \(--time\): stopping 2 tasks", ended.out)
+    assert re.search(r"^job \S+: stopped after \S+, queued again$", ended.out, re.M)
+    assert "124" not in ended.out
+    run = last_run(launch)
+    for task in ("worker/0", "worker/1"):
+        log = run.log(task).decode()
         steps = [int(step) for step in re.findall(r"^step (\d+)$", log, re.M)]
         assert steps == list(range(1, len(steps) + 1)), log
         assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
-    report = json.loads((last_run(launch).path / "report.json").read_text())
-    assert report["restarts"] == 1 and {task["attempt"] for task in report["tasks"]} == {2}
+        assert run.task(task)["attempt"] == 2
 
 
 def test_a_run_that_slurm_does_not_queue_again_has_a_report(
-    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+    start: Start, launch: Launch, slurm: Cluster, submit: Submit, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(TRAINS)
     scontrol = tmp_path / "bin" / "scontrol"
@@ -257,24 +241,13 @@ PartitionName=high Nodes=ALL PriorityTier=2 PreemptMode=OFF
 
 
 def test_a_preempted_job_goes_on_later(
-    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+    goes_on: Callable[..., Ended], slurm: Cluster, submit: Submit, tmp_path: Path
 ):
     """Slurm queues it again by itself: whoever attaches follows it."""
     (tmp_path / "train.py").write_text(TRAINS)
     with slurm.configured(PREEMPTION.format("REQUEUE")):
         name = submit("--partition", "low", "-N", "3", "--workers", "3", "--restarts", "1", "train.py")
-        attach = start("attach", "-n", "10000", name)
-        soon(logged(launch, "step 5\n", 3), 60)
-        number = job(slurm, name)
-        slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
-        soon(lambda: waits_for_its_time(slurm, number), 60)
-        assert "is pending: BeginTime" in start("ps").wait().out
-        assert start_now(slurm, number, logged(launch, "up, attempt 2", 3))
-        (tmp_path / "enough").touch()
-        ended = attach.wait(60)
-    assert ended.code == 0, ended.out[-3000:] + ended.err
-    assert "the job is queued again: restart 1 of 1" in ended.out
-    assert json.loads((last_run(launch).path / "report.json").read_text())["restarts"] == 1
+        goes_on(name, 3, lambda _: slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true"))
 
 
 def test_a_preempted_job_ends(start: Start, slurm: Cluster):
@@ -289,38 +262,27 @@ def test_a_preempted_job_ends(start: Start, slurm: Cluster):
     assert "start again" not in ended.err
 
 
-def test_the_background_of_a_script(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path):
+def test_the_background_of_a_script(sbatch: Submit, launch: Launch, tmp_path: Path):
     """Its job would end with the script."""
-    environ = ",".join(f"{name}={value}" for name, value in launch.environment().items())
-    words = ("--wait", "-N1", f"--output={tmp_path}/out", f"--chdir={tmp_path}", f"--export=ALL,{environ}")
-    slurm.run("sbatch", *words, str(script(tmp_path, "-d", "true")), check=False)
+    sbatch(("-d", "true"), "--wait", "-N1")
     assert "--detach: in a script for sbatch" in (tmp_path / "out").read_text()
     assert not launch.state.exists() or not list(launch.state.iterdir())
 
 
-def script(tmp_path: Path, *words: str) -> Path:
-    """A script for sbatch."""
-    file = tmp_path / "job.sh"
-    file.write_text(f"#!/bin/sh\nexec {sys.executable} -m launcher {' '.join(words)}\n")
-    return file
-
-
 @pytest.mark.parametrize("restarts", [0, 1])
 @pytest.mark.slow
-def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path, restarts: int):
+def test_a_time_limit(slurm: Cluster, sbatch: Submit, tmp_path: Path, restarts: int):
     """In a script of the user's: the last half of a minute is for the end of the tasks."""
     (tmp_path / "train.py").write_text(TRAINS)
-    environ = ",".join(f"{name}={value}" for name, value in launch.environment().items())
-    words = ("--parsable", "--requeue", "-N2", "--time=1", "--open-mode=append", f"--output={tmp_path}/out")
-    file = script(tmp_path, "--workers", "2", "--restarts", str(restarts), "train.py")
-    number = slurm.run("sbatch", *words, f"--chdir={tmp_path}", f"--export=ALL,{environ}", str(file))
+    words = ("--workers", "2", "--restarts", str(restarts), "train.py")
+    number = sbatch(words, "--requeue", "-N2", "--time=1", "--open-mode=append")
     out = tmp_path / "out"
     why = f"stopped by the time limit of Slurm's job {number} (--time)"
-    soon(lambda: out.exists() and why in out.read_text(), 60, out.read_text)
+    soon(lambda: out.exists() and why in out.read_text(), 60)
     if not restarts:
         soon(lambda: number not in slurm.jobs())
         assert re.search(r": timed out after [1-3]\d\.?\d*s, exit code 124$", out.read_text(), re.M)
         return
     soon(lambda: waits_for_its_time(slurm, number), 60)
     (tmp_path / "enough").touch()
-    assert start_now(slurm, number, lambda: out.read_text().count("attempt 2 ends") == 2), out.read_text()
+    start_now(slurm, number, lambda: out.read_text().count("attempt 2 ends") == 2)

@@ -38,8 +38,11 @@ class Batch(NamedTuple):
     out: str
 
 
+Submit = Callable[..., Batch]
+
+
 @pytest.fixture
-def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Callable[..., Batch]:
+def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Submit:
     """Exports a job, and runs it by sbatch alone."""
 
     def submitted(*words: str, folder: Path = tmp_path, env: str = "ALL") -> Batch:
@@ -56,14 +59,12 @@ def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Calla
     return submitted
 
 
-def test_tasks_run_where_tf_config_says(submit: Callable[..., Batch], launch: Launch, weird_path: Path):
+def test_tasks_run_where_tf_config_says(submit: Submit, launch: Launch, weird_path: Path):
     """With the placeholders, TF_CONFIG and arguments of a launch; a ps is ended, and the exit code is 0."""
     (weird_path / "say.py").write_text(SAY)
-    names = (
-        "rank task_host task_port ps_hosts world_size tf_config local_rank local_size node_rank first_address"
-    )
+    names = "rank task_host task_port ps_hosts world_size tf_config local_rank local_size node_rank"
     job = ("--ps", "1", "--workers", "4", "-x", f"HOSTILE={HOSTILE}")
-    words = ("say.py", HOSTILE, "|".join(f"{{{name}}}" for name in names.split()))
+    words = ("say.py", HOSTILE, "|".join(f"{{{name}}}" for name in [*names.split(), "first_address"]))
     ended = submit("-N", "3", *job, "--grace", "1", *words, folder=weird_path)
     assert ended.code == 0, ended.out
     said = dict(re.findall(r"^(\d): (\[\[.*)", ended.out, re.M))
@@ -79,16 +80,8 @@ def test_tasks_run_where_tf_config_says(submit: Callable[..., Batch], launch: La
         local = [other for other in range(5) if hosts[other] == host]
         node = str([*dict.fromkeys(hosts)].index(host))
         places = [str(local.index(rank)), str(len(local)), node]
-        values = [
-            str(rank),
-            host,
-            port,
-            *cluster["ps"],
-            "5",
-            env["TF_CONFIG"],
-            *places,
-            *cluster["worker"][:1],
-        ]
+        first = [str(rank), host, port, *cluster["ps"], "5", env["TF_CONFIG"]]
+        values = [*first, *places, cluster["worker"][0]]
         assert argv == [HOSTILE, "|".join(values)]
         assert (env["SLURMD_NODENAME"], env["HOSTILE"], folder) == (host, HOSTILE, str(weird_path))
 
@@ -119,7 +112,7 @@ time.sleep(1 if short and me == "worker0" else 600)
 
 
 @pytest.mark.parametrize("choice", ["stop", "continue"])
-def test_the_first_failure_is_the_exit_code(submit: Callable[..., Batch], tmp_path: Path, choice: str):
+def test_the_first_failure_is_the_exit_code(submit: Submit, tmp_path: Path, choice: str):
     """The others get SIGTERM, and time to handle it."""
     (tmp_path / "fail.py").write_text(FAIL)
     words = ("short",) if choice == "continue" else ()
@@ -130,7 +123,7 @@ def test_the_first_failure_is_the_exit_code(submit: Callable[..., Batch], tmp_pa
     assert sorted(re.findall(r"^(\d): saved$", ended.out, re.M)) == saved, ended.out
 
 
-def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
+def test_what_can_t_start(submit: Submit, tmp_path: Path):
     (tmp_path / "gone").mkdir()
     assert submit("-N2", "--workers=2", "--workdir=gone", "--", "sh", "-c", "exec nosuch").code == 127
     ended = submit("-N2", "--workers=2", "-x", "LANG", "true", env="NONE")
@@ -140,7 +133,7 @@ def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
 @pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_mnist(submit: Callable[..., Batch]):
+def test_mnist(submit: Submit):
     words = ("-N", "2", "--ps", "1", "--workers", "1", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
     program = (str(ROOT / "examples/mnist_dist/mnist_dist.py"), "--train_steps=100")
     ended = submit(*words, *WITH_TENSORFLOW, *program)

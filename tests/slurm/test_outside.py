@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.processes import all_pids
 from launcher.backends.slurm.rows import time_limit
 from tests.backends import WAITS
 from tests.conftest import Started
-from tests.seeing import command_line, is_soon, kill, soon
-from tests.slurm.cluster import Cluster
+from tests.seeing import command_line, is_soon, kill, soon, stat_field
+from tests.slurm.cluster import Cluster, child_with
 
 Start = Callable[..., Started]
 
@@ -49,7 +48,6 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
     ("words", "expected"),
     [
         ("--slurm --partition nope true", "Slurm did not grant any nodes: invalid partition specified: nope"),
-        ("--slurm -N 99 true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm --gpus-per-node 3 true", "Slurm did not grant any nodes: "),
         ("--slurm --slurm-options=--nonsense true", "any nodes: unrecognized option '--nonsense'"),
         ("--slurm -N 2 --workers 30 true", "--nodes=2 --ntasks-per-node=15 "),
@@ -87,29 +85,26 @@ def test_time_limits(text: str, expected: str | None):
 @pytest.mark.parametrize("words", [(), ("-d",)])
 def test_munge_is_frozen(start: Start, slurm: Cluster, tmp_path: Path, words: tuple[str, ...]):
     """A line says that launch waits for it."""
-    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
-    (tmp_path / "slurm.conf").write_text(re.sub(r"AuthInfo=.*", f"AuthInfo=socket={tmp_path}/m", conf))
+    environ = slurm.another_conf(tmp_path, munge=f"{tmp_path}/m")
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(f"{tmp_path}/m")
         deaf.listen()
-        started = start("--slurm", *words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"})
+        started = start("--slurm", *words, "true", env=environ)
         started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
         assert started.stop(signal.SIGINT, 30).code in (130, -signal.SIGINT)
 
 
-def test_slurm_is_not_installed(start: Start, tmp_path: Path):
-    for name in ("sh", "env", "cat", "true"):
-        (tmp_path / name).symlink_to(f"/bin/{name}")
-    ended = start("--slurm", "true", before=("env", f"PATH={tmp_path}")).wait()
-    assert (ended.code, ended.err) == (
-        125, "launch: Slurm is not installed here: there is no salloc along PATH\n"
-    )  # fmt: skip
+@pytest.mark.parametrize(("words", "command"), [((), "salloc"), (("-d",), "sbatch")])
+def test_slurm_is_not_installed(
+    start: Start, without_slurm: tuple[str, ...], words: tuple[str, ...], command: str
+):
+    ended = start("--slurm", *words, "true", before=without_slurm).wait(code=125)
+    assert ended.err == f"launch: Slurm is not installed here: there is no {command} along PATH\n"
 
 
 def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
-    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
-    (tmp_path / "slurm.conf").write_text(re.sub(r"AuthInfo=.*", f"AuthInfo=socket={tmp_path}/none", conf))
-    ended = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"}).wait(60, code=125)
+    environ = slurm.another_conf(tmp_path, munge=f"{tmp_path}/none")
+    ended = start("--slurm", "true", env=environ).wait(60, code=125)
     assert "munge" in ended.err.lower() and len(ended.said) == 1, ended.err
 
 
@@ -118,9 +113,8 @@ def test_the_controller_does_not_run(
     start: Start, slurm: Cluster, tmp_path: Path, words: tuple[str, ...], job: dict[str, str]
 ):
     """A line says that launch waits for it; Ctrl-C stops the wait."""
-    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
-    (tmp_path / "slurm.conf").write_text(f"{conf}\nSlurmctldPort=9\n")
-    started = start(*words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf", **job})
+    environ = slurm.another_conf(tmp_path, lines="\nSlurmctldPort=9\n")
+    started = start(*words, "true", env={**environ, **job})
     started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
     ended = started.stop(signal.SIGINT, 30)
     assert ended.code == 130 and len(ended.said) <= 1, ended.err
@@ -186,18 +180,10 @@ def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
 
 def processes(started: Started) -> dict[str, int]:
     """Launch, and what waits for the allocation."""
-    holders = below(started.pid)
-    (holder,) = [
-        pid for pid, line in holders.items() if line.startswith("/bin/sh -c trap") and "salloc" in line
-    ]
-    (salloc,) = [pid for pid, line in below(holder).items() if line.startswith("salloc ")]
+    holder = child_with(started.pid, "trap", "salloc")
+    salloc = holder and child_with(holder, "salloc ")
+    assert holder and salloc, started.err
     return {"launch": started.pid, "salloc": salloc, "holder": holder}
-
-
-def below(pid: int) -> dict[int, str]:
-    """The children of a process, and their command lines."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, text=True).stdout
-    return {int(child): command_line(int(child)) for child in found.split()}
 
 
 def test_the_job_is_cancelled(start: Start, slurm: Cluster):
@@ -231,9 +217,8 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     started = start("--slurm", "-N", "1", "--", *WAITS).up(1)
     (job,) = re.findall(r"Slurm's job (\d+)", started.err)
     assert job not in start("clean", "--dry-run").wait().out
-    (holder,) = [pid for pid, line in below(started.pid).items() if line.startswith("/bin/sh -c trap")]
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-    session = [pid for pid in pids if session_of(pid) == holder]
+    holder = str(child_with(started.pid, "trap", "salloc")).encode()
+    session = [pid for pid in sorted(all_pids()) if stat_field(pid, 6) == holder]
     for pid in (started.pid, *session):
         os.kill(pid, signal.SIGSTOP)
     # Children first: a group of stopped processes goes on if the parent that could continue it is killed.
@@ -242,16 +227,13 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     started.process.wait()
     assert job in slurm.jobs()
 
-    found: list[str] = []
-
-    def cleaned(done: str, *words: str) -> bool:
+    def cleaned(done: str, *words: str) -> object:
         ended = start("clean", *words).wait(60)  # where no Docker is, it says so
-        found.append(ended.out + ended.err)
-        return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", ended.out, re.M) is not None
+        return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", ended.out, re.M)
 
-    for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
-        # A killed process may be there for a moment.
-        soon(functools.partial(cleaned, done, *words), 40, lambda: found)
+    # A killed process may be there for a moment.
+    soon(lambda: cleaned("would cancel", "--dry-run"), 40)
+    soon(lambda: cleaned("cancelled"), 40)
     soon(lambda: job not in slurm.jobs())
 
 
@@ -271,11 +253,3 @@ def test_clean_leaves_alone_what_was_asked_for_elsewhere(start: Start, slurm: Cl
         soon(lambda: job not in slurm.jobs())
     finally:
         slurm.run("scancel", job, check=False)
-
-
-def session_of(pid: int) -> int:
-    """The session of a process; 0: it has ended."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0

@@ -34,7 +34,7 @@ _EVERYWHERE = {
 _MORE = {
     "ssh": {
         "test_output.py", "test_what_a_task_finds", "test_signals_are_as_the_kernel_has_them",
-        "test_environment_arrives_as_it_was", "test_arguments_arrive_as_they_were", "test_forked_tasks",
+        "test_arguments_and_environment_arrive_as_they_were", "test_forked_tasks",
         "test_pwd_is_the_folder",
         "test_ports_are_held_against_all_other_processes", "test_another_agent_is_not_touched",
     },

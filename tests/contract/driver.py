@@ -150,10 +150,9 @@ class Driver:
         """How many bytes it has printed so far."""
         return len(self._output.get(task, b""))
 
-    def forget_output(self, *tasks: str) -> None:
-        """Throw away what these tasks have printed so far."""
-        for task in tasks:
-            self._output.pop(task, None)
+    def drain(self, task: str) -> bytes:
+        """What it has printed since it was drained last."""
+        return bytes(self._output.pop(task, b""))
 
     # ------------------------------------------------------------------ orders
 
@@ -179,19 +178,10 @@ class Driver:
         attempt: int = 1,
     ) -> None:
         """Start a task; does not wait."""
+        what: dict[str, Any] = {"task": TaskId(task), "attempt": attempt, "argv": tuple(argv)}
         environment = {**self._mark, **(env or {})}
         self.link.tasks.add(task)
-        self.send(
-            events.StartTask(
-                self.host,
-                task=TaskId(task),
-                attempt=attempt,
-                argv=tuple(argv),
-                env=environment,
-                workdir=workdir,
-                steps=steps,
-            )
-        )
+        self.send(events.StartTask(self.host, **what, env=environment, workdir=workdir, steps=steps))
 
     def started(self, task: str, argv: Sequence[str], **more: Any) -> events.TaskStarted:
         """Start a task and wait until it runs."""

@@ -11,16 +11,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from launcher.backends.backend import Allocation, LaunchRequest
 from launcher.backends.connections import AgentArguments, AgentLink, Connections
+from launcher.backends.link import ReconnectingLink
 from launcher.backends.local import fork_agent
 from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec
+from tests.kubernetes.cluster import Cluster as Kubernetes
+from tests.seeing import ROOT, soon
+from tests.slurm.cluster import Cluster as Slurm
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.told import Told
@@ -71,178 +77,147 @@ class LocalSite:
         return fork_agent(self.host.name)
 
 
-class SshSite:
-    """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
+class RemoteSite(LocalSite):
+    """The first host of an allocation, connected to as by a launch.
 
-    kernel_pids = False
-    watchdog_killed = "its watchdog was killed"
-    both_killed = "the agent was killed"
-
-    def __init__(self, hosts: Connections, host: LabHost) -> None:
-        self._hosts = hosts
-        self.host = host.record()
-        self.folder = str(host.home / "test")
-        self._lab_host = host
-        self.python = self.run(["sh", "-c", "command -v python3"]).decode().strip()
-
-    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
-        """See `Site.run`."""
-        return self._lab_host.run(argv, stdin, timeout=60).stdout
-
-    def open(self, loop: EventLoop) -> AgentLink:
-        """See `Site.open`."""
-        from launcher.backends.link import ReconnectingLink  # not on the path of the other backends
-
-        return ReconnectingLink(loop, self._hosts, AgentArguments.new(self.host.name))
-
-
-@contextmanager
-def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
-    yield LocalSite(request.getfixturevalue("tmp_path"))
-
-
-@contextmanager
-def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Its connection is opened before the test and closed after it; nothing may be left there."""
-    # Not on the path of the other transports.
-    from launcher.backends.ssh.connections import SshConnections
-    from launcher.config.settings import Settings
-
-    lab: Lab = request.getfixturevalue("one_host")
-    request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
-    lab.heal()
-    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], Settings()) as fleet:
-        fleet.connect()
-        site = SshSite(fleet, lab.hosts[0])
-        site.run(["mkdir", site.folder])
-        yield site
-        site.run(["rm", "-r", site.folder])
-    assert lab.settled() == []
-    assert told.lines == []
-
-
-@contextmanager
-def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """The first backend of docs/extending.md: the ssh command."""
-    from launcher.backends.backend import LaunchRequest
-
-    lab: Lab = request.getfixturevalue("one_host")
-    lab.heal()
-    module: dict[str, Any] = {}
-    exec(compile(example_backends()[0], "docs/extending.md", "exec"), module)
-    asked = LaunchRequest("x", JobSpec(()), Settings(), (lab.hosts[0].record(),))
-    with (
-        module["BACKEND"].allocate(str(lab.ssh_config), asked) as allocation,
-        allocation.connect(allocation.hosts) as connections,
-    ):
-        site = SshSite(connections, lab.hosts[0])
-        site.run(["mkdir", site.folder])
-        with Told() as told:
-            yield site
-        site.run(["rm", "-r", site.folder])
-    assert lab.settled() == []
-    assert told.lines == []
-
-
-class RoomSite(LocalSite):
-    """A room of `tests.stubs.rooms`, which exists while its launch runs."""
-
-    watchdog_killed = "its watchdog was killed"
-    both_killed = "the agent was killed"
-
-    def __init__(self, folder: Path, host: Host, hosts: Connections) -> None:
-        super().__init__(folder)
-        self.host, self._hosts = host, hosts
-
-    def open(self, loop: EventLoop) -> AgentLink:
-        """See `Site.open`."""
-        from launcher.backends.link import ReconnectingLink
-
-        return ReconnectingLink(loop, self._hosts, AgentArguments.new(self.host.name))
-
-
-@contextmanager
-def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A host that is known when the launch runs, and an agent that is the main process of its command."""
-    from launcher.backends.backend import LaunchRequest
-    from tests.stubs.rooms import BACKEND, RoomOptions
-
-    folder: Path = request.getfixturevalue("tmp_path")
-    request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
-    (folder / "test").mkdir()
-    with (
-        BACKEND.allocate(RoomOptions(1), LaunchRequest("x", JobSpec(()), Settings())) as allocation,
-        allocation.connect(allocation.hosts) as made,
-        Told() as told,
-    ):
-        yield RoomSite(folder / "test", allocation.hosts[0], made)
-    # The agent is the program at the other end of the first connection.
-    assert [it for it in told.lines if not it.startswith("room1: connection lost (it was closed")] == []
-
-
-def example_backends() -> list[str]:
-    """The sources of the modules that docs/extending.md shows."""
-    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-
-
-@contextmanager
-def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from tests.docker.site import in_docker
-
-    with in_docker(request.getfixturevalue("real_engine"), request.getfixturevalue("tmp_path")) as site:
-        yield site
-
-
-class SlurmSite(RoomSite):
-    """A node of Slurm: the agent is the main process of a step."""
+    Args:
+        host: the host.
+        connections: to it.
+        folder: see `Site`.
+        enter: the beginning of commands that run there, beside the transport.
+    """
 
     python = "python3"
     kernel_pids = False
+    watchdog_killed = "its watchdog was killed"
+    both_killed = "the agent was killed"
 
-    def __init__(self, folder: Path, enter: Sequence[str], *rest: Any) -> None:
-        super().__init__(folder, *rest)
-        self._enter = enter
+    def __init__(self, host: Host, connections: Connections, folder: Path, enter: Sequence[str] = ()) -> None:
+        super().__init__(folder)
+        self.host, self._connections, self._enter = host, connections, enter
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `Site.run`."""
         return super().run([*self._enter, *argv], stdin)
 
+    def open(self, loop: EventLoop) -> AgentLink:
+        """See `Site.open`."""
+        return ReconnectingLink(loop, self._connections, AgentArguments.new(self.host.name))
+
 
 @contextmanager
-def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from launcher.backends.backend import LaunchRequest
-    from launcher.backends.slurm import BACKEND, SlurmOptions
-    from tests.seeing import soon
-    from tests.slurm.cluster import Cluster
+def connected(
+    allocating: AbstractContextManager[Allocation], *expected: str
+) -> Iterator[tuple[Host, Connections]]:
+    """The first host of an allocation, and connections; the user is told only what begins as expected."""
+    with allocating as allocation, allocation.connect(allocation.hosts) as made, Told(waits=False) as told:
+        yield allocation.hosts[0], made
+    assert [line for line in told.lines if not line.startswith(expected)] == []
 
-    slurm: Cluster = request.getfixturevalue("slurm")
-    environ: dict[str, str] = request.getfixturevalue("held")
-    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
-    folder: Path = request.getfixturevalue("tmp_path")
-    for name, value in environ.items():
+
+def request(*hosts: Host) -> LaunchRequest:
+    """What a backend is asked for."""
+    return LaunchRequest("x", JobSpec(()), Settings(), hosts)
+
+
+@contextmanager
+def _here(fixtures: pytest.FixtureRequest) -> Iterator[Site]:
+    yield LocalSite(fixtures.getfixturevalue("tmp_path"))
+
+
+class LabSite(RemoteSite):
+    """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
+
+    there: LabHost
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """See `Site.run`."""
+        return self.there.run(argv, stdin).stdout
+
+
+@contextmanager
+def _in_the_lab(
+    lab: Lab, allocate: Callable[[LaunchRequest], AbstractContextManager[Allocation]]
+) -> Iterator[Site]:
+    """Its connection is opened before the test and closed after it; nothing may be left there."""
+    lab.heal()
+    there = lab.hosts[0]
+    with connected(allocate(request(there.record()))) as made:
+        site = LabSite(*made, there.home / "test")
+        site.there = there
+        site.run(["mkdir", site.folder])
+        yield site
+        site.run(["rm", "-r", site.folder])
+    assert lab.settled() == []
+
+
+def _over_ssh(fixtures: pytest.FixtureRequest) -> AbstractContextManager[Site]:
+    from launcher.backends.ssh.allocation import SshAllocation  # not on the path of the other transports
+
+    lab: Lab = fixtures.getfixturevalue("one_host")
+    fixtures.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
+    return _in_the_lab(lab, SshAllocation)
+
+
+def _by_command(fixtures: pytest.FixtureRequest) -> AbstractContextManager[Site]:
+    """The first backend of docs/extending.md: the ssh command."""
+    module: dict[str, Any] = {}
+    exec(compile(example_backends()[0], "docs/extending.md", "exec"), module)
+    lab: Lab = fixtures.getfixturevalue("one_host")
+    return _in_the_lab(lab, partial(module["BACKEND"].allocate, str(lab.ssh_config)))
+
+
+@contextmanager
+def _in_a_room(fixtures: pytest.FixtureRequest) -> Iterator[Site]:
+    """A host that is known when the launch runs, and an agent that is the main process of its command."""
+    from tests.stubs.rooms import BACKEND, RoomOptions
+
+    folder: Path = fixtures.getfixturevalue("tmp_path")
+    fixtures.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
+    (folder / "test").mkdir()
+    allocation = BACKEND.allocate(RoomOptions(1), request())
+    # The agent is the program at the other end of the first connection.
+    with connected(allocation, "room1: connection lost (it was closed") as made:
+        yield RemoteSite(*made, folder / "test")
+
+
+def example_backends() -> list[str]:
+    """The sources of the modules that docs/extending.md shows."""
+    page = (ROOT / "docs/extending.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+
+
+@contextmanager
+def _in_docker(fixtures: pytest.FixtureRequest) -> Iterator[Site]:
+    from tests.docker.site import in_docker
+
+    with in_docker(fixtures.getfixturevalue("real_engine"), fixtures.getfixturevalue("tmp_path")) as site:
+        yield site
+
+
+@contextmanager
+def _on_a_node(fixtures: pytest.FixtureRequest) -> Iterator[Site]:
+    from launcher.backends.slurm import BACKEND, SlurmOptions
+
+    slurm: Slurm = fixtures.getfixturevalue("slurm")
+    folder: Path = fixtures.getfixturevalue("tmp_path")
+    patch: pytest.MonkeyPatch = fixtures.getfixturevalue("monkeypatch")
+    for name, value in fixtures.getfixturevalue("held").items():
         patch.setenv(name, value)
     patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
     (folder / "test").mkdir()
-    asked = LaunchRequest("x", JobSpec(()), Settings())
-    with (
-        BACKEND.allocate(SlurmOptions(), asked) as allocation,
-        allocation.connect(allocation.hosts) as made,
-        Told() as told,
-    ):
-        yield SlurmSite(folder / "test", slurm.inside("n1"), allocation.hosts[0], made)
+    with connected(BACKEND.allocate(SlurmOptions(), request())) as made:
+        yield RemoteSite(*made, folder / "test", slurm.inside("n1"))
     soon(lambda: not slurm.steps())
-    assert told.lines == []
 
 
 @contextmanager
-def _in_a_pod(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from tests.kubernetes.cluster import Cluster
+def _in_a_pod(fixtures: pytest.FixtureRequest) -> Iterator[Site]:
     from tests.kubernetes.site import in_a_pod
 
-    cluster: Cluster = request.getfixturevalue("kubernetes")
-    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
-    folder: Path = request.getfixturevalue("tmp_path")
+    cluster: Kubernetes = fixtures.getfixturevalue("kubernetes")
+    patch: pytest.MonkeyPatch = fixtures.getfixturevalue("monkeypatch")
+    folder: Path = fixtures.getfixturevalue("tmp_path")
     patch.setenv("KUBECONFIG", str(cluster.user))
     patch.setenv("PATH", f"{cluster.commands(folder)}:{os.environ['PATH']}")
     with in_a_pod(cluster) as site:
@@ -274,9 +249,7 @@ class Eyes:
     def write(self, name: str, data: bytes, mode: int = 0o755) -> str:
         """A file in the test's folder: its path."""
         path = os.path.join(self.site.folder, name)
-        save = "import os, sys; f = open(sys.argv[1], 'wb'); f.write(sys.stdin.buffer.read()); f.close(); "
-        save += "os.chmod(sys.argv[1], int(sys.argv[2]))"
-        self.site.run([self.site.python, "-c", save, path, str(mode)], data)
+        self.site.run(["sh", "-c", 'cat >"$1" && chmod "$2" "$1"', "sh", path, f"{mode:o}"], data)
         return path
 
     def alive(self, *pids: int) -> list[int]:
@@ -289,10 +262,6 @@ class Eyes:
             "    if state not in 'ZX': print(pid)\n"
         )
         return [int(word) for word in self.code(look, *map(str, pids)).split()]
-
-    def parent(self, pid: int) -> int:
-        """The parent of a process."""
-        return int(self.status(pid, "PPid"))
 
     def status(self, pid: int, name: str) -> str:
         """A line of ``/proc/PID/status``."""

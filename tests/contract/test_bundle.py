@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.local import ForkedAgentLink
+from launcher.backends.connections import AgentArguments, Connections
+from launcher.backends.programs import RemoteProgram, start_program
 from launcher.common import events
-from launcher.event_loop import EventLoop
+from launcher.job import Host
 from tests.contract.driver import Driver
+from tests.contract.sites import RemoteSite
 from tests.pythons import oldest_python
-from tests.seeing import MARK
-
-_AGENT_ID = 7
 
 
-def start_agent(argv: list[str], startup: bytes, cwd: Path) -> ForkedAgentLink:
-    """Start an agent by a command line, and return a link to it."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        argv, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
-    )
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-    assert stdin and stdout and stderr
-    with stdin, stdout, stderr:
-        stdin.write(startup)
-        output = b""
-        while bootstrap.find_mark(output) is None:
-            output += stdout.read(1) or b""
-        reading, writing, errors = (os.dup(stream.fileno()) for stream in (stdout, stdin, stderr))
-    process.returncode = 0  # The link waits for the process.
-    return ForkedAgentLink("far", process.pid, _AGENT_ID, reading, writing, errors)
+class Far(Connections):
+    """A host that has only what travels: it is a folder without any file.
+
+    Args:
+        python: its Python.
+        folder: the folder.
+    """
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self._python, self._folder = python, folder
+
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.start_agent`."""
+        argv = ["env", "-C", str(self._folder), *bootstrap.loader_command(self._python)]
+        program = bootstrap.program("launcher.agent.main:serve", arguments.as_json())
+        return start_program(host, argv, program, self._python)
 
 
 @pytest.fixture(params=filter(None, (oldest_python(), sys.executable)), ids=lambda path: Path(path).name)
-def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> Iterator[Driver]:
-    """An agent of which the host has only what travels."""
-    startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": _AGENT_ID})
-    argv = bootstrap.loader_command(request.param)
-    with EventLoop() as loop:
-        driver = Driver(start_agent(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
-        driver.ready()
-        yield driver
-        driver.link.shut_down()
-        assert driver.to_the_end() == ""
-        driver.link.close()
+def site(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> RemoteSite:
+    """It is the site of `agent`."""
+    return RemoteSite(Host("far"), Far(request.param, tmp_path), tmp_path)
 
 
 @pytest.mark.promise("a new backend")

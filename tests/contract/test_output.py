@@ -12,6 +12,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from tests.contract.driver import AT_ONCE, QUICK, SOON, Driver
 from tests.contract.sites import Eyes
+from tests.seeing import soon
 
 MB = 1 << 20
 
@@ -110,9 +111,9 @@ def test_memory_is_bounded_while_nothing_reads(open_agent: Callable[[], Driver],
 
     def drained() -> bool:
         nonlocal total
-        taken.update(agent.output("worker/0"))
-        total += agent.size("worker/0")
-        agent.forget_output("worker/0", "worker/1")
+        data, _ = agent.drain("worker/0"), agent.drain("worker/1")
+        taken.update(data)
+        total += len(data)
         return agent.fact(events.TaskGone, "worker/0") is not None
 
     agent.until(drained, timeout=150)
@@ -129,9 +130,6 @@ def test_a_stop_works_while_nothing_reads(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sh", "-c", "while echo line; do :; done"]).pid
     time.sleep(0.3)
     agent.send_unread(events.StopTasks(agent.host, (TaskId("worker/0"),), AT_ONCE))
-    deadline = time.monotonic() + SOON
-    while (left := eyes.alive(pid)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert left == []
+    soon(lambda: not eyes.alive(pid), SOON)
     agent.wait(events.TaskGone)
     assert set(agent.output("worker/0").splitlines()) <= {b"line", b""}

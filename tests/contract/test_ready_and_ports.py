@@ -13,34 +13,22 @@ from tests.contract.sites import Eyes
 #: Ports that are let go, and how many of them no other process can have been given in that moment.
 MANY, MOST = 5, 3
 
-#: Tries a plain bind of each address, and prints those it got.
+#: Prints those of the addresses, with those of the ports, that a plain bind gets.
 PLAIN_BINDS = """
 import socket, sys
-for family, address in ((2, "127.0.0.1"), (2, "0.0.0.0"), (10, "::1"), (10, "::")):
-    s = socket.socket(family)
-    if family == 10:
-        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sys.argv[2]))
-    try:
-        s.bind((address, int(sys.argv[1])))
-        s.listen()
-        print(address)
-    except OSError:
-        pass
-    s.close()
-"""
-
-#: Prints those of the ports that a plain bind gets.
-FREE = """
-import socket, sys
-for port in sys.argv[1:]:
-    s = socket.socket()
-    try:
-        s.bind(("127.0.0.1", int(port)))
-        s.listen()
-        print(port)
-    except OSError:
-        pass
-    s.close()
+v6only, *ports = map(int, sys.argv[1:])
+for port in ports:
+    for family, address in ((2, "127.0.0.1"), (2, "0.0.0.0"), (10, "::1"), (10, "::")):
+        s = socket.socket(family)
+        if family == 10:
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
+        try:
+            s.bind((address, port))
+            s.listen()
+            print(address, port)
+        except OSError:
+            pass
+        s.close()
 """
 
 #: Serves on a port as gRPC does, and fetches an answer from it.
@@ -57,9 +45,9 @@ print(c.recv(100).decode())
 """
 
 
-def free(eyes: Eyes, ports: Iterable[int]) -> list[int]:
+def free(eyes: Eyes, ports: Iterable[int], v6only: int = 1) -> set[str]:
     """Those of the ports that can be had. Any other program may be given one as soon as it is free."""
-    return [int(word) for word in eyes.code(FREE, *map(str, ports)).split()]
+    return {line.split()[1] for line in eyes.code(PLAIN_BINDS, str(v6only), *map(str, ports)).splitlines()}
 
 
 def test_ready(agent: Driver, eyes: Eyes):
@@ -78,8 +66,7 @@ def test_ready(agent: Driver, eyes: Eyes):
 @pytest.mark.promise("ports are held, no clash")
 def test_ports_are_held_against_all_other_processes(agent: Driver, eyes: Eyes):
     port = agent.hold("worker/0")["worker/0"]
-    for v6only in "01":
-        assert eyes.code(PLAIN_BINDS, str(port), v6only) == ""
+    assert [free(eyes, [port], v6only) for v6only in (0, 1)] == [set(), set()]
 
 
 def test_a_server_that_reuses_addresses_serves_on_its_held_port(agent: Driver, eyes: Eyes):
@@ -110,11 +97,10 @@ def test_a_port_is_held_after_the_end_of_its_task(agent: Driver, eyes: Eyes):
     ports = [*agent.hold(*tasks).values()]
     for task in tasks:
         agent.started(task, ["sleep", "60"])
-    for port in ports:
-        assert eyes.code(PLAIN_BINDS, str(port), "1") == ""
+    assert free(eyes, ports) == set()
     for task in tasks:
         agent.stopped(task)
-    assert free(eyes, ports) == []
+    assert free(eyes, ports) == set()
     assert agent.hold(*tasks) == dict(zip(tasks, ports, strict=True)), "another attempt has the same port"
 
 

@@ -100,16 +100,12 @@ def test_output_is_not_buffered(agent: Driver, eyes: Eyes):
     agent.stopped("worker/0")
 
 
-def test_arguments_arrive_as_they_were(agent: Driver, eyes: Eyes):
-    it = found(agent, eyes, "worker/0", *HOSTILE)
-    assert it["argv"] == [os.fsencode(arg) for arg in HOSTILE]
-
-
-def test_environment_arrives_as_it_was(agent: Driver, eyes: Eyes):
+def test_arguments_and_environment_arrive_as_they_were(agent: Driver, eyes: Eyes):
     base = found(agent, eyes)["env"]
     odd = {f"ODD_{index}": value for index, value in enumerate(HOSTILE)}
     odd["with space"] = odd["dotted.name"] = odd["TF_CONFIG"] = '{"cluster": {}}'
-    it = found(agent, eyes, "worker/1", env=odd)
+    it = found(agent, eyes, "worker/1", *HOSTILE, env=odd)
+    assert it["argv"] == [os.fsencode(arg) for arg in HOSTILE]
     assert it["env"] == {**base, **{os.fsencode(n): os.fsencode(v) for n, v in odd.items()}}
     assert MARK.encode() in base
 

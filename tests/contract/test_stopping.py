@@ -9,10 +9,12 @@ import time
 
 import pytest
 
+from launcher.agent.processes import all_pids
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from tests.contract.driver import AT_ONCE, POLITE, SOON, Driver
 from tests.contract.sites import Eyes
+from tests.seeing import command_line
 
 #: SIGTERM, SIGABRT, SIGKILL.
 FULL = ((15, 0.5), (6, 1.0), (9, 5.0))
@@ -268,15 +270,8 @@ def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, igno
     gone = agent.stopped("worker/0", ((15, 0.3), (9, 20.0)), timeout=30)
     print(f"gone in {time.monotonic() - since:.2f} s, {gone.leftovers} leftovers")
     assert gone.unkillable == ()
-    left = eyes.code(
-        "import os, sys\n"
-        "for name in filter(str.isdigit, os.listdir('/proc')):\n"
-        "    try: command = open(f'/proc/{name}/cmdline', 'rb').read()\n"
-        "    except OSError: continue\n"
-        "    if b'in range(200):' in command and sys.argv[1].encode() in command: print(name)",
-        eyes.site.folder,
-    )
-    assert eyes.alive(*map(int, left.split())) == []
+    lines = (command_line(pid) for pid in all_pids())
+    assert not [line for line in lines if "in range(200):" in line and eyes.site.folder in line]
     assert agent.fact(events.TaskExited, "worker/1") is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -31,7 +31,7 @@ class Household:
         self.agent = agent
         self.eyes = eyes
         self.pid = agent.ready().pid
-        self.watchdog = eyes.parent(self.pid)
+        self.watchdog = int(eyes.status(self.pid, "PPid"))
         ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         for index, way in enumerate(STUBBORN):
             agent.start(f"worker/{index}", [eyes.site.python, "-c", ignore + STAYS, way])
@@ -43,28 +43,22 @@ class Household:
         """Every pid of it."""
         return [self.pid, self.watchdog, *self.tasks]
 
-    def gone_within(self, seconds: float) -> None:
-        """Nothing of it is left after so long."""
-        gone_within(self.eyes, seconds, self.all, lambda: self.agent.loop.run_once(0))
+    def gone_within(self, seconds: float, *pids: int, reads: bool = True) -> None:
+        """Wait until nothing of it, or of these processes, is left; fail if that takes too long.
 
-
-def gone_within(
-    eyes: Eyes, seconds: float, pids: Sequence[int], meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Wait until these are gone; fails if that takes too long.
-
-    What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
-    process can end, either.
-    """
-    since = time.monotonic()
-    for _ in range(round(seconds / LOOK)):
-        if not eyes.alive(*pids):
-            print(f"gone in {time.monotonic() - since:.2f} s")
-            return
-        time.sleep(LOOK)
-        meanwhile()
-    left = eyes.alive(*pids)
-    assert not left, f"still there after {time.monotonic() - since:.2f} s: {left} of {pids}"
+        What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
+        process can end, either.
+        """
+        since, pids = time.monotonic(), pids or tuple(self.all)
+        for _ in range(round(seconds / LOOK)):
+            if not self.eyes.alive(*pids):
+                break
+            time.sleep(LOOK)
+            if reads:
+                self.agent.loop.run_once(0)
+        left = self.eyes.alive(*pids)
+        print(f"waited for {time.monotonic() - since:.2f} s")
+        assert not left, f"still there: {left} of {pids}"
 
 
 @pytest.fixture
@@ -98,7 +92,7 @@ def test_hanging_up_while_nothing_reads(household: Household):
     agent.wait(events.TaskStarted, "worker/9")
     time.sleep(0.3)
     agent.hang_up()
-    gone_within(household.eyes, 2.5, household.tasks)
+    household.gone_within(2.5, *household.tasks, reads=False)
     assert agent.to_the_end() == ""
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.processes import all_pids
 from launcher.backends.backend import Allocation, LaunchRequest
 from launcher.backends.connections import AgentLink
 from launcher.backends.docker.container import Container, Mount, container_name
@@ -20,6 +21,7 @@ from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Placement
 from tests.docker.engine import BASE, Engine, at_engine
+from tests.seeing import kill, pid_namespace, proc
 from tests.told import Told
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -32,14 +34,6 @@ NOT_HERE = (
 _ENTERED: tuple[str, ...] = ("--pid", "--mount", "--net", "--uts")
 #: Where no process of the container is left: its pids mean nothing here.
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
-
-
-def containers(
-    job: str, planned: Sequence[Container], loop: EventLoop
-) -> AbstractContextManager[ContainerFleet]:
-    """The containers of a launch at the engine of this machine."""
-    allocation = Allocation(LaunchRequest(job, JobSpec(()), Settings()))
-    return ContainerFleet(allocation, DockerOptions(BASE), planned, loop)
 
 
 class DockerSite:
@@ -68,7 +62,8 @@ class DockerSite:
         container = Container(
             self.host.name, image=BASE, python=self.python, mounts=(Mount(self.folder, self.folder),)
         )
-        made = self._stack.enter_context(containers(job, [container], loop))
+        allocation = Allocation(LaunchRequest(job, JobSpec(()), Settings()))
+        made = self._stack.enter_context(ContainerFleet(allocation, DockerOptions(BASE), [container], loop))
         self._stack.enter_context(made.running(Placement(())))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, self.host.name))
         self._inits.append(int(found))
@@ -88,19 +83,16 @@ class DockerSite:
 
     def _kill(self, number: int, *pids: int) -> None:
         """From outside: nothing in a container can kill its first process."""
-        namespace = os.readlink(f"/proc/{self._inits[0]}/ns/pid")
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                if os.readlink(f"/proc/{pid}/ns/pid") == namespace and _inner_pid(pid) in pids:
-                    os.kill(pid, signal.Signals(number))
-            except OSError:  # it ended meanwhile
-                continue
+        namespace = pid_namespace(self._inits[0])
+        for pid in all_pids():
+            if pid_namespace(pid) == namespace and _inner_pid(pid) in pids:
+                kill(pid, number)
 
 
 def _inner_pid(pid: int) -> int:
-    """What a process is called in its own namespace."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[-1]) for line in lines if line.startswith("NSpid:"))
+    """What a process is called in its own namespace; 0: it has ended."""
+    numbers = re.search(rb"^NSpid:.*\t(\d+)$", proc(pid, "status"), re.M)
+    return int(numbers[1]) if numbers else 0
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from launcher.backends.link import ReconnectingLink
 from launcher.config.settings import Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
+from tests.contract.sites import connected
 from tests.docker.site import DockerSite
 from tests.kubernetes.cluster import Cluster
-from tests.told import Told
 
 
 class KubernetesSite(DockerSite):
@@ -53,10 +53,7 @@ def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     request = LaunchRequest(name, job, Settings())
     with (
         patch.object(pods, "MIN_OUTAGE_SECONDS", 1.5),  # as of other sites
-        BACKEND.allocate(KubernetesOptions(cluster.image), request) as found,
-        found.connect(found.hosts) as made,
-        Told() as told,
+        connected(BACKEND.allocate(KubernetesOptions(cluster.image), request)) as made,
     ):
-        yield KubernetesSite(cluster, found.hosts[0], made)
+        yield KubernetesSite(cluster, *made)
     assert cluster.gone(30), cluster.left()
-    assert told.lines == []

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 from launcher.common import events, protocol
-from launcher.common.protocol import FILE_RECORDS, CommandCredit, CommandData, CommandEnded, FileEntry
 from tests.soak.pretender import MOMENTS
 
 #: In the place of a field: it is left out.
@@ -30,33 +29,11 @@ RIGHT: dict[str, Any] = {
     "mtime_ns": 1, "target": "", "paths": ["/tmp"], "missing": False,
 }  # fmt: skip
 _NOT_WHOLE: list[Any] = [
-    None,
-    True,
-    "1",
-    1.5,
-    [],
-    {},
-    [1],
-    2**64,
-    -(2**64),
-    10**400,
-    float("nan"),
-    float("inf"),
-    1e300,
-]
+    None, True, "1", 1.5, [], {}, [1], 2**64, -(2**64), 10**400, float("nan"), float("inf"), 1e300,
+]  # fmt: skip
 _NOT_TEXT: list[Any] = [None, True, 1, 1.5, [], {}, ["x"]]
 _ODD: list[Any] = [None, [5], {}]
-_NO_TASK: list[Any] = [
-    *_NOT_TEXT,
-    "",
-    "worker/9",
-    "ps/0",
-    "worker/00",
-    "../../x",
-    "worker/0\n",
-    "WORKER/0",
-    "x" * 9999,
-]
+_NO_TASK = [*_NOT_TEXT, "", "worker/9", "ps/0", "worker/00", "../../x", "worker/0\n", "WORKER/0", "x" * 9999]
 #: Other wrong values of fields, by name.
 _WRONG: dict[str, list[Any]] = {
     "at": [None, True, "1", [], {}, -1, -1e9, 1e11, 1e300, 10**400, float("nan"), float("-inf")],
@@ -96,22 +73,16 @@ _TEXTS = ("why", "text", "states", "oom", "stderr", "path", "target", "kind", "s
 #: Texts that may not reach the user as they are.
 _FORGED = "x\nlaunch: forged\nlaunch: first to fail: forged\n"
 NASTY = [
-    _FORGED,
-    "\x1b[31mforged\x07",
-    "x" * 500_000,
-    "\ud800",
-    "‮forged",
-    "\r\x1b[2Klaunch: forged",
-    "",
-    "\0",
-]
-#: Those of an honest agent in each moment.
-_HONEST = {
-    "ready": "AgentReady", "held": "PortsHeld", "started": "TaskStarted", "printed": "TaskOutput",
-    "exited": "TaskExited", "gone": "TaskGone", "closed": "AgentClosed",
+    _FORGED, "\x1b[31mforged\x07", "x" * 500_000, "\ud800", "‮forged", "\r\x1b[2Klaunch: forged", "", "\0",
+]  # fmt: skip
+#: The moments of messages of an honest agent.
+_MOMENT_OF = {
+    "AgentReady": "ready", "PortsHeld": "held", "TaskStarted": "started", "TaskOutput": "printed",
+    "TaskExited": "exited", "TaskGone": "gone", "AgentClosed": "closed",
 }  # fmt: skip
-_MOMENT_OF = {name: moment for moment, name in _HONEST.items()}
-_FROM_AGENT = (*get_args(events.AgentEvent), CommandData, CommandCredit, CommandEnded)
+_FROM_AGENT = (
+    *get_args(events.AgentEvent), protocol.CommandData, protocol.CommandCredit, protocol.CommandEnded,
+)  # fmt: skip
 _CONTROL = (protocol.Hello, protocol.Ack, protocol.Refused)
 
 
@@ -136,11 +107,16 @@ class Case(NamedTuple):
         return {"moment": self.moment, "raw": raw, **how}
 
 
-def frame(name: str, fields: object, data: bytes = b"", code: int | None = None) -> bytes:
+def frame(record: Any, fields: object, data: bytes = b"", code: int | None = None) -> bytes:
     """A frame, whatever is in it."""
-    number = next(number for record, number in protocol._CODES.items() if record.__name__ == name)
+    number = protocol._CODES[record] if code is None else code
     text = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-    return struct.pack("<BII", number if code is None else code, len(text), len(data)) + text + data
+    return struct.pack("<BII", number, len(text), len(data)) + text + data
+
+
+def message(record: Any, **changes: Any) -> bytes:
+    """A frame with right fields but for these."""
+    return frame(record, {**fields_of(record), **changes}, _data(record))
 
 
 def fields_of(record: Any) -> dict[str, Any]:
@@ -150,9 +126,11 @@ def fields_of(record: Any) -> dict[str, Any]:
         fields["signal"] = None
     if record is events.TaskNotStarted:
         fields["code"] = 126
-    if record is events.AgentReady:
-        fields["pid"] = 7
     return fields
+
+
+def _data(record: Any) -> bytes:
+    return b"data" if record._fields[-1:] == ("data",) else b""
 
 
 def _wrong(record: Any, name: str) -> Iterator[Any]:
@@ -171,8 +149,21 @@ def _wrong(record: Any, name: str) -> Iterator[Any]:
             yield value
 
 
-def _data(record: Any) -> bytes:
-    return b"data" if record._fields[-1:] == ("data",) else b""
+def _wrong_fields(record: Any) -> Iterator[tuple[str, bytes, bool]]:
+    """A message with each of its fields wrong: about it, the frame, and whether it is wrong for certain."""
+    for field in fields_of(record):
+        for number, value in enumerate(_wrong(record, field)):
+            changed = {**fields_of(record), field: value}
+            if value is _MISSING:
+                del changed[field]
+            # A message of a remote command that is not there, or without a field that has a default.
+            optional = value is _MISSING and field in record._field_defaults
+            odd = field == "code" and value is None and record is events.TaskExited
+            yield (
+                f"{record.__name__} {field} {number}",
+                frame(record, changed, _data(record)),
+                odd or not optional,
+            )
 
 
 def wrong_messages() -> Iterator[Case]:
@@ -181,96 +172,74 @@ def wrong_messages() -> Iterator[Case]:
         name = record.__name__
         moment, instead = _MOMENT_OF.get(name, "started"), name if name in _MOMENT_OF else ""
         right, data = fields_of(record), _data(record)
-
-        def case(about: str, raw: bytes, wrong: bool = True) -> Case:
-            return Case(f"{name} {about}", moment, raw, instead, wrong)  # noqa: B023
-
-        for field in right:
-            for number, value in enumerate(_wrong(record, field)):
-                changed = {**right, field: value}
-                if value is _MISSING:
-                    del changed[field]
-                # A message of a remote command that is not there, or without a field that has a default.
-                optional = value is _MISSING and field in record._field_defaults
-                odd = field == "code" and value is None and record is events.TaskExited
-                yield case(f"{field} {number}", frame(name, changed, data), wrong=odd or not optional)
-        yield case("more", frame(name, {**right, "more": 1}, data))
-        yield case("much more", frame(name, {**right, "x" * 100_000: 1}, data))
-        yield case("host", frame(name, {**right, "host": "node1"}, data))
-        yield from (
-            case(f"not an object {number}", frame(name, other, data))
-            for number, other in enumerate(
-                [[], [1], 1, None, "x", b"", b"{", b"\xff", b"[" * 100_000, b"{}x", b"NaN"]
-            )
-        )
-        yield case("long", frame(name, json.dumps(right).encode() + b" " * (1 << 21), data))
-        yield case("deep", frame(name, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, data))
+        for about, raw, wrong in _wrong_fields(record):
+            yield Case(about, moment, raw, instead, wrong)
+        others: dict[str, Any] = {
+            "more": {**right, "more": 1},
+            "much more": {**right, "x" * 100_000: 1},
+            "host": {**right, "host": "node1"},
+            "long": json.dumps(right).encode() + b" " * (1 << 21),
+            "deep": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        }
+        no_objects = [[], [1], 1, None, "x", b"", b"{", b"\xff", b"[" * 100_000, b"{}x", b"NaN"]
+        others.update((f"not an object {number}", other) for number, other in enumerate(no_objects))
+        for about, fields in others.items():
+            yield Case(f"{name} {about}", moment, frame(record, fields, data), instead)
         if not data:
-            yield case("data", frame(name, right, b"data"))
-    both = {**fields_of(events.TaskExited)}
-    yield Case("TaskExited both", "exited", frame("TaskExited", {**both, "signal": 9}), "TaskExited")
-    yield Case("TaskExited none", "exited", frame("TaskExited", {**both, "code": None}), "TaskExited")
-    yield Case(
-        "TaskNotStarted 0", "held", frame("TaskNotStarted", {**fields_of(events.TaskNotStarted), "code": 0})
-    )
+            yield Case(f"{name} data", moment, frame(record, right, b"data"), instead)
+    yield Case("TaskExited both", "exited", message(events.TaskExited, signal=9), "TaskExited")
+    yield Case("TaskExited none", "exited", message(events.TaskExited, code=None), "TaskExited")
+    yield Case("TaskNotStarted 0", "held", message(events.TaskNotStarted, code=0))
 
 
 def nasty_texts() -> Iterator[Case]:
     """Texts that could forge lines of launch, or change a terminal."""
-    for record in (*_FROM_AGENT, protocol.Refused):
-        for field in fields_of(record):
-            if field in ("why", "text", "oom", "states"):
-                for number, text in enumerate(NASTY):
-                    moment = {"TaskNotStarted": "held", "PortsRefused": "ready"}.get(
-                        record.__name__, "started"
-                    )
-                    raw = frame(record.__name__, {**fields_of(record), field: text})
-                    yield Case(f"{record.__name__} {field} nasty {number}", moment, raw, wrong=False)
     for number, text in enumerate(NASTY):
+        for record in (*_FROM_AGENT, protocol.Refused):
+            for field in (name for name in ("why", "text", "oom", "states") if name in record._fields):
+                moment = {"TaskNotStarted": "held", "PortsRefused": "ready"}.get(record.__name__, "started")
+                about = f"{record.__name__} {field} nasty {number}"
+                yield Case(about, moment, message(record, **{field: text}), wrong=False)
         facts = {**_FACTS, "python": text, "hostname": text, "executable": text, "addresses": [text]}
-        raw = frame("AgentReady", {**fields_of(events.AgentReady), "facts": facts})
-        yield Case(f"AgentReady facts nasty {number}", "ready", raw, "AgentReady", wrong=False)
-        raw = frame("PeersTried", {"at": 1.7e9, "unreachable": {text or "a": text}})
-        yield Case(f"PeersTried nasty {number}", "held", raw, wrong=False)
-        raw = frame("HostGpus", {"at": 1.7e9, "gpus": [text] * 9})
-        yield Case(f"HostGpus nasty {number}", "started", raw, wrong=False)
+        ready = message(events.AgentReady, facts=facts)
+        yield Case(f"AgentReady facts nasty {number}", "ready", ready, "AgentReady", wrong=False)
+        tried = message(events.PeersTried, unreachable={text or "a": text})
+        yield Case(f"PeersTried nasty {number}", "held", tried, wrong=False)
+        gpus = message(events.HostGpus, gpus=[text] * 9)
+        yield Case(f"HostGpus nasty {number}", "started", gpus, wrong=False)
 
 
 def wrong_order() -> Iterator[Case]:
     """Each message at each moment, once, twice and for another attempt."""
     for moment in MOMENTS:
         for record in (*_FROM_AGENT, *_CONTROL):
-            right = fields_of(record)
-            raw = frame(record.__name__, right, _data(record))
-            for about, sent in (("once", raw), ("twice", raw * 2)):
-                yield Case(f"{record.__name__} {about} after {moment}", moment, sent, wrong=False)
-            if "attempt" in right and "task" in right:
-                late = frame(record.__name__, {**right, "attempt": 7}, _data(record))
+            name, raw = record.__name__, message(record)
+            yield Case(f"{name} once after {moment}", moment, raw, wrong=False)
+            yield Case(f"{name} twice after {moment}", moment, raw * 2, wrong=False)
+            if {"attempt", "task"} <= fields_of(record).keys():
                 wrong = moment != "closed"  # nothing is read after that
-                yield Case(f"{record.__name__} attempt 7 after {moment}", moment, late, wrong=wrong)
+                yield Case(
+                    f"{name} attempt 7 after {moment}", moment, message(record, attempt=7), wrong=wrong
+                )
 
 
 def wrong_frames() -> Iterator[Case]:
     """Bytes that are no messages of an agent."""
+    commands = (*get_args(events.AgentCommand), *protocol.FILE_RECORDS, protocol.Ping, protocol.RunCommand)
+    for number, record in enumerate(commands):
+        about = f"direction {record.__name__}"
+        yield Case(about, MOMENTS[number % 4], frame(record, {}))
+        yield Case(f"{about} host", "started", frame(record, {"host": "x", "tasks": []}))
     known = len(protocol._RECORDS)
-    for number, record in enumerate(
-        (*get_args(events.AgentCommand), *FILE_RECORDS, protocol.Ping, protocol.RunCommand)
-    ):
-        moment = MOMENTS[number % 4]
-        yield Case(f"direction {record.__name__}", moment, frame(record.__name__, {}))
-        yield Case(
-            f"direction {record.__name__} host", "started", frame(record.__name__, {"host": "x", "tasks": []})
-        )
     for code in (known, known + 1, 100, 254, 255):
-        yield Case(f"type {code}", "started", frame("Ack", {"count": 0}, code=code))
+        yield Case(f"type {code}", "started", frame(protocol.Ack, {"count": 0}, code=code))
     for sizes in ((2**31, 0), (0, 2**31), (2**32 - 1, 2**32 - 1), (4 << 20, 1), (1 << 21, 0)):
         yield Case(f"sizes {sizes}", "started", struct.pack("<BII", 5, *sizes) + bytes(1 << 20))
     chance = random.Random(22)
     for number in range(60):
-        yield Case(
-            f"random {number}", MOMENTS[number % 5], b"\xff" + chance.randbytes(chance.randrange(9, 3000))
-        )
-    whole = frame("TaskExited", fields_of(events.TaskExited))
+        raw = b"\xff" + chance.randbytes(chance.randrange(9, 3000))
+        yield Case(f"random {number}", MOMENTS[number % 5], raw)
+    whole = message(events.TaskExited)
     for number in range(30):
         cut = whole[: 1 + number * (len(whole) - 1) // 30]
         yield Case(f"cut {number}", "started", cut, quits=True)
@@ -281,23 +250,23 @@ def wrong_frames() -> Iterator[Case]:
 def floods() -> Iterator[Case]:
     """Many messages that are right each by itself."""
     for record, times in ((events.HostNotice, 5000), (events.AgentReady, 100), (events.Measured, 5000)):
-        raw = frame(record.__name__, fields_of(record)) * times
-        yield Case(f"many {record.__name__}", "started", raw, wrong=record is not events.Measured)
-    raw = b"".join(
-        frame("TaskOutput", b'{"task":"{{task}}","attempt":1}' + b" " * n, b"x") for n in range(4000)
-    )
+        wrong = record is not events.Measured
+        yield Case(f"many {record.__name__}", "started", message(record) * times, wrong=wrong)
+    forms = (b'{"task":"{{task}}","attempt":1}' + b" " * number for number in range(4000))
+    raw = b"".join(frame(events.TaskOutput, form, b"x") for form in forms)
     yield Case("many forms of TaskOutput", "started", raw, wrong=False)
-    lists = frame("HostGpus", b'{"at":1,"gpus":[' + b"[]," * 300_000 + b"[]]}")
+    lists = frame(events.HostGpus, b'{"at":1,"gpus":[' + b"[]," * 300_000 + b"[]]}")
     yield Case("a large list", "started", lists)
 
 
 def endless() -> list[Case]:
     """Floods that end with the job."""
     fields, words = b'{"task":"{{task}}","attempt":1}', ("--timeout", "2")
-    output = Case("endless output", "started", frame("TaskOutput", fields, bytes(60_000)), words=words)
-    signals = frame("TaskSignalled", fields_of(events.TaskSignalled))
-    both = output, output._replace(name="endless signals", raw=signals)
-    return [case._replace(wrong=False, endless=True) for case in both]
+    output = frame(events.TaskOutput, fields, bytes(60_000))
+    floods = {"endless output": output, "endless signals": message(events.TaskSignalled)}
+    return [
+        Case(name, "started", raw, wrong=False, endless=True, words=words) for name, raw in floods.items()
+    ]
 
 
 def here() -> list[Case]:
@@ -306,54 +275,29 @@ def here() -> list[Case]:
 
 
 def _files(entry: str, words: tuple[str, ...]) -> Iterator[Case]:
-    entries = [
-        "FileEntry",
-        "FileNotice",
-        "FilesFollow",
-        "FilesDone",
-        "FilesFailed",
-        "FilesNeeded",
-        "FileData",
-    ]
-    for record in FILE_RECORDS:
-        right, data = fields_of(record), _data(record)
-        for field in right:
-            for number, value in enumerate(_wrong(record, field)):
-                changed = {
-                    name: each for name, each in {**right, field: value}.items() if each is not _MISSING
-                }
-                optional = value is _MISSING and field in record._field_defaults
-                raw = frame(record.__name__, changed, data)
-                yield Case(
-                    f"{entry} {record.__name__} {field} {number}", entry, raw, wrong=not optional, words=words
-                )
-    for field in ("text", "why", "path", "target"):
-        for number, text in enumerate(NASTY):
-            for record in (record for record in FILE_RECORDS if field in record._fields):
-                fields = {**fields_of(record), field: text}
-                fields.update({"kind": "l", "size": 0} if field == "target" else {})
-                raw = frame(record.__name__, fields) + frame("FilesDone", {"paths": []})
-                yield Case(
-                    f"{entry} {record.__name__} {field} nasty {number}", entry, raw, wrong=False, words=words
-                )
-    for number, names in enumerate((entries, entries[::-1], entries[:1] * 3, entries[2:3] * 2, [])):
-        records = {record.__name__: record for record in FILE_RECORDS}
-        raw = b"".join(frame(name, fields_of(records[name]), _data(records[name])) for name in names)
-        yield Case(f"{entry} order {number}", entry, raw, wrong=False, words=words)
-    link = frame(
-        "FileEntry", {**fields_of(FileEntry), "path": "out", "kind": "l", "size": 0, "target": "/tmp"}
-    )
-    below = frame("FileEntry", {**fields_of(FileEntry), "path": "out/escaped"}) + frame("FileData", {}, b"x")
-    yield Case(f"{entry} a link and a file in it", entry, link + below, wrong=False, words=words)
+    def case(about: str, raw: bytes, wrong: bool = False) -> Case:
+        return Case(f"{entry} {about}", entry, raw, wrong=wrong, words=words)
+
+    for record in protocol.FILE_RECORDS:
+        for about, raw, wrong in _wrong_fields(record):
+            yield case(about, raw, wrong)
+        for field in (name for name in ("text", "why", "path", "target") if name in record._fields):
+            link = {"kind": "l", "size": 0} if field == "target" else {}
+            for number, text in enumerate(NASTY):
+                raw = message(record, **link, **{field: text}) + message(protocol.FilesDone, paths=[])
+                yield case(f"{record.__name__} {field} nasty {number}", raw)
+    order = protocol.FILE_RECORDS
+    for number, records in enumerate((order, order[::-1], order[:1] * 3, order[3:4] * 2, ())):
+        yield case(f"order {number}", b"".join(map(message, records)))
+    linked = message(protocol.FileEntry, path="out", kind="l", size=0, target="/tmp")
+    below = message(protocol.FileEntry, path="out/escaped") + frame(protocol.FileData, {}, b"x")
+    yield case("a link and a file in it", linked + below)
 
 
 def files() -> list[Case]:
     """Cases of the remote commands that copy files."""
-    collect = ("--collect", "out")
-    return [
-        *_files("launcher.agent.files:send", collect),
-        *_files("launcher.agent.files:receive", ("--sync", ".")),
-    ]
+    collect = _files("launcher.agent.files:send", ("--collect", "out"))
+    return [*collect, *_files("launcher.agent.files:receive", ("--sync", "."))]
 
 
 CHECK = "launcher.agent.checks:main"
@@ -363,69 +307,44 @@ def checks() -> list[Case]:
     """Cases of ``launch check``: answers about the host, its clock, and its connections to two hosts."""
     gpus = {"state": "ok", "output": "", "list": [{"index": "0", "uuid": "GPU-1", "name": "A100"}]}
     python = {
-        "asked": "python3",
-        "path": "/usr/bin/python3",
-        "state": "ok",
-        "output": "",
-        "version": "3.11.7",
-    }
+        "asked": "python3", "path": "/usr/bin/python3", "state": "ok", "output": "", "version": "3.11.7",
+    }  # fmt: skip
     folders = {"workdir": {"path": "/root", "free": 1 << 40, "why": ""}}
     more = {"available": 1 << 30, "environment": {}, "gpus": gpus, "folders": folders, "task_python": python}
     facts: dict[str, Any] = {"agent": _FACTS, **more}
     look, clock = {"facts": facts, "port": 40000, "why": ""}, {"at": 1.7e9}
-    connected = {"pairs": [{"result": "ok", "why": "", "address": "10.0.0.1"}] * 2}
-    found: list[Case] = []
-    value: Any
-    other: Any
-    pairs: Any
-
-    def add(*answers: Any, wrong: bool = True) -> None:
-        lines = b"".join(
-            answer if type(answer) is bytes else json.dumps(answer).encode() + b"\n" for answer in answers
-        )
-        found.append(Case(f"check {len(found)}", CHECK, lines, wrong=wrong))
-
-    for other in (
-        b"",
-        b"{\n",
-        b"[" * 99_999 + b"\n",
-        b"\xff\n",
-        b"x" * (5 << 20),
-        [],
-        1,
-        None,
-        {},
-        {**look, "more": 1},
-    ):
-        add(other)
-        add(look, other)
-        add(look, clock, other)
-    for name in look:
-        for value in (None, [5], {}, -1, True):
-            add({**look, name: value})
+    connected = [{"result": "ok", "why": "", "address": "10.0.0.1"}] * 2
+    answers: list[tuple[Any, ...]] = []
+    others: list[Any] = [
+        b"", b"{\n", b"[" * 99_999 + b"\n", b"\xff\n", b"x" * (5 << 20), [], 1, None, {}, {**look, "more": 1},
+    ]  # fmt: skip
+    for other in others:
+        answers += [(other,), (look, other), (look, clock, other)]
+    odd: list[Any] = [None, [5], {}, -1, True]
+    answers += [({**look, name: value},) for name in look for value in odd]
+    wrong_facts = [{each: value for each, value in facts.items() if each != name} for name in facts]
     for name in facts:
-        add({**look, "facts": {each: value for each, value in facts.items() if each != name}})
-        for value in (5, [5], "x") if name != "available" else (-1, [5], "x"):
-            add({**look, "facts": {**facts, name: value}})
-    for value in _WRONG["facts"]:
-        add({**look, "facts": {**facts, "agent": value}})
-    for at in _WRONG["at"]:
-        add(look, {"at": at})
-    for pairs in (None, 5, [], [5], connected["pairs"][:1], connected["pairs"] * 2, [{}, {}]):
-        add(look, clock, {"pairs": pairs})
+        values = (-1, [5], "x") if name == "available" else (5, [5], "x")
+        wrong_facts += [{**facts, name: value} for value in values]
+    wrong_facts += [{**facts, "agent": value} for value in _WRONG["facts"]]
+    answers += [({**look, "facts": wrong},) for wrong in wrong_facts]
+    answers += [(look, {"at": at}) for at in _WRONG["at"]]
+    wrong_pairs: list[Any] = [None, 5, [], [5], connected[:1], connected * 2, [{}, {}]]
+    answers += [(look, clock, {"pairs": pairs}) for pairs in wrong_pairs]
+    answers += [({**look, "port": 0, "why": text},) for text in NASTY]
+    found = [_check(number, each) for number, each in enumerate(answers)]
     for text in NASTY:
-        bad = {
-            **python,
-            "state": "failed",
-            "output": text[:2000],
-            "asked": text,
-            "path": text[:4000],
-            "version": text,
-        }
+        bad = {"asked": text, "path": text[:4000], "state": "failed", "output": text[:2000], "version": text}
         names = {**gpus, "list": [{"index": text, "uuid": text, "name": text}]}
         nasty = {**facts, "agent": {**_FACTS, "python": text}, "task_python": bad, "gpus": names}
         nasty["folders"] = {"workdir": {"path": text[:4000], "free": 0, "why": text}}
         pair = {"result": text, "why": text, "address": text}
-        add({**look, "facts": nasty}, clock, {"pairs": [pair, pair]}, wrong=False)
-        add({**look, "port": 0, "why": text})
+        told = ({**look, "facts": nasty}, clock, {"pairs": [pair, pair]})
+        found.append(_check(len(found), told, wrong=False))
     return found
+
+
+def _check(number: int, answers: tuple[Any, ...], wrong: bool = True) -> Case:
+    """A case of ``launch check``: a line for each answer; bytes as they are."""
+    lines = (each if type(each) is bytes else json.dumps(each).encode() + b"\n" for each in answers)
+    return Case(f"check {number}", CHECK, b"".join(lines), wrong=wrong)

@@ -21,25 +21,15 @@ import time
 from typing import Any
 
 from launcher.agent.host import host_facts
-from launcher.common import events
+from launcher.common import events, protocol
 from launcher.common.cluster import TaskId
-from launcher.common.protocol import (
-    CommandData,
-    CommandEnded,
-    Decoder,
-    FilesDone,
-    MessageChannel,
-    Refused,
-    RunCommand,
-    encode,
-)
 
 MOMENTS = ("start", "ready", "held", "started", "printed", "exited", "gone", "closed")
 TASK = b"{{task}}"
 _READ = 1 << 16
 
 
-class Deaf(MessageChannel):
+class Deaf(protocol.MessageChannel):
     """A channel that does not count which messages the launcher took."""
 
     def _acknowledge(self, count: int) -> None:
@@ -54,7 +44,7 @@ class Pretender:
         channel: to the launcher.
     """
 
-    def __init__(self, case: dict[str, Any], channel: MessageChannel) -> None:
+    def __init__(self, case: dict[str, Any], channel: protocol.MessageChannel) -> None:
         self._case, self._channel = case, channel
         self._task = TaskId("worker/0")
         self._running: dict[TaskId, int] = {}
@@ -95,9 +85,9 @@ class Pretender:
         elif isinstance(command, events.StopTasks):
             for task in command.tasks:
                 self._end(task, None, 15)
-        elif isinstance(command, RunCommand):
-            self._send("", CommandData(command.command, answer(self._case, command.entry)))
-            self._send("", CommandEnded(command.command, 0, ""))
+        elif isinstance(command, protocol.RunCommand):
+            self._send("", protocol.CommandData(command.command, answer(self._case, command.entry)))
+            self._send("", protocol.CommandEnded(command.command, 0, ""))
         elif isinstance(command, events.CloseAgent):
             self._send("closed", events.AgentClosed("", now))
 
@@ -106,29 +96,23 @@ class Pretender:
         for task, attempt in self._running.items():
             moment = "started" if task == self._task else ""
             self._send(moment, events.TaskStarted(host="", at=now, task=task, attempt=attempt, pid=1000))
-        self._send(
-            "printed",
-            events.TaskOutput(host="", task=self._task, attempt=self._running[self._task], data=b"a line\n"),
-        )
+        first: dict[str, Any] = {"task": self._task, "attempt": self._running[self._task]}
+        self._send("printed", events.TaskOutput(host="", **first, data=b"a line\n"))
         if self._case.get("ends", True):
             for task in list(self._running):
                 self._end(task, 0, None)
 
     def _end(self, task: TaskId, code: int | None, signal: int | None) -> None:
-        attempt, now = self._running.pop(task, None), events.now()
+        attempt = self._running.pop(task, None)
         if attempt is None:
             return
         first = task == self._task
+        about: dict[str, Any] = {"host": "", "at": events.now(), "task": task, "attempt": attempt}
         if signal is not None:
-            self._send(
-                "",
-                events.TaskSignalled(host="", at=now, task=task, attempt=attempt, signal=signal, processes=1),
-            )
-        exited = events.TaskExited(
-            host="", at=now, task=task, attempt=attempt, code=code, signal=signal, peak_rss=4096, cpu_s=0.1
-        )
+            self._send("", events.TaskSignalled(**about, signal=signal, processes=1))
+        exited = events.TaskExited(**about, code=code, signal=signal, peak_rss=4096, cpu_s=0.1)
         self._send("exited" if first else "", exited)
-        self._send("gone" if first else "", events.TaskGone(host="", at=now, task=task, attempt=attempt))
+        self._send("gone" if first else "", events.TaskGone(**about))
 
     def _send(self, moment: str, message: Any) -> None:
         if not (self._case["moment"] == moment and self._case["instead"] == type(message).__name__):
@@ -157,7 +141,7 @@ class Pretender:
 
 def local(case: dict[str, Any]) -> int:
     """Be the agent of this machine: our stdin and stdout are the pipe."""
-    Pretender(case, Deaf(lambda: Decoder(False))).run()
+    Pretender(case, Deaf(lambda: protocol.Decoder(False))).run()
     return 0
 
 
@@ -173,7 +157,7 @@ def on_host(path: str) -> None:
         case = json.load(file)
     os.write(1, b"\n<tf-launcher program: ready>\n")
     if entry == "launcher.agent.main:start":
-        channel = Deaf(lambda: Decoder(False), arguments["token"])
+        channel = Deaf(lambda: protocol.Decoder(False), arguments["token"])
         channel.connect(1, time.monotonic())
         Pretender(case, channel).run()
     elif entry == "launcher.agent.checks:main":
@@ -181,14 +165,16 @@ def on_host(path: str) -> None:
             os.read(0, _READ)
             os.write(1, line)
     elif entry == "launcher.agent.main:connect":
-        os.write(1, b"".join(encode(Refused("its agent exited"))))
+        os.write(1, b"".join(protocol.encode(protocol.Refused("its agent exited"))))
     else:
         os.write(1, answer(case, entry))
 
 
 def answer(case: dict[str, Any], entry: str) -> bytes:
     """What a remote command prints."""
-    return base64.b64decode(case["raw"]) if case["moment"] == entry else b"".join(encode(FilesDone()))
+    if case["moment"] == entry:
+        return base64.b64decode(case["raw"])
+    return b"".join(protocol.encode(protocol.FilesDone()))
 
 
 def _exactly(size: int) -> bytes:

@@ -24,8 +24,8 @@ from tests.conftest import examples
 from tests.seeing import is_soon
 
 pytestmark = pytest.mark.timeout(1800)
-#: Cases for each function: 3,000 in all.
-_RUN, _CLUSTER, _PARALLEL, _FED, _DATA = (examples(most, 10) for most in (1000, 600, 400, 600, 400))
+#: Calls of the functions that feed a cluster, and of those about data.
+_FED, _DATA = examples(600, 10), examples(400, 10)
 _SEED = 20261128
 
 
@@ -73,7 +73,6 @@ class Cases:
         self._random = random.Random(_SEED)
         self._started = folder / "started"
         self._started.write_text("")
-        self.program = ["sh", "-c", f"echo >> {self._started}"]
 
     def given(self, right: Mapping[str, Any], names: list[str], values: tuple[Any, ...] = _VALUES) -> Any:
         """Right arguments, of which some are replaced, and further ones."""
@@ -120,43 +119,48 @@ def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: str) ->
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "DOCKER_HOST": "unix:///no/such/socket",
+        "STARTED": str(tmp_path / "started"),
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return Cases(tmp_path)
 
 
-@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
-@pytest.mark.promise("random arguments of the Python API never raise anything raw")
-def test_run(cases: Cases):
-    names = ["ps", "workers", "chief", "evaluator", "roles", "check", "program", *_OPTIONS]
-    for _ in range(_RUN):
-        cases.call(launcher.run, cases.given({"program": cases.program, "timeout": 20, "quiet": True}, names))
-    cases.check(_RUN)
+def _cluster(**given: Any) -> None:
+    TFCluster.run(**given).shutdown(timeout=30)
+
+
+#: For each function right arguments, the names of others, and how many calls are tried.
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], list[str], int]] = {
+    "run": (
+        launcher.run,
+        {"program": ["sh", "-c", "echo >> $STARTED"], "timeout": 20},
+        ["ps", "workers", "chief", "evaluator", "roles", "check", "program"],
+        1000,
+    ),
+    "cluster": (
+        _cluster,
+        {"map_fun": lambda args, ctx: None, "tf_args": None, "num_executors": 1},
+        [name for name in inspect.signature(TFCluster.run).parameters if name != "options"],
+        600,
+    ),
+    "parallel": (
+        TFParallel.run,
+        {"map_fun": lambda args, ctx: None, "tf_args": [1]},
+        ["map_fun", "tf_args", "num_executors", "use_barrier", "at_once", "return_exceptions"],
+        400,
+    ),
+}
 
 
 @pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
 @pytest.mark.promise("random arguments of the Python API never raise anything raw")
-def test_cluster(cases: Cases):
-    names = [name for name in inspect.signature(TFCluster.run).parameters if name != "options"]
-
-    def run(**given: Any) -> None:
-        TFCluster.run(**given).shutdown(timeout=30)
-
-    right = {"map_fun": lambda args, ctx: None, "tf_args": None, "num_executors": 1, "quiet": True}
-    for _ in range(_CLUSTER):
-        cases.call(run, cases.given(right, [*names, *_OPTIONS]))
-    cases.check(_CLUSTER)
-
-
-@pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")
-@pytest.mark.promise("random arguments of the Python API never raise anything raw")
-def test_parallel(cases: Cases):
-    names = ["map_fun", "tf_args", "num_executors", "use_barrier", "at_once", "return_exceptions"]
-    right = {"map_fun": lambda args, ctx: None, "tf_args": [1], "quiet": True}
-    for _ in range(_PARALLEL):
-        cases.call(TFParallel.run, cases.given(right, [*names, *_OPTIONS]))
-    cases.check(_PARALLEL)
+@pytest.mark.parametrize("name", _FUNCTIONS)
+def test_a_job(cases: Cases, name: str):
+    function, right, names, most = _FUNCTIONS[name]
+    for _ in range(examples(most, 10)):
+        cases.call(function, cases.given({**right, "quiet": True}, [*names, *_OPTIONS]))
+    cases.check(examples(most, 10))
 
 
 @pytest.mark.promise("wrong arguments of the Python API are named before anything is opened")

@@ -14,12 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
+from tests.conftest import Launch
 from tests.seeing import last_run
 from tests.soak.test_kills import repeated
 from tests.ssh.host import LabHost
@@ -65,12 +63,6 @@ echo "of $i"
 """
 
 
-def command(stop: Path) -> list[str]:
-    """A job that ends when there is this file."""
-    roles = ["--ps", "1", "--workers", "1", "--grace", "1"]
-    return [*roles, "-x", f"STOP={stop}", "--", "sh", "-c", SCRIPT]
-
-
 Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
 
 
@@ -96,38 +88,26 @@ def flood(start: Start, part: str = "", python: str = sys.executable) -> Iterato
             process.communicate()
 
 
-def use(launch: Launch, job: str, cwd: str | Path) -> None:
-    """Call the commands that ask the launcher, or show its output."""
-    ended = launch("ps", job, "--json", cwd=cwd, code=0)
-    assert {task["task"] for task in json.loads(ended.out)} == {"ps/0", "worker/0"}
-    ended = launch("restart", job, "ps/0", cwd=cwd, code=0)
-    attached = launch.start("attach", job, cwd=cwd).until(lambda it: "| line" in it.out)
-    assert attached.stop(signal.SIGINT).code == 130
-
-
-def connected(times: int, started: Started) -> bool:
-    """Whether the connection to the host is back for so many times."""
-    return started.err.count("connected again") == times
-
-
-def end(started: Started, stop: Path) -> None:
-    """End the job: its code is 0, and all lines of worker/0 are there, once and in order."""
-    stop.touch()
-    ended = started.wait(60, code=0)
-    count = int(ended.out.partition("| of ")[2].split()[0])
-    assert re.findall(r"\| line (\d+)", ended.out) == [str(n) for n in range(1, count + 1)]
-
-
 @repeated
 def test_a_connection_breaks(ssh_launch: Launch, hosts: list[LabHost], turn: int):
-    started = ssh_launch.start("--hosts", "node1", *command(hosts[0].home / "stop"), cwd="/")
+    """The commands that ask the launcher, or show its output, work; no line is lost, and none comes twice."""
+    host, stop = hosts[0], hosts[0].home / "stop"
+    host.expected.append("stop")
+    words = ["--hosts", "node1", "--ps", "1", "--workers", "1", "--grace", "1", "-x", f"STOP={stop}"]
+    started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
     started.until(lambda it: "| line" in it.out and "| up 1" in it.out, 60)
     job = last_run(ssh_launch).path.name
-    hosts[0].expected.append("stop")
-    with flood(hosts[0].start, python="python3"):
+    with flood(host.start, python="python3"):
         for count in (1, 2, 3):
-            assert hosts[0].kill_sshd_sessions()
-            started.until(partial(connected, count), 60)
+            assert host.kill_sshd_sessions()
+            started.until(lambda it, count=count: it.err.count("connected again") == count, 60)  # type: ignore[misc]
         with flood(here, job):
-            use(ssh_launch, job, "/")
-        end(started, hosts[0].home / "stop")
+            tasks = json.loads(ssh_launch("ps", job, "--json", cwd="/", code=0).out)
+            assert {task["task"] for task in tasks} == {"ps/0", "worker/0"}
+            ssh_launch("restart", job, "ps/0", cwd="/", code=0)
+            attached = ssh_launch.start("attach", job, cwd="/").until(lambda it: "| line" in it.out)
+            attached.stop(signal.SIGINT, code=130)
+        stop.touch()
+        ended = started.wait(60, code=0)
+    count = int(ended.out.partition("| of ")[2].split()[0])
+    assert re.findall(r"\| line (\d+)", ended.out) == [str(number) for number in range(1, count + 1)]

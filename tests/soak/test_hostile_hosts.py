@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Launch, executable
+from tests.seeing import ROOT
 from tests.soak import cases
 from tests.soak.cases import Case
 from tests.soak.pretender import TASK
@@ -44,44 +45,35 @@ def attack(
     work = folder / "work"
     (folder / "plan.json").write_text("".join(f"{json.dumps(each)}\n" for each in launches))
     work.mkdir()
-    started = launch.start(folder, command=[sys.executable, "-m", "tests.soak.attack"], cwd=work, env=_path())
+    command, env = [sys.executable, "-m", "tests.soak.attack"], {"PYTHONPATH": str(ROOT)}
+    started = launch.start(folder, command=command, cwd=work, env=env)
     ended = started.wait(seconds, code=0)
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
-def _path() -> dict[str, str]:
-    return {"PYTHONPATH": str(Path(__file__).parents[2])}
-
-
 def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
     """What is wrong with the end of a launch."""
-    found, code, text = [], result["code"], result["stderr"]
+    code, text = result["code"], result["stderr"]
     shown = text + re.sub(r"(?m)^worker/\d+ .*$", "", result["stdout"])
     over = case.moment in ("gone", "closed")  # the job has come to its end
     right = (125, 0) if over else (125,) if case.wrong else (*_OWN, 125)
-    if code not in (_FLOODED if case.endless else right):
-        found.append(f"exit code {code}")
     where = shown if case.moment == cases.CHECK else text
     reasons = "failed|wrong|exited|killed|ended|copied|not fetched|no port|no answer|sent"
-    pattern = rf"(?m)^(launch: .*)?\b{host}\b.*({reasons})"
-    if case.wrong and not re.search(pattern, where):
-        found.append("no line about the host")
+    about_host = re.search(rf"(?m)^(launch: .*)?\b{host}\b.*({reasons})", where)
     lines = set(re.findall(rf"(?m)^launch: host {host} .*", text))  # the report may repeat one
-    if len(lines) > 1 and not case.endless:
-        found.append("more than one line about the host")
-    if "could not be started there" in text:
-        found.append("the case did not run")
-    if "Traceback" in shown or "InvalidTransition" in shown:
-        found.append("a traceback")
-    if _FORGED.search(shown):
-        found.append(f"forged: {_FORGED.search(shown)}")
-    if len(shown) > _MOST_TEXT:
-        found.append(f"{len(shown)} characters")
-    if result["memory"] > _MOST_MEMORY:
-        found.append(f"{result['memory']} kB of memory")
-    if result["elsewhere"] != []:
-        found.append(f"made elsewhere: {result['elsewhere']}")
-    return [f"{case.name}: {fault}\n{shown[:1500]}" for fault in found]
+    forged = _FORGED.search(shown)
+    found = {
+        f"exit code {code}": code not in (_FLOODED if case.endless else right),
+        "no line about the host": case.wrong and not about_host,
+        "more than one line about the host": len(lines) > 1 and not case.endless,
+        "the case did not run": "could not be started there" in text,
+        "a traceback": "Traceback" in shown or "InvalidTransition" in shown,
+        f"forged: {forged}": forged,
+        f"{len(shown)} characters": len(shown) > _MOST_TEXT,
+        f"{result['memory']} kB of memory": result["memory"] > _MOST_MEMORY,
+        f"made elsewhere: {result['elsewhere']}": result["elsewhere"],
+    }
+    return [f"{case.name}: {fault}\n{shown[:1500]}" for fault, is_so in found.items() if is_so]
 
 
 def check(all_cases: Sequence[Case], results: Sequence[dict[str, Any]], host: str) -> None:
@@ -106,11 +98,7 @@ def over_ssh() -> list[Case]:
     agents = cases.here()
     facts = [case for case in agents if case.name.startswith(("AgentReady", "PeersTried"))]
     others = [
-        case._replace(
-            name=f"{case.name} of another host",
-            raw=case.raw.replace(TASK, b"worker/0"),
-            wrong=case.moment != "closed",
-        )
+        case._replace(raw=case.raw.replace(TASK, b"worker/0"), wrong=case.moment != "closed")
         for case in cases.wrong_order()
         if TASK in case.raw
     ]
@@ -129,11 +117,11 @@ pretender.on_host(sys.argv[0] + ".json")
 
 def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: bool) -> Iterator[Path]:
     """Hostfiles with an honest host and one that does what a case says, for each of the cases."""
-    root, there = str(Path(__file__).parents[2]), host.there(host.home) / "evil"
+    there = host.there(host.home) / "evil"
     there.mkdir(exist_ok=True)
     host.expected.append("evil")
     for number, case in enumerate(chosen):
-        executable(there / str(number), EVIL.format(python=sys.executable, root=root))
+        executable(there / str(number), EVIL.format(python=sys.executable, root=str(ROOT)))
         (there / f"{number}.json").write_text(json.dumps(case.as_json()))
         hostfile = folder / f"{number}.yaml"
         where = ", workdir: /" if workdir and "--sync" not in case.words else ""
@@ -146,23 +134,14 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
 def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The other host runs an agent of ours: its task ends with the job."""
     chosen = [*over_ssh()[::_EACH_ELSEWHERE], *cases.endless()[:_FLOODS]]
+    limits = ["--grace", "1", "--timeout", "30", "--run-dir", str(tmp_path / "run")]
     launches = []
     for case, hostfile in zip(chosen, evil_hosts(hosts[1], tmp_path, chosen, workdir=True), strict=True):
-        run = ["--run-dir", str(tmp_path / "run"), "--hosts", str(hostfile), "--workers", "2"]
         over = case.moment in ("gone", "closed")
         ends = not case.endless and (case.words or over or not case.wrong)
-        words = [
-            "--grace",
-            "1",
-            "--timeout",
-            "30",
-            *run,
-            *case.words,
-            "--",
-            "sleep",
-            "0.2" if ends else "300.5",
-        ]
-        launches.append({"argv": words, "case": None})
+        words = [*limits, "--hosts", str(hostfile), "--workers", "2", *case.words]
+        argv = [*words, "--", "sleep", "0.2" if ends else "300.5"]
+        launches.append({"argv": argv, "case": None})
     check(chosen, attack(ssh_launch, tmp_path, launches, 3600), "node2")
     assert not [process for process in hosts[0].processes() if "300.5" in process.argv]
 

@@ -10,13 +10,11 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.backends import Docker
 from tests.conftest import Launch, Started
-from tests.docker.conftest import alive, jobs
-from tests.docker.engine import Engine
 from tests.seeing import Family, kill, named, soon, stub
 from tests.ssh.host import LabHost
 
@@ -143,21 +141,16 @@ def test_on_a_host(ssh_launch: Launch, hosts: list[LabHost], victim: str, moment
 @repeated
 @moments
 @pytest.mark.parametrize("victim", ["launcher", "container"])
-def test_in_containers(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, victim: str, moment: str, turn: int
-):
-    started = launch.start(
-        "--docker", image, "--workers", "2", "--grace", "1", "--", "sh", "-c", SCRIPT, cwd=tmp_path
-    )
+def test_in_containers(here: Docker, victim: str, moment: str, turn: int):
+    started = here.start("--workers", "2", "--grace", "1", "--", "sh", "-c", SCRIPT)
     until_moment(started, moment, lambda: started.out.count("| up") == 2)
     if victim == "launcher":
         started.kill()
     else:
         started.up(2, 60)
-        docker.tried("kill", alive(docker, jobs(launch)[0])[0])
+        here.engine.tried("kill", f"tf-launcher-{here.run.path.name}-worker-1")
     ended = started.wait(60)
-    assert ended.code in ({-9} if victim == "launcher" else {130} if moment == "stop" else {125, 137}), (
-        ended.err
-    )
-    soon(lambda: not any(alive(docker, job) for job in jobs(launch)), CONTAINERS, "containers are left")
-    assert launch("clean", timeout=60).code == 0
+    right = {-9} if victim == "launcher" else {130} if moment == "stop" else {125, 137}
+    assert ended.code in right, ended.err
+    soon(here.is_empty, CONTAINERS, "containers are left")
+    assert here.launch("clean", timeout=60).code == 0

@@ -6,7 +6,6 @@ reason are right, and no two attempts of a task are alive at the same time.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Started
-from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
+from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster, mounting
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON
@@ -34,10 +33,10 @@ __all__ = ["clean", "start"]
 Start = Callable[..., Started]
 
 MOMENTS = ("start", "run", "restart", "stop")
-VICTIMS = ("launch", "kubectl", "kubectls", "pod", "kubelet", "kubelet for a while", "node")
+VICTIMS = ("launch", "kubectl", "kubectls", "pod", "kubelet", "node")
 #: Two processes, one in a session of its own, both deaf to SIGTERM, write the attempt again and again.
 SCRIPT = """test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }
-beats="trap '' TERM; while :; do echo $LAUNCH_ATTEMPT >> /beats/$TASK_INDEX; sleep 0.2; done"
+beats="trap '' TERM; while :; do echo $LAUNCH_ATTEMPT >> $BEATS/$TASK_INDEX; sleep 0.2; done"
 setsid sh -c "$beats" &
 echo up; eval "$beats" """
 WORDS = ("--grace", "1", "--lease", "10", "--restarts", "3", "--start-timeout", "40s")
@@ -63,35 +62,65 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def beats(folder: Path) -> dict[str, list[int]]:
-    """The attempts that each task has written, in the order of time."""
-    return {file.name: [*map(int, file.read_text().split())] for file in folder.iterdir()}
+class Beats:
+    """What tasks write to a folder as long as they are alive: the numbers of their attempts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        folder.chmod(0o777)
+
+    def attempts(self) -> dict[str, list[int]]:
+        """The attempts that each task has written, in the order of time."""
+        return {file.name: [*map(int, file.read_text().split())] for file in self.folder.iterdir()}
+
+    def written(self) -> list[float]:
+        """When each task wrote last."""
+        return [file.stat().st_mtime for file in self.folder.iterdir()]
+
+    def check(self) -> None:
+        """Fail if two attempts of a task were alive at the same time."""
+        for task, found in self.attempts().items():
+            assert found == sorted(found), f"two attempts of worker/{task} at the same time"
 
 
-def silent_since(folder: Path) -> float:
-    """When the last task wrote."""
-    return max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
+@pytest.fixture
+def beats(tmp_path: Path) -> Beats:
+    """The beats of a job of the test."""
+    return Beats(tmp_path / "beats")
+
+
+@pytest.fixture
+def begin(start: Start, kubernetes: Cluster, beats: Beats, tmp_path: Path) -> Callable[..., Started]:
+    """Starts a job whose tasks beat, and waits for a moment of it."""
+
+    def begun(moment: str, count: int, *words: str) -> Started:
+        folder = str(beats.folder)
+        variables = {"FIRST": 1 if moment == "restart" else 0, "BEATS": folder}
+        job: dict[str, Any] = {"roles": {"worker": count}, "command": ["sh", "-c", SCRIPT], "env": variables}
+        kubernetes.write_job(tmp_path, mounting([], folder), **job)
+        started = start("job.yaml", *words, cwd=tmp_path).until(lambda it: "job " in it.err, 60)
+        until_moment(started, moment, lambda: len(beats.attempts()) == count, start=4.0)
+        return started
+
+    return begun
 
 
 @repeated
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tmp_path: Path):
+def test_an_attack(begin: Start, kubernetes: Cluster, beats: Beats, victim: str, turn: int):
     moment = MOMENTS[(turn + VICTIMS.index(victim)) % len(MOMENTS)]
-    folder, count = tmp_path / "beats", 4 if victim == "node" else 2
-    folder.mkdir()
-    folder.chmod(0o777)
-    started = start(str(_job(kubernetes, tmp_path, folder, count, moment)), *WORDS)
-    started.until(lambda it: "job " in it.err, 60)
-    until_moment(started, moment, lambda: len(beats(folder)) == count, start=4.0)
+    count = 4 if victim == "node" else 2
+    started = begin(moment, count, *WORDS)
     pods = kubernetes.objects("pods")
     node = max((pod["spec"].get("nodeName", "n2") for pod in pods), default="n2")
     kubelet, attacked_at = Kubelet(kubernetes, node), time.time()
     try:
-        _attack(started, kubernetes, victim, kubelet, node, pods)
-        _look(started, victim, moment, folder, count)
+        _attack(started, kubernetes, victim, kubelet, pods)
+        _look(started, victim, moment, beats, count)
         # Before the node answers again: what nobody reaches ends by itself.
-        soon(lambda: time.time() > silent_since(folder) + 2, 40, lambda: started.err)
-        seconds = max(silent_since(folder) - attacked_at, 0)
+        soon(lambda: time.time() > max(beats.written(), default=0.0) + 2, 40, lambda: started.err)
+        seconds = max(beats.written(), default=attacked_at) - attacked_at
         print(f"{victim}, {moment}: the last task ended after {seconds:.1f}s")
     finally:
         if victim == "kubelet":
@@ -99,31 +128,15 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
         elif victim == "node":
             kubernetes.link(node, "up")
         kubernetes.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=90s")
-    for task, found in beats(folder).items():
-        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+    beats.check()
     if victim == "launch":
         phases = lambda: {pod["status"]["phase"] for pod in kubernetes.objects("pods")}  # noqa: E731
         soon(lambda: phases() <= {"Succeeded", "Failed"}, 130, phases)
         kubernetes.kubectl("delete", "jobs", "--all")
 
 
-def _job(kubernetes: Cluster, folder: Path, written: Path, count: int, moment: str) -> Path:
-    file = folder / "job.yaml"
-    container = {"volumeMounts": [{"name": "beats", "mountPath": "/beats"}]}
-    volume = {"name": "beats", "hostPath": {"path": str(written)}}
-    settings = {"image": kubernetes.image, "pod": {"spec": {"volumes": [volume], "containers": [container]}}}
-    job = {"kubernetes": settings, "roles": {"worker": count}, "command": ["sh", "-c", SCRIPT]}
-    file.write_text(json.dumps({**job, "env": {"FIRST": 1 if moment == "restart" else 0}}))
-    return file
-
-
 def _attack(
-    started: Started,
-    kubernetes: Cluster,
-    victim: str,
-    kubelet: Kubelet,
-    node: str,
-    pods: Sequence[Mapping[str, Any]],
+    started: Started, kubernetes: Cluster, victim: str, kubelet: Kubelet, pods: Sequence[Mapping[str, Any]]
 ) -> None:
     if victim == "launch":
         started.kill()
@@ -142,15 +155,12 @@ def _attack(
             words = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
             kubernetes.kubectl("delete", "pod", name, *words)
     elif victim == "node":
-        kubernetes.link(node, "down")
+        kubernetes.link(kubelet.node, "down")
     else:
         kubelet.kill()
-        if victim != "kubelet":
-            time.sleep(1 + random.random())
-            kubelet.start()
 
 
-def _look(started: Started, victim: str, moment: str, folder: Path, count: int) -> None:
+def _look(started: Started, victim: str, moment: str, beats: Beats, count: int) -> None:
     """At what launch does after an attack; then it is stopped."""
     if victim == "launch":
         assert started.process.wait() == -signal.SIGKILL
@@ -160,9 +170,8 @@ def _look(started: Started, victim: str, moment: str, folder: Path, count: int) 
         attempt = {"restart": 2}.get(moment, 1)
 
     def has_recovered() -> bool:
-        last = [found[-1] for found in beats(folder).values() if found]
-        again = victim == "kubelet for a while" and "connected again" in started.err
-        return started.process.poll() is not None or again or (len(last) == count and min(last) >= attempt)
+        last = [found[-1] for found in beats.attempts().values() if found]
+        return started.process.poll() is not None or (len(last) == count and min(last) >= attempt)
 
     soon(has_recovered, 120, lambda: started.err)
     time.sleep(2 if victim.startswith("kubectl") or moment == "start" else 0)
@@ -183,69 +192,45 @@ def _look(started: Started, victim: str, moment: str, folder: Path, count: int) 
 
 
 @repeated
-@pytest.mark.parametrize("moment", MOMENTS[:3])
+@pytest.mark.parametrize(
+    ("moment", "seconds", "lease"),
+    [*((moment, 1, "10") for moment in MOMENTS[:3]), *((moment, 40, "20") for moment in MOMENTS[1:3])],
+)
 def test_a_kubelet_is_started_again(
-    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path
+    begin: Start, kubernetes: Cluster, beats: Beats, moment: str, seconds: int, lease: str, turn: int
 ):
-    """The job goes on."""
-    _restart_a_kubelet(start, kubernetes, moment, turn, tmp_path, 1 + random.random(), "10")
-
-
-@repeated
-@pytest.mark.parametrize("moment", MOMENTS[1:3])
-def test_a_kubelet_is_started_again_late(
-    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path
-):
-    """Its agents have given up: their tasks start again in new pods, once."""
-    _restart_a_kubelet(start, kubernetes, moment, turn, tmp_path, 40.0, "20")
-
-
-def _restart_a_kubelet(
-    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path, seconds: float, lease: str
-) -> None:
-    folder = tmp_path / "beats"
-    folder.mkdir()
-    folder.chmod(0o777)
+    """Soon: the job goes on. Late: its agents have given up, and their tasks start once again in new pods."""
     restarts = 2 if moment == "restart" else 1  # the script itself asks for the first one
     words = ("--grace", "1", "--lease", lease, "--start-timeout", "60s", "--restarts", str(restarts))
-    started = start(str(_job(kubernetes, tmp_path, folder, 2, moment)), *words)
-    started.until(lambda it: "job " in it.err, 60)
-    until_moment(started, moment, lambda: len(beats(folder)) == 2, start=4.0)
+    started = begin(moment, 2, *words)
     kubelet = Kubelet(kubernetes, ("n1", "n2")[turn % 2])
     kubelet.kill()
-    time.sleep(seconds)
+    time.sleep(seconds + random.random())
     kubelet.start()
     time.sleep(15)  # then a task whose agent has no connection does not beat any more
 
     def all_beat() -> bool:
-        fresh = [file for file in folder.iterdir() if file.stat().st_mtime > time.time() - 1.5]
+        fresh = [at for at in beats.written() if at > time.time() - 1.5]
         return started.process.poll() is not None or len(fresh) == 2
 
     soon(all_beat, 90, lambda: started.err)
     if started.process.poll() is None:
         started.send(signal.SIGINT)
     ended = started.wait(90)
-    again = len({attempt for found in beats(folder).values() for attempt in found}) - 1
+    again = len({attempt for found in beats.attempts().values() for attempt in found}) - 1
     print(f"{moment}: {again} restarts, {ended.err.count('connected again')} times connected again")
     assert ended.code == 130, (ended.code, ended.err)
-    for task, found in beats(folder).items():
-        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+    beats.check()
 
 
-def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
+def test_a_node_is_removed(begin: Start, kubernetes: Cluster, beats: Beats):
     """Cut off, and then deleted, so that the API forgets its pods: their tasks run on until their lease."""
-    folder = tmp_path / "beats"
-    folder.mkdir()
-    folder.chmod(0o777)
-    words = (*WORDS[:2], "--restarts", "1", "--lease", "90")
-    started = start(str(_job(kubernetes, tmp_path, folder, 2, "run")), *words)
-    started.until(lambda it: len(beats(folder)) == 2, 90)
-    nodes = {pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")}
-    assert nodes == {"n1", "n2"}
+    started = begin("run", 2, *WORDS[:2], "--restarts", "1", "--lease", "90")
+    assert len(kubernetes.pods("n1")) == len(kubernetes.pods("n2")) == 1
     kubernetes.link("n2", "down")
     kubernetes.kubectl("delete", "node", "n2")
     try:
-        soon(lambda: all(2 in found for found in beats(folder).values()), 240, lambda: started.err)
+        soon(lambda: all(2 in found for found in beats.attempts().values()), 240, lambda: started.err)
         ended = started.stop(signal.SIGINT, 90)
     finally:
         kubernetes.link("n2", "up")
@@ -254,8 +239,7 @@ def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
         kubelet.start()  # its node is made anew
     assert ended.code == 130, ended.err
     assert "worker-1: a new pod is made when the tasks in the lost one have ended" in ended.err, ended.err
-    for task, found in beats(folder).items():
-        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+    beats.check()
 
 
 @pytest.mark.tensorflow
@@ -268,36 +252,21 @@ def test_mnist_survives_a_lost_node(start: Start, kubernetes: Cluster, tmp_path:
     folder.chmod(0o777)
     code = tmp_path / "code"
     shutil.copytree(ROOT / "examples/mnist_dist", code, ignore=shutil.ignore_patterns("__pycache__"))
-    paths = {
-        "venv": sys.prefix,
-        "python": sys.base_prefix,
-        "data": f"{CACHE}/tf-launcher/mnist",
-        "run": str(folder),
-    }
-    mounts = [{"name": name, "mountPath": path, "readOnly": name != "run"} for name, path in paths.items()]
-    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()]
-    pod = {"spec": {"volumes": volumes, "containers": [{"volumeMounts": mounts}]}}
+    data = f"{CACHE}/tf-launcher/mnist"
+    steps = ["--train_steps=3000", "--save_steps=200"]
     job = {
-        "kubernetes": {"image": kubernetes.image, "pod": pod},
         "python": PYTHON,
         "flags": True,
         "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
         "sync": [str(code)],
-        "command": [
-            "mnist_dist.py",
-            f"--data_dir={paths['data']}",
-            f"--log_dir={folder}",
-            "--train_steps=3000",
-            "--save_steps=200",
-        ],
+        "command": ["mnist_dist.py", f"--data_dir={data}", f"--log_dir={folder}", *steps],
         "roles": {"ps": 1, "worker": 3},
     }
-    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    kubernetes.write_job(tmp_path, mounting([sys.prefix, sys.base_prefix, data], str(folder)), **job)
     subprocess.run([PYTHON, code / "data.py"], check=True, capture_output=True)
     started = start("job.yaml", "--restarts", "1", "--lease", "15", cwd=tmp_path)
     started.until(lambda it: any(int(step) >= 450 for step in re.findall(r"\| step (\d+) ", it.out)), 400)
-    nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]
-    assert nodes.count("n2") == 2, nodes
+    assert len(kubernetes.pods("n2")) == 2
     kubernetes.link("n2", "down")
     try:
         result = started.wait(400)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, Started
 from tests.ssh.host import LabHost
 from tests.ssh.test_relay import sshd_with
 
@@ -23,6 +23,7 @@ if TIMES > 1:
     SLOW += [(("server", 5), ("shell", 5), ("shell", 0))]
 #: Seconds of a job until its first loss, and for each further one.
 _START, _EACH = 60, 30
+SCRIPT = "echo up; until test -e ~/end; do sleep 0.1; done"
 
 
 def make_slow(host: LabHost, what: str, seconds: int) -> ExitStack:
@@ -48,26 +49,18 @@ def test_a_job_outlives_lost_connections(
         for host, (what, seconds) in zip(hosts, slow, strict=False):
             stack.enter_context(make_slow(host, what, seconds))
         used = hosts[: len(slow)]
-        names, script = (
-            ",".join(host.name for host in used),
-            "echo up; until test -e ~/end; do sleep 0.1; done",
-        )
-        words = ["--hosts", names, "--workers", str(len(used)), "--", "sh", "-c", script]
+        names = ",".join(host.name for host in used)
+        words = ["--hosts", names, "--workers", str(len(used)), "--", "sh", "-c", SCRIPT]
         started = ssh_launch.start(*words, cwd="/").up(len(used), _START)
         lost, until = dict.fromkeys((host.name for host in used), 0), time.monotonic() + TIMES * _EACH
         while min(lost.values()) < TIMES:
             assert time.monotonic() < until and started.process.poll() is None, started.err
             time.sleep(random.random())
             for host in used:
-                if (
-                    lost[host.name] < TIMES
-                    and _count(started.err, host, "connected again") == lost[host.name]
-                ):
+                if lost[host.name] < TIMES and _returns(started, host) == lost[host.name]:
                     assert host.kill_sshd_sessions()
                     lost[host.name] += 1
-        started.until(
-            lambda it: all(_count(it.err, host, "connected again") == TIMES for host in used), _EACH
-        )
+        started.until(lambda it: all(_returns(it, host) == TIMES for host in used), _EACH)
         for host in used:
             host.expected.append("end")
             (host.home / "end").touch()
@@ -75,5 +68,6 @@ def test_a_job_outlives_lost_connections(
         print(f" [{lost}]", end="")
 
 
-def _count(text: str, host: LabHost, what: str) -> int:
-    return text.count(f"{host.name}: {what}")
+def _returns(started: Started, host: LabHost) -> int:
+    """How often a host was connected to again."""
+    return started.err.count(f"{host.name}: connected again")

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Launch, Started, examples
+from tests.backends import WAITS
+from tests.conftest import Launch, examples
 from tests.seeing import last_run, soon
 
 #: Requests to the control socket, lines for --commands-fd.
@@ -84,15 +85,29 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def running(launch: Launch) -> Started:
-    """A job with two tasks, which both run."""
-    return launch.start("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600").up(2)
+#: Requests, and what their errors name.
+WRONG: list[tuple[Any, str]] = [
+    ({"request": "follow", "from": 1.5}, "first"),
+    ({"request": "follow", "from": -1}, "first"),
+    ({"request": "restart", "tasks": [7]}, "tasks"),
+    ({"request": "restart", "tasks": ""}, "tasks"),
+    ({"request": "restart", "tasks": []}, "no task"),
+    ({"request": "restart"}, "tasks"),
+    ({"request": "stop"}, "restart"),
+    ({"request": "tasks", "measure": 1}, "measure"),
+    ({"request": ["tasks"]}, "tasks"),
+    ([], "object"),
+]
 
 
 @pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")
 def test_requests_to_the_control_socket(launch: Launch):
-    started = running(launch)
+    """What is wrong with one is named."""
+    started = launch.start("--workers", "2", "--", *WAITS).up(2)
     name = last_run(launch).path.name
+    for request, error in WRONG:
+        answer = asked(name, json.dumps(request).encode())
+        assert answer is not None and error in answer["error"], request
     assert asked(name, b'{"request": "tasks"}')
     before = descriptors(started.pid)
     answers = [asked(name, packet) for packet in packets(random.Random(_SEED), _REQUESTS) if packet]
@@ -106,39 +121,10 @@ def test_requests_to_the_control_socket(launch: Launch):
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        ({"request": "follow", "from": 1.5}, "first"),
-        ({"request": "follow", "from": -1}, "first"),
-        ({"request": "restart", "tasks": [7]}, "tasks"),
-        ({"request": "restart", "tasks": ""}, "tasks"),
-        ({"request": "restart", "tasks": []}, "no task"),
-        ({"request": "restart"}, "tasks"),
-        ({"request": "stop"}, "restart"),
-        ({"request": "tasks", "measure": 1}, "measure"),
-        ({"request": ["tasks"]}, "tasks"),
-        ([], "object"),
-    ],
-)
-def test_what_is_wrong_is_named(control: str, request_: object, error: str):
-    answer = asked(control, json.dumps(request_).encode())
-    assert answer is not None
-    assert error in answer["error"]
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of a running job."""
-    started = running(launch := Launch(tmp_path_factory.mktemp("home")))
-    yield last_run(launch).path.name
-    assert started.stop(2).code == 130
-
-
 @pytest.mark.promise("no request to the control socket and no line of `--commands-fd` ends a job")
 def test_commands_of_the_program_that_started_launch(launch: Launch):
     commands, ours = os.pipe()
-    words = ["--commands-fd", str(commands), "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600"]
+    words = ["--commands-fd", str(commands), "--workers", "2", "--", *WAITS]
     errors = launch.home / "errors"
     with errors.open("wb") as file:
         process = subprocess.Popen(

@@ -9,17 +9,16 @@ import json
 import random
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.seeing import command_line, kill, last_run, soon
-from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
+from tests.seeing import kill, last_run, soon
+from tests.slurm.cluster import SRUN_PARTS, Cluster, child_with, kill_srun, sruns
 from tests.soak.test_kills import repeated, until_moment
 
 Start = Callable[..., Started]
@@ -51,25 +50,15 @@ def first(moment: str) -> tuple[str, ...]:
     return ("-x", f"FIRST={1 if moment == 'restart' else 0}")
 
 
-def below(pid: int, *words: str) -> int | None:
-    """The child of a process with these words in its command line."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, text=True).stdout
-    lines = {int(child): command_line(int(child)) for child in found.split()}
-    return next((child for child, line in lines.items() if all(word in line for word in words)), None)
-
-
 @repeated
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_an_allocation(start: Start, launch: Launch, slurm: Cluster, victim: str, turn: int, clean: None):
     moment = moment_of(victim, turn)
-    if moment == "pending":
-        if victim == "step":
-            moment = "run"  # there is none yet
-        else:
-            with slurm.allocation("-N3", "--ntasks-per-node=7"):
-                _attack(start, slurm, victim, moment)
-            return
-    _attack(start, slurm, victim, moment)
+    if moment == "pending" and victim == "step":
+        moment = "run"  # there is none yet
+    full = slurm.allocation("-N3", "--ntasks-per-node=7") if moment == "pending" else nullcontext()
+    with full:
+        _attack(start, slurm, victim, moment)
 
 
 def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
@@ -84,11 +73,11 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     else:
         until_moment(started, moment, lambda: started.out.count("| up") == 2, start=1.5)
     (job,) = re.findall(r"Slurm's job (\d+)", started.err)[:1] or [""]
-    holder = below(started.pid, "trap", "salloc")
+    holder = child_with(started.pid, "trap", "salloc")
     if victim == "launch":
         started.kill()
     elif victim in ("salloc", "holder"):
-        found = holder if victim == "holder" or holder is None else below(holder, "salloc")
+        found = holder if victim == "holder" or holder is None else child_with(holder, "salloc")
         if found is not None:
             kill(found)
     elif victim == "job":

@@ -21,19 +21,8 @@ from tests.conftest import Launch, Started
 from tests.docker.conftest import alive
 from tests.docker.engine import Engine
 from tests.docker.test_dockerfile import built
-from tests.local.training import (
-    SAVE_STEPS,
-    TRAININGS,
-    VICTIMS,
-    WITH_TENSORFLOW,
-    Place,
-    here,
-    running,
-    saved,
-    start,
-    survive,
-    tf_keras,
-)
+from tests.local import training as trained
+from tests.local.training import TRAININGS, WITH_TENSORFLOW, Place, running, survive
 from tests.seeing import STUBS, RunFolder, run_of, soon
 from tests.soak.test_kills import TIMES
 from tests.ssh.host import LabHost
@@ -72,7 +61,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def place(backend: str, request: pytest.FixtureRequest, folder: Path) -> Place:
     """Where the tasks of a test run: this machine, four hosts, containers."""
     if backend == "here":
-        return here(request.getfixturevalue("launch"), folder)
+        return trained.here(request.getfixturevalue("launch"), folder)
     return _over_ssh(request, folder) if backend == "ssh" else _in_docker(request, folder)
 
 
@@ -99,13 +88,13 @@ def _in_docker(request: pytest.FixtureRequest, folder: Path) -> Place:
         docker.tried("exec", names[0], "sh", "-c", f"kill -{signum} {pid}")
 
     image = built(docker, "tf-launcher-test")
-    options = ["--docker", image, "--mount", str(folder), "--mount", f"{tf_keras()}:ro"]
+    options = ["--docker", image, "--mount", str(folder), "--mount", f"{trained.tf_keras()}:ro"]
     return Place(request.getfixturevalue("launch"), options, folder, kill)
 
 
 @pytest.mark.promise("trainings of every strategy survive any task's death, and go on from a checkpoint")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
-@pytest.mark.parametrize(("training", "victim"), VICTIMS)
+@pytest.mark.parametrize(("training", "victim"), trained.VICTIMS)
 def test_a_task_is_killed(place: Place, training: str, victim: str):
     survive(place, training, victim)
 
@@ -119,8 +108,8 @@ def test_a_task_is_preempted(place: Place):
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_random_task_is_killed_every_ten_seconds(place: Place, training: str):
-    started, run = start(place, training, CHAOS_STEPS[training], restarts=100)
-    started.until(lambda _: saved(TRAININGS[training], place.folder) >= SAVE_STEPS, 240)
+    started, run = trained.start(place, training, CHAOS_STEPS[training], restarts=100)
+    started.until(lambda _: trained.saved(TRAININGS[training], place.folder) >= trained.SAVE_STEPS, 240)
     kills = _chaos(place, started, run)
     ended = started.wait(END)
     print(f" [{kills} kills, {run.report['restarts']} restarts, {ended.elapsed:.0f} s]", end="")

@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.processes import children_of
 from launcher.files.requests import parse_syncs
 from launcher.files.transfer import FileTransfer, finish, sync
 from launcher.files.walk import read_trees
-from tests.conftest import Ended, Launch, Started
-from tests.docker.engine import Engine
+from tests.backends import Backend, Docker, Pods
+from tests.conftest import Ended, Started
 from tests.kubernetes.cluster import Cluster
 from tests.seeing import soon
 from tests.twins import Twin, two_machines
@@ -32,9 +33,6 @@ from tests.unit.files.hosts import LocalHosts
 
 TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 pytestmark = pytest.mark.timeout(240 + 120 * TIMES)
-
-#: What a launch of the test is told, to run tasks where the other machine sees them.
-Words = Sequence[str]
 
 
 @pytest.fixture(params=[True, False] if TIMES > 1 else [True], ids=lambda same: "clones" if same else "names")
@@ -48,32 +46,26 @@ class Site:
     """The two machines, and a place that both see.
 
     Args:
-        launch: the home of both.
-        words: the options of a launch, and of ``launch clean``.
+        backend: runs tasks at the place; both machines have its home.
         objects: the names of what launches have at the place, with the names of their runs in them.
-        before, environ: of commands that reach it.
+        options: of a launch, beside those of the backend.
+        cleaning: the options of ``launch clean``.
     """
 
     def __init__(
-        self,
-        launch: Launch,
-        words: tuple[Words, Words],
-        objects: Callable[[], list[str]],
-        before: Words = (),
-        environ: dict[str, str] | None = None,
+        self, backend: Backend, objects: Callable[[], list[str]], options: Sequence[str], *cleaning: str
     ) -> None:
-        self._launch, self.objects = launch, objects
+        self._backend, self.objects = backend, objects
+        self._options, self._cleaning = [*backend.options, *options], cleaning
         self._starting = threading.Lock()
         #: The folders of all runs.
-        self.runs = launch.state
-        self._words, self._cleaning = words
-        self._before, self._environ = before, environ or {}
+        self.runs = backend.launch.state
 
     def start(self, twin: Twin, *words: str) -> Started:
         """Start ``launch`` on a machine."""
-        command = [*twin.enter, *self._before, sys.executable, "-m", "launcher"]
+        command = [*twin.enter, *self._backend.before, sys.executable, "-m", "launcher"]
         with self._starting:
-            return self._launch.start(*words, command=command, env=self._environ)
+            return self._backend.launch.start(*words, command=command, env=self._backend.env)
 
     def call(self, twin: Twin, *words: str) -> Ended:
         """Run ``launch`` on a machine to its end."""
@@ -81,7 +73,7 @@ class Site:
 
     def job(self, twin: Twin, *program: str) -> Started:
         """Start a job of one worker from a machine."""
-        return self.start(twin, *self._words, "--workers", "1", "--", *program)
+        return self.start(twin, *self._options, "--workers", "1", "--", *program)
 
     def clean(self, twin: Twin, *words: str) -> Ended:
         """Run ``launch clean`` on a machine."""
@@ -147,23 +139,20 @@ def a_round(site: Site, twins: tuple[Twin, Twin], turn: int) -> None:
 
 
 @pytest.mark.promise("of two machines of one host name neither touches what is the other's")
-def test_at_one_engine(docker: Engine, image: str, launch: Launch, twins: tuple[Twin, Twin]):
+def test_at_one_engine(here: Docker, twins: tuple[Twin, Twin]):
     def objects() -> list[str]:
-        names = docker.lines("ps", "-a", "--format", "{{.Names}}")
-        return [*names, *docker.lines("network", "ls", "--format", "{{.Name}}")]
+        names = here.engine.lines("ps", "-a", "--format", "{{.Names}}")
+        return [*names, *here.engine.lines("network", "ls", "--format", "{{.Name}}")]
 
-    rounds(Site(launch, (["--docker", image, "--no-mount"], []), objects), twins)
+    rounds(Site(here, objects, ["--no-mount"]), twins)
 
 
 @pytest.mark.promise("of two machines of one host name neither touches what is the other's")
-def test_in_one_namespace(kubernetes: Cluster, launch: Launch, twins: tuple[Twin, Twin]):
+def test_in_one_namespace(kubernetes: Cluster, request: pytest.FixtureRequest, twins: tuple[Twin, Twin]):
     def objects() -> list[str]:
         return kubernetes.kubectl("get", "jobs", "-o", "name").split()
 
-    words = ["--kubernetes", kubernetes.image], ["--kubernetes"]
-    before = kubernetes.enter
-    rounds(Site(launch, words, objects, before, kubernetes.environ), twins)
-    assert kubernetes.gone(60), kubernetes.left()
+    rounds(Site(Pods(request), objects, [], "--kubernetes"), twins)
 
 
 @pytest.mark.promise("of two machines of one host name neither touches what is the other's")
@@ -205,12 +194,10 @@ def test_folders_of_one_home(twins: tuple[Twin, Twin], tmp_path: Path):
 
 
 @contextmanager
-def _task(before: Words, folder: Path) -> Iterator[None]:
+def _task(before: Sequence[str], folder: Path) -> Iterator[None]:
     """A process that works in a folder of a machine."""
     with subprocess.Popen([*before, "sh", "-c", 'cd "$1"; exec sleep 600', "sh", folder]) as entering:
-        children = Path(f"/proc/{entering.pid}/task/{entering.pid}/children")
-        soon(lambda: children.read_text(), 30)
-        inside = int(children.read_text())
+        (inside,) = soon(lambda: children_of(entering.pid), 30)
         soon(lambda: os.readlink(f"/proc/{inside}/cwd") == str(folder), 30)
         try:
             yield

@@ -137,9 +137,9 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def alive(pid: int) -> bool:
+def alive(pid: int, root: str | Path = "/proc") -> bool:
     """Whether the process is there and more than a zombie."""
-    return stat_field(pid, 3) not in (b"", b"Z", b"X")
+    return stat_field(pid, 3, root) not in (b"", b"Z", b"X")
 
 
 def stopped(pid: int) -> bool:

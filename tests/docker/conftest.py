@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker import engine as lab
-from tests.docker.engine import BASE, Engine
+from tests.docker.engine import Engine
 from tests.docker.host_engines import engines, hostfile, two_hosts
 from tests.testing.conftest import plugged, pytest_configure
 
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 #: Fixtures of hosts with an engine each. Of another folder: the pytest plug-in, here and in the runs of
 #: pytest that tests start.
 __all__ = ["engines", "hostfile", "plugged", "pytest_configure", "two_hosts"]
-
-#: Seconds a test may take, its fixtures left out: they have limits of their own.
-_LIMIT = 300
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test to run has the engine to wait for, and perhaps a base image to be made."""
-    for item in items:
-        if item.nodeid.startswith("tests/docker/") and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
 
 
 @pytest.fixture(scope="session")
@@ -74,12 +64,6 @@ def on_hosts(request: pytest.FixtureRequest, hostfile: str) -> DockerOnHosts:
     from tests.backends import DockerOnHosts  # it uses what is below
 
     return DockerOnHosts(request)
-
-
-@pytest.fixture
-def image(docker: Engine) -> str:
-    """An image with a Python and nothing of ours."""
-    return BASE
 
 
 def jobs(launch: Launch) -> list[str]:

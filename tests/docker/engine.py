@@ -15,13 +15,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.seeing import is_soon
+from tests.seeing import MARK, alive, command_line, is_soon, kill, soon
 
 #: Tests and the Dockerfile start from this image.
 BASE = "python:3.11-slim"
@@ -62,10 +61,6 @@ class Engine(NamedTuple):
         return subprocess.run(
             ["docker", *args], input=stdin, capture_output=True, timeout=timeout, env=environment
         )
-
-    def has_image(self, name: str) -> bool:
-        """Whether an image is here."""
-        return self.tried("image", "inspect", name).returncode == 0
 
     def lines(self, *args: str) -> list[str]:
         """What a ``docker`` command lists."""
@@ -154,26 +149,22 @@ def at_engine(alone: bool) -> Iterator[None]:
     A session that must be alone holds the gate while it waits: others that take turns would keep it waiting.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + TURN
     with open(CACHE / "launches.gate", "w") as gate, open(CACHE / "launches.lock", "w") as lock:
-        take(gate, fcntl.LOCK_EX, until)
-        take(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, until)
+        take(gate, fcntl.LOCK_EX)
+        take(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         yield
 
 
-def take(lock: IO[str], how: int, until: float | None = None) -> None:
+def take(lock: IO[str], how: int, seconds: float = TURN) -> None:
     """Lock a file; fail if others hold it for too long.
 
     Args:
         lock: the file.
         how: ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``.
-        until: when to give up (monotonic); default: in `TURN` seconds.
+        seconds: the time limit.
     """
-    until = time.monotonic() + TURN if until is None else until
-    while not _taken(lock, how):
-        assert time.monotonic() < until, f"others do not let go of {lock.name}: `fuser -v` shows the process"
-        time.sleep(0.05)
+    soon(lambda: _taken(lock, how), seconds, f"others hold {lock.name}: `fuser -v` shows the process")
 
 
 def _taken(lock: IO[str], how: int) -> bool:
@@ -187,26 +178,15 @@ def _taken(lock: IO[str], how: int) -> bool:
 def start(folder: Path, alone: bool) -> None:
     """Start ``dockerd`` and wait until it answers."""
     stop(folder)
-    argv = ["unshare", "--net"] if alone else []
+    argv = ["setsid", "--fork", *(("unshare", "--net") if alone else ())]
     argv += ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
     argv += ["--pidfile", f"{folder}/dockerd.pid", "-H", f"unix://{folder}/docker.sock"]
-    environment = {name: value for name, value in os.environ.items() if name != "LAUNCH_TEST_MARK"}
-    log = str(folder / "dockerd.log")
-    pid = os.posix_spawnp(
-        argv[0],
-        argv,
-        environment,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    path = folder / "dockerd.log"
+    with path.open("wb") as log:
+        subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
     ours = Engine(f"unix://{folder}/docker.sock")
-    if not is_soon(lambda: _answers(ours) or not _alive(pid), UP):
-        os.kill(pid, signal.SIGKILL)
-    assert _alive(pid), f"dockerd does not come up:\n{Path(log).read_text(errors='replace')[-2000:]}"
+    soon(lambda: _answers(ours), UP, lambda: f"dockerd:\n{path.read_text(errors='replace')[-2000:]}")
 
 
 def stop(folder: Path) -> None:
@@ -214,32 +194,34 @@ def stop(folder: Path) -> None:
     dockerd = _pid(folder / "dockerd.pid", "dockerd", folder)
     containerd = _pid(folder / "exec/containerd/containerd.pid", "containerd", folder)
     for pid, number in ((dockerd, signal.SIGTERM), (dockerd, signal.SIGKILL), (containerd, signal.SIGKILL)):
-        if pid is not None and _alive(pid):
-            os.kill(pid, number)
-            is_soon(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
+        if pid and alive(pid):
+            kill(pid, number)
+            is_soon(lambda pid=pid: not alive(pid), DOWN)  # type: ignore[misc]
 
 
-def _pid(file: Path, program: str, folder: Path) -> int | None:
-    """The pid in a file, if that process is the program, started for this folder."""
-    try:
-        pid = int(file.read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (OSError, ValueError):
-        return None
-    ours = os.path.basename(command[0]) == program and any(str(folder) in argument for argument in command)
-    return pid if ours else None
+def _pid(file: Path, program: str, folder: Path) -> int:
+    """The pid in a file, if that process is the program, started for this folder; else 0."""
+    text = file.read_text() if file.exists() else ""
+    pid = int(text or 0)
+    command = command_line(pid)
+    return pid if os.path.basename(command.split(" ")[0]) == program and str(folder) in command else 0
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
-    try:  # as the child of another test process it stays a zombie until that ends
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")
+@contextmanager
+def own_folder(name: str) -> Iterator[Path]:
+    """A folder for an engine that no other uses now. What it holds is there the next time."""
+    number, lock = 0, None
+    while lock is None:
+        number += 1
+        folder = CACHE / f"{name}-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+        if _taken(file, fcntl.LOCK_EX):
+            lock = file
+        else:
+            file.close()
+    with lock:
+        yield folder
 
 
 # ---------------------------------------------------------------------- the base image
@@ -247,7 +229,7 @@ def _alive(pid: int) -> bool:
 
 def provide_base(found: Engine) -> None:
     """See that `BASE` is there: pulled, else made from Debian's packages, once for this machine."""
-    if found.has_image(BASE) or _pulled(found):
+    if found.tried("image", "inspect", BASE).returncode == 0 or _pulled(found):
         return
     found.docker("import", *_CHANGES, str(_archive()), BASE, timeout=MAKE)
 

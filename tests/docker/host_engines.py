@@ -6,20 +6,18 @@ holds lies below the user's cache folder and is there the next time: the base im
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from tests.conftest import Launch, executable
 from tests.docker import engine as docker
 from tests.docker.engine import Engine
-from tests.seeing import is_soon, soon
+from tests.seeing import alive, is_soon, pid_namespace, soon
 from tests.ssh.host import CACHE, LabHost
 from tests.ssh.lab import Lab
 
@@ -41,10 +39,10 @@ exec {docker} "$@"
 class DockerHost:
     """One of them."""
 
-    def __init__(self, host: LabHost, data: Path) -> None:
+    def __init__(self, host: LabHost, folder: Path) -> None:
         self.host = host
         self.name = host.name
-        self._data = data
+        self._data = folder / "data"
         #: The engine as this machine reaches it.
         self.engine = Engine(f"unix:///proc/{host.pid}/root/run/docker.sock")
 
@@ -83,9 +81,9 @@ class DockerHost:
     def inside(self) -> list[str]:
         """Command lines of what runs in its containers, which have pids of their own."""
         proc = self.host.there("/proc")
-        own = ("", _pids_of(proc / "1"))
-        found = ((it.argv, proc / str(it.pid)) for it in self.host.processes())
-        return [argv for argv, its in found if _pids_of(its) not in own and _runs(its)]
+        own = ("", pid_namespace(1, proc))
+        processes = self.host.processes()
+        return [it.argv for it in processes if pid_namespace(it.pid, proc) not in own and alive(it.pid, proc)]
 
     def _answers(self) -> bool:
         return self.engine.tried("version", timeout=20).returncode == 0
@@ -130,22 +128,6 @@ class DockerHost:
         self.host.empty()
 
 
-def _pids_of(process: Path) -> str:
-    """The namespace of pids of a process, a folder of ``/proc``; empty: it has ended."""
-    try:
-        return os.readlink(process / "ns/pid")
-    except OSError:
-        return ""
-
-
-def _runs(process: Path) -> bool:
-    """Whether it is more than a zombie: those are the engine's to reap."""
-    try:
-        return (process / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
-
-
 def _is_engine(argv: str, names: tuple[str, ...] = _ENGINE) -> bool:
     return os.path.basename(argv.split(" ")[0]).startswith(names)
 
@@ -154,51 +136,22 @@ def _is_engine(argv: str, names: tuple[str, ...] = _ENGINE) -> bool:
 Site = tuple[Lab, list[DockerHost]]
 
 
-@contextmanager
-def docker_hosts(count: int) -> Iterator[Site]:
-    """So many hosts, each with an engine that has the base image."""
-    docker.check_programs()
-    with ExitStack() as stack:
-        lab = stack.enter_context(Lab(count))
-        hosts = [DockerHost(host, stack.enter_context(_data())) for host in lab.hosts]
-        for host in hosts:
-            stack.callback(host.stop)
-            host.start()
-            docker.provide_base(host.engine)
-        yield lab, hosts
-
-
-@contextmanager
-def _data() -> Iterator[Path]:
-    """A folder for what an engine holds, that no other uses now."""
-    number, lock = 0, None
-    while lock is None:
-        number += 1
-        folder = docker.CACHE / f"host-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _locked(folder / "lock")
-    with lock:
-        yield folder / "data"
-
-
-def _locked(path: Path) -> IO[str] | None:
-    file = path.open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
 # ---------------------------------------------------------------------- for tests
 
 
 @pytest.fixture(scope="session")
 def two_hosts() -> Iterator[Site]:
-    """As the last test left them."""
-    with docker_hosts(2) as site:
-        yield site
+    """Each with an engine that has the base image; as the last test left them."""
+    docker.check_programs()
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(2))
+        folders = [stack.enter_context(docker.own_folder("host")) for _ in lab.hosts]
+        hosts = [DockerHost(*each) for each in zip(lab.hosts, folders, strict=True)]
+        for host in hosts:
+            stack.callback(host.stop)
+            host.start()
+            docker.provide_base(host.engine)
+        yield lab, hosts
 
 
 @pytest.fixture

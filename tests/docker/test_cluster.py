@@ -11,7 +11,7 @@ import pytest
 from launcher import TaskState
 from launcher.testing import CannotStart, Cluster, Job, Task, WaitFailed
 from tests.docker.conftest import left_of
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
 from tests.seeing import soon
 from tests.testing.stubs import SLEEPS
 
@@ -43,11 +43,11 @@ for step in range(100_000):
 
 
 @pytest.fixture
-def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+def start(docker: Engine, cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """``cluster.start`` in containers; nothing of them is left at the engine."""
 
     def started(program: list[str], **more: object) -> Job:
-        return cluster.start(program, backend=f"docker:{image}", workdir=tmp_path, **more)  # type: ignore[arg-type]
+        return cluster.start(program, backend=f"docker:{BASE}", workdir=tmp_path, **more)  # type: ignore[arg-type]
 
     yield started
     cluster.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,17 +39,11 @@ def built(engine: Engine, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def names(real_engine: Engine) -> Iterator[None]:
-    """Only one test session builds and uses the image at a time."""
+def tf_image(real_engine: Engine) -> Iterator[str]:
+    """What `docker build` makes. Only one test session makes and uses it at a time."""
     with open(CACHE / "images.lock", "w") as lock:
-        take(lock, fcntl.LOCK_EX, time.monotonic() + _TURN)
-        yield
-
-
-@pytest.fixture(scope="module")
-def tf_image(real_engine: Engine, names: None) -> str:
-    """What `docker build` makes."""
-    return built(real_engine, "tf-launcher-test")
+        take(lock, fcntl.LOCK_EX, _TURN)
+        yield built(real_engine, "tf-launcher-test")
 
 
 @pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.backends import WAITS
+from tests.conftest import Launch, Started
 from tests.docker import engine as lab
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import BASE, Engine
@@ -21,37 +24,42 @@ pytestmark = pytest.mark.timeout(200, func_only=True)
 
 
 @pytest.fixture(scope="module")
-def short_lived(
-    real_engine: Engine, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Engine, Path]]:
+def short_lived() -> Iterator[tuple[Engine, Path]]:
     """An engine of these tests' own, which they may stop, with the base image in it; and its folder."""
     if os.getuid() != 0:
         pytest.fail("these tests stop an engine of their own: run them as root, as CI does")
-    folder = tmp_path_factory.mktemp("engine")
-    with lab.private_engine(folder, alone=True) as engine:
-        image = folder / "image.tar"
-        real_engine.docker("save", "-o", str(image), BASE, timeout=120)
-        engine.docker("load", "-i", str(image), timeout=120)
-        image.unlink()
+    with lab.own_folder("stopped") as folder, lab.private_engine(folder, alone=True) as engine:
+        lab.provide_base(engine)
         yield engine, folder
 
 
-LASTING = ("--docker", BASE, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600")
+@pytest.fixture
+def start(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path) -> Callable[[], Started]:
+    """Starts a job there that lasts."""
+    words = ("--docker", BASE, "--workers", "2", "--", *WAITS)
+    return functools.partial(launch.start, *words, cwd=tmp_path, env={"DOCKER_HOST": short_lived[0].host})
+
+
+@contextmanager
+def hanging(folder: Path) -> Iterator[None]:
+    """The engine of this folder answers nothing."""
+    dockerd = int((folder / "dockerd.pid").read_text())
+    os.kill(dockerd, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(dockerd, signal.SIGCONT)
 
 
 @pytest.mark.promise("an engine of this machine that hangs or is stopped")
-def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
+def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], start: Callable[[], Started], launch: Launch):
     """A launch ends all the same, and says what it leaves; that ends with the engine's next answer."""
     engine, folder = short_lived
-    dockerd = int((folder / "dockerd.pid").read_text())
-    started = launch.start(*LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host}).up(2, 60)
-    os.kill(dockerd, signal.SIGSTOP)
-    try:
+    started = start().up(2, 60)
+    with hanging(folder):
         started.send(signal.SIGINT)
         time.sleep(0.5)
         ended = started.stop(signal.SIGINT, 90)
-    finally:
-        os.kill(dockerd, signal.SIGCONT)
     assert ended.code == 130, ended.err
     assert "not all of this job was removed" in ended.err
     assert "the Docker engine does not respond within " in ended.err
@@ -60,25 +68,18 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, 
     assert left_of(engine, jobs(launch)[0]) == []
 
 
-def test_an_engine_that_hangs_at_the_start(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
-    engine, folder = short_lived
-    dockerd = int((folder / "dockerd.pid").read_text())
-    os.kill(dockerd, signal.SIGSTOP)
-    try:
-        started = launch.start(*LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host})
-        started.until(lambda it: "waiting for this machine: its Docker engine" in it.err, 40)
-        ended = started.wait(60)
-    finally:
-        os.kill(dockerd, signal.SIGCONT)
-    assert ended.code == 125
+def test_an_engine_that_hangs_at_the_start(short_lived: tuple[Engine, Path], start: Callable[[], Started]):
+    with hanging(short_lived[1]):
+        started = start().until(lambda it: "waiting for this machine: its Docker engine" in it.err, 40)
+        ended = started.wait(60, code=125)
     assert "the Docker engine does not respond within 30s: is it stuck?" in ended.err
 
 
-def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
+def test_an_engine_that_is_stopped(
+    short_lived: tuple[Engine, Path], start: Callable[[], Started], launch: Launch
+):
     engine, folder = short_lived
-    started = launch.start(
-        *LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host},
-    ).up(2, 60)  # fmt: skip
+    started = start().up(2, 60)
     assert len(alive(engine, jobs(launch)[0])) == 2
     lab.stop(folder)
     ended = started.wait(60, code=125)

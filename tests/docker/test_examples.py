@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import Launch, executable
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
 from tests.seeing import ROOT
 
 pytest_plugins = ["pytester"]
@@ -31,25 +30,19 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_script(docker: Engine, image: str, launch: Launch, project: Path):
+def test_the_script(docker: Engine, launch: Launch, project: Path):
     path = f"{project.parent / 'bin'}:{os.environ['PATH']}"
-    environment = {**os.environ, **launch.environment(), "IMAGE": image, "PATH": path}
-    done = subprocess.run(
-        ["./test-cluster.sh"], cwd=project, env=environment, capture_output=True, timeout=90
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"worker/0 | ps-0 greets worker-0" in done.stdout
+    environ = {"IMAGE": BASE, "PATH": path}
+    ended = launch.start(command=["./test-cluster.sh"], cwd=project, env=environ).wait(90, code=0)
+    assert "worker/0 | ps-0 greets worker-0" in ended.out
     report = json.loads((project / "cluster-report.json").read_text())
     assert [task["state"] for task in report["tasks"]] == ["succeeded", "succeeded", "stopped"]
 
 
-def test_the_test_for_pytest(docker: Engine, image: str, plugged: pytest.Pytester, project: Path):
-    environment = {**os.environ, "IMAGE": image, "HOME": str(project.parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest"], cwd=project, env=environment, capture_output=True, timeout=90
-    )
-    assert done.returncode == 0, done.stdout.decode()
-    assert b"1 passed" in done.stdout.splitlines()[-1]
+def test_the_test_for_pytest(docker: Engine, launch: Launch, plugged: pytest.Pytester, project: Path):
+    command = [sys.executable, "-m", "pytest"]
+    ended = launch.start(command=command, cwd=project, env={"IMAGE": BASE}).wait(90, code=0)
+    assert "1 passed" in ended.out.splitlines()[-1]
 
 
 def test_the_workflow_runs_them():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
 from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
 from tests.seeing import ROOT
@@ -42,7 +42,7 @@ Compose = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def compose(docker: Engine, image: str, launch: Launch, weird_path: Path) -> Iterator[Compose]:
+def compose(docker: Engine, launch: Launch, weird_path: Path) -> Iterator[Compose]:
     """Exports a job in a folder with a hostile name, and gives its file to a command of Docker Compose."""
     plugin = docker.tried("compose", "version").returncode == 0
     file = weird_path.parent / "compose.yaml"
@@ -61,16 +61,16 @@ def compose(docker: Engine, image: str, launch: Launch, weird_path: Path) -> Ite
         run("down", "--timeout", "2", "--volumes", check=True)
 
 
-def export(launch: Launch, folder: Path, image: str, *words: str) -> str:
-    words = ("--docker", image, "--ps", "1", "-x", f"HOSTILE={HOSTILE}", "-x", "COPIED", *words)
+def export(launch: Launch, folder: Path, *words: str) -> str:
+    words = ("--docker", BASE, "--ps", "1", "-x", f"HOSTILE={HOSTILE}", "-x", "COPIED", *words)
     env = {"COPIED": "another"}
     ended = launch("export", "compose", *words, cwd=folder, env=env, code=0)
     (folder.parent / "compose.yaml").write_text(ended.out)
     return ended.out
 
 
-def test_several_tasks_decide(compose: Compose, image: str, launch: Launch, weird_path: Path, docker: Engine):
-    text = export(launch, weird_path, image, "--workers", "2", "meet.py", "7", HOSTILE)
+def test_several_tasks_decide(compose: Compose, launch: Launch, weird_path: Path, docker: Engine):
+    text = export(launch, weird_path, "--workers", "2", "meet.py", "7", HOSTILE)
     up, logs, down = re.findall(r"^#     docker compose -f FILE (up|logs|down)", text, re.M)
     assert "docker wait $(docker compose -f FILE ps --all --quiet worker-0 worker-1)" in text
     compose("config", "--quiet", check=True)
@@ -90,14 +90,14 @@ def test_several_tasks_decide(compose: Compose, image: str, launch: Launch, weir
 @pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_mnist(compose: Compose, image: str, launch: Launch, weird_path: Path, docker: Engine):
+def test_mnist(compose: Compose, launch: Launch, weird_path: Path, docker: Engine):
     """Containers see TensorFlow, and the data, of this machine."""
     homes = (Path(PYTHON).parents[1], Path(PYTHON).resolve().parents[1], Path(CACHE))
     seen = [f"--mount={path}:{path}:ro" for path in (*map(str, homes), "/usr/lib/x86_64-linux-gnu")]
     for file in (ROOT / "examples/mnist_dist").glob("*.py"):
         (weird_path / file.name).write_text(file.read_text())
     words = (*seen, *WITH_TENSORFLOW, "--flags", "--workers", "1")
-    export(launch, weird_path, image, *words, "mnist_dist.py", "--train_steps=100")
+    export(launch, weird_path, *words, "mnist_dist.py", "--train_steps=100")
     compose("up", "--detach", check=True)
     worker = compose("ps", "--all", "--quiet", "worker-0", check=True).stdout.strip()
     assert docker.docker("wait", worker, timeout=170) == "0"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.backends import Docker
 from tests.conftest import Launch, executable
-from tests.docker.engine import BASE, Engine
-from tests.docker.images import FOREIGN, tar
+from tests.docker.engine import BASE
+
+#: The beginning of an executable of another kind of machine: 64-bit, little-endian, SPARC.
+FOREIGN = b"\x7fELF\2\1\1".ljust(16, b"\0") + bytes([2, 0, 43, 0, 1, 0, 0, 0]).ljust(48, b"\0")
 
 
 def test_a_container_that_is_stopped(here: Docker):
@@ -25,16 +29,24 @@ def test_a_container_that_is_stopped(here: Docker):
     assert b"bye" in here.run.log("worker/0")
 
 
-def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
-    name = f"launch-test-no-python-{os.getpid()}"
-    docker.docker("import", "-", name, stdin=tar({"etc/motd": b"nothing here"}))
+@pytest.mark.parametrize(
+    ("program", "content", "said"),
+    [("motd", b"nothing here", "has no python3"), ("python3", FOREIGN, "is not for this kind of machine (")],
+    ids=["no Python", "of another machine"],
+)
+def test_an_image_without_a_python_for_it(here: Docker, program: str, content: bytes, said: str):
+    name = f"launch-test-{program}-{os.getpid()}"
+    files = io.BytesIO()
+    with tarfile.open(fileobj=files, mode="w") as archive:
+        member = tarfile.TarInfo(f"bin/{program}")
+        member.size, member.mode = len(content), 0o755
+        archive.addfile(member, io.BytesIO(content))
+    here.engine.docker("import", "--change", "ENV PATH=/bin", "-", name, stdin=files.getvalue())
     try:
-        ended = launch("--docker", name, "--workers", "3", "true", cwd=tmp_path, timeout=60)
+        ended = here.beside("--docker", name, "--workers", "3", "true").wait(60, code=125)
     finally:
-        docker.docker("rmi", "-f", name)
-    assert ended.code == 125
-    assert f"the image {name} has no python3" in ended.err
-    assert ended.err.count("has no python3") == 1
+        here.engine.docker("rmi", "-f", name)
+    assert ended.err.count(f"the image {name} {said}") == 1
     assert "worker-0, worker-1, worker-2:" in ended.err
 
 
@@ -59,18 +71,6 @@ def test_something_else_than_a_python(here: Docker, launch: Launch, tmp_path: Pa
     assert [task["reason"] for task in run.report["tasks"]] == ["never started"]
     assert "failed, exit code 125" in launch.here("ps", run.path.name).out
     assert launch.here("logs", run.path.name).code == 0
-
-
-def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tmp_path: Path):
-    name = f"launch-test-foreign-{os.getpid()}"
-    docker.docker("import", "-", name, stdin=tar({"python3": FOREIGN}))
-    try:
-        ended = launch("--docker", name, "--python", "/python3", "true", cwd=tmp_path, timeout=60)
-    finally:
-        docker.docker("rmi", "-f", name)
-    assert ended.code == 125
-    assert f"the image {name} is not for this kind of machine (" in ended.err
-    assert "exec format error" in ended.err
 
 
 def test_gpus_that_the_engine_can_not_give(here: Docker):

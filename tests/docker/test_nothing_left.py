@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +16,10 @@ import pytest
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
-from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
+from launcher.backends.docker.container import OWNER_LABEL, labels
 from launcher.common.record import replace
 from tests.backends import WAITS, Docker
 from tests.conftest import Launch, executable
-from tests.docker.conftest import jobs
 from tests.docker.engine import Engine
 from tests.local.terminal import ended_by_ctrl_c, press_ctrl_c
 from tests.seeing import command_line, soon
@@ -31,14 +30,14 @@ STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; wh
 SOON = 40.0
 
 
-def ours(engine: Engine, launcher: int) -> list[str]:
-    """The containers and networks of the launch with this pid: other tests may run at the same engine."""
-    return [*containers(engine, launcher, "-a"), *_owned(engine, launcher, "network", "ls")]
-
-
 def containers(engine: Engine, launcher: int, *options: str) -> list[str]:
-    """Its containers that are alive."""
+    """The containers of the launch with this pid that are alive: other tests may run at the same engine."""
     return _owned(engine, launcher, "ps", *options)
+
+
+def ours(engine: Engine, launcher: int) -> list[str]:
+    """All containers and networks of it."""
+    return [*containers(engine, launcher, "-a"), *_owned(engine, launcher, "network", "ls")]
 
 
 def _owned(engine: Engine, launcher: int, *args: str) -> list[str]:
@@ -47,12 +46,12 @@ def _owned(engine: Engine, launcher: int, *args: str) -> list[str]:
     return [line for line in lines if line.startswith(f"{launcher}:")]
 
 
-def no_container_is_alive(engine: Engine, launcher: int, seconds: float = SOON) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while left := containers(engine, launcher):
-        assert time.monotonic() < deadline, f"still alive: {left}"
-        time.sleep(0.1)
+def nothing_is_left(here: Docker, launcher: int, number: int, seconds: float = SOON) -> None:
+    """Of a launcher that got this signal. What one that was killed had asked for, the engine still makes."""
+    soon(lambda: not containers(here.engine, launcher), seconds, lambda: containers(here.engine, launcher))
+    if number == signal.SIGKILL:
+        soon(lambda: here.launch("clean", timeout=60).code == 0 and not ours(here.engine, launcher), 40)
+    assert ours(here.engine, launcher) == []
 
 
 @pytest.mark.usefixtures("alone")
@@ -63,8 +62,7 @@ def test_a_launcher_that_is_suspended_and_then_killed(here: Docker):
     time.sleep(8)  # longer than agents and launchers of other machines wait before they act on silence
     assert len(containers(here.engine, started.pid)) == 2
     started.kill()
-    no_container_is_alive(here.engine, started.pid, 15)
-    nothing_is_left(here, started.pid, signal.SIGKILL)
+    nothing_is_left(here, started.pid, signal.SIGKILL, 15)
 
 
 @pytest.mark.usefixtures("alone")
@@ -76,8 +74,7 @@ def test_an_agent_that_is_suspended_when_its_launcher_is_killed(here: Docker):
     agent = [pid for pid in children_of(main) if command_line(pid).startswith("tf-agent")]
     os.kill(agent[0], signal.SIGSTOP)
     started.kill()
-    no_container_is_alive(here.engine, started.pid, 15)
-    nothing_is_left(here, started.pid, signal.SIGKILL)
+    nothing_is_left(here, started.pid, signal.SIGKILL, 15)
 
 
 #: The engine's event at which the launcher is signalled, how many of them have come then, and the signal. Two
@@ -103,12 +100,12 @@ MOMENTS = [
 @pytest.mark.parametrize(("phase", "event", "count", "number"), MOMENTS)
 def test_at_any_moment(here: Docker, phase: str, event: str, count: int, number: int):
     program = "true" if phase == "end" else "echo up; sleep 600"
-    with EngineEvents(here.engine) as events:
+    with events_of(here) as until:
         started = here.start("--workers", "2", "--restarts", "2", "--", "sh", "-c", program)
         if phase == "renewal":
             started.up(2, 40)
             here.lose_host()
-        events.until(event, count, here.launch, started.pid)
+        until(event, count)
     ended = started.stop(number, 40)
     assert "did not exit" not in ended.err, ended.err
     if phase != "end":
@@ -132,55 +129,25 @@ def test_before_there_is_anything(here: Docker, number: int, seconds: float):
     nothing_is_left(here, started.pid, number)
 
 
-def nothing_is_left(here: Docker, launcher: int, number: int) -> None:
-    """Of a launcher that got this signal. What one that was killed had asked for, the engine still makes."""
-    no_container_is_alive(here.engine, launcher)
-    if number == signal.SIGKILL:
-        soon(lambda: here.launch("clean", timeout=60).code == 0 and not ours(here.engine, launcher), 40)
-    assert ours(here.engine, launcher) == []
+@contextmanager
+def events_of(here: Docker) -> Iterator[Callable[[str, int], None]]:
+    """Events of the engine. The function in it waits until one has come so often for the newest run."""
+    form = '{{.Type}} {{.Action}} {{index .Actor.Attributes "name"}}'
+    argv = ["docker", "events", "--since", f"{time.time():.9f}", "--format", form]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
 
+        def until(event: str, count: int) -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                kind, _, name = line.rstrip().rpartition(" ")
+                count -= kind == event and here.run.path.name in name
+                if count == 0:
+                    return
 
-class EngineEvents:
-    """Events of the engine about networks and containers of launches."""
-
-    def __init__(self, engine: Engine) -> None:
-        form = (
-            f'{{{{.Type}}}} {{{{.Action}}}} {{{{index .Actor.Attributes "{OWNER_LABEL}"}}}} '
-            '{{index .Actor.Attributes "name"}}'
-        )
-        args = ["events", "--since", f"{time.time():.9f}", "--format", form]
-        kinds = ["--filter", "type=network", "--filter", "type=container"]
-        self._process = subprocess.Popen(
-            ["docker", *args, *kinds], stdout=subprocess.PIPE, env={**os.environ, "DOCKER_HOST": engine.host}
-        )
-        assert self._process.stdout is not None
-        self._pipe = self._process.stdout.fileno()
-        self._seen = b""
-
-    def __enter__(self) -> EngineEvents:
-        return self
-
-    def until(self, event: str, count: int, launch: Launch, launcher: int, seconds: float = 40.0) -> None:
-        """Wait until it has come so often, of a container or of a network of this launch."""
-        deadline = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._pipe, select.POLLIN)
-        while self._count(event, launch, launcher) < count:
-            assert time.monotonic() < deadline, f"no {event}: {self._seen!r}"
-            if poll.poll(20):
-                self._seen += os.read(self._pipe, 65536)
-
-    def _count(self, event: str, launch: Launch, launcher: int) -> int:
-        """An event of a network has its name, but no labels."""
-        lines = self._seen.decode().split("\n")[:-1]
-        if event.startswith("container"):
-            return sum(line.startswith(f"{event} {launcher}:") for line in lines)
-        names = [network_name(job) for job in jobs(launch)]
-        return sum(line.startswith(event) and line.split(" ")[-1] in names for line in lines)
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        try:
+            yield until
+        finally:
+            process.kill()
 
 
 class Made:

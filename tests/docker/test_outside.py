@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.conftest import Launch
 from tests.docker.engine import BASE, Engine
 from tests.testing.test_documents import python_blocks
 
@@ -60,13 +59,9 @@ ANYWHERE = next(block for block in python_blocks() if "CannotStart" in block)
 
 
 @pytest.mark.timeout(240, func_only=True)
-def test_a_project(docker: Engine, plugged: pytest.Pytester):
+def test_a_project(docker: Engine, launch: Launch, plugged: pytest.Pytester):
     (plugged.path / "train.py").write_text(PROGRAM)
     (plugged.path / "test_train.py").write_text(ANYWHERE + CUTS)
     command = [sys.executable, "-m", "pytest", f"--cluster-backend=docker:{BASE}", "-W", "error"]
-    environment = {**os.environ, "HOME": str(plugged.path)}
-    done = subprocess.run(
-        command, cwd=plugged.path, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout.splitlines()[-1]
+    ended = launch.start(command=command, cwd=plugged.path).wait(200, code=0)
+    assert "3 passed" in ended.out.splitlines()[-1]

@@ -6,14 +6,13 @@ import io
 import json
 import os
 import socket
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.backends import Docker
-from tests.conftest import Launch, executable
+from tests.conftest import COMMAND, Launch, executable
 from tests.docker.engine import BASE
 
 #: The beginning of an executable of another kind of machine: 64-bit, little-endian, SPARC.
@@ -113,7 +112,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(f"{tmp_path}/s")
         (tmp_path / "s").chmod(0)
-        command = [*without, sys.executable, "-m", "launcher"]
+        command = [*without, *COMMAND]
         env = {"DOCKER_HOST": f"unix://{tmp_path}/s"}
         ended = launch.start("--docker", "x", "true", env=env, command=command).wait(30)
     assert ended.code == 125

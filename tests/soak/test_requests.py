@@ -10,7 +10,6 @@ import os
 import random
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.backends import WAITS
-from tests.conftest import Launch, examples
+from tests.conftest import COMMAND, Launch, examples
 from tests.seeing import last_run, soon
 
 #: Requests to the control socket, lines for --commands-fd.
@@ -128,7 +127,7 @@ def test_commands_of_the_program_that_started_launch(launch: Launch):
     errors = launch.home / "errors"
     with errors.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "launcher", *words],
+            [*COMMAND, *words],
             env={**os.environ, **launch.environment()},
             pass_fds=[commands],
             stdout=subprocess.DEVNULL,

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from launcher.files.requests import parse_syncs
 from launcher.files.transfer import FileTransfer, finish, sync
 from launcher.files.walk import read_trees
 from tests.backends import Backend, Docker, Pods
-from tests.conftest import Ended, Started
+from tests.conftest import COMMAND, Ended, Started
 from tests.kubernetes.cluster import Cluster
 from tests.seeing import soon
 from tests.twins import Twin, two_machines
@@ -63,7 +62,7 @@ class Site:
 
     def start(self, twin: Twin, *words: str) -> Started:
         """Start ``launch`` on a machine."""
-        command = [*twin.enter, *self._backend.before, sys.executable, "-m", "launcher"]
+        command = [*twin.enter, *self._backend.before, *COMMAND]
         with self._starting:
             return self._backend.launch.start(*words, command=command, env=self._backend.env)
 

@@ -181,6 +181,7 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
         workdir=_absolute(settings[table.WORKDIR] or "."),
         python=_absolute_if_path(python or sys.executable),
         venv=venv and _absolute_if_path(venv),
+        # The command that makes environments on these hosts, for messages.
         prepare=f"launch prepare --hosts {shlex.quote(hosts) if isinstance(hosts, str) else 'HOSTS'}",
         policy=_policy(settings),
         preload=settings[table.PRELOAD],

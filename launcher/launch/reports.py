@@ -136,6 +136,6 @@ def with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobS
         with suppress(ValueError, ProtocolError):  # It is damaged, or of another version of launch.
             report = report_from_json(fields)
             attempts = max(attempts, *(task.attempt for task in report.tasks))
-            restarts = max(restarts, report.restarts + 1)
+            restarts = max(restarts, report.restarts + 1)  # This launcher starts all tasks again.
     policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)
     return replace(spec, policy=policy)

@@ -111,6 +111,7 @@ class Session:
         self.background = background
         #: When the launch began, in seconds since the epoch. `connect` sets it again.
         self.started_at = events.now()
+        #: The queue of a cluster that may start launchers. None if the backend has none.
         self.queue = options.backend.batch_queue()
         if options.submitted is not None:
             self.run_name = options.submitted.name
@@ -126,6 +127,7 @@ class Session:
         self.is_reported = False
         #: Whether the file of ``--report`` could be written, and all files of the tasks could be fetched.
         self.are_files_complete = True
+        #: Whether another launcher continues the run. `supervise` finds out.
         self.requeue = Requeue.NO
 
     def run(self) -> int:

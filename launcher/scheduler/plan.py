@@ -78,8 +78,8 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     """Yield the commands that start the processes on a host which import the modules of ``--preload``.
 
     Tasks are forked from the same process if they have the same Python and Python environment, and the same
-    values of all variables that are read during the import (`_EARLY_PREFIXES`). The process has
-    those variables on which all its tasks agree.
+    values of all variables that are read during the import (`_EARLY_PREFIXES`). The process has those
+    variables on which all its tasks agree.
 
     Args:
         spec: The job. Without ``--preload`` nothing is yielded.

@@ -55,7 +55,7 @@ def handle_notice(state: JobState, event: events.HostNotice) -> None:
 def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
     """Note the ports that an agent holds. Once all hosts hold theirs, the plan can be made."""
     host = state.hosts[event.host]
-    if host.state is not HostState.HOLDING:
+    if host.state is not HostState.HOLDING:  # Nobody waits for this answer any longer.
         return
     for record in host.tasks:
         record.port = event.ports.get(record.task, record.port)

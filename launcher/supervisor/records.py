@@ -245,16 +245,21 @@ class TaskRecord(StateRecord):
         self.host = self.next_host = placed.host.name
         self.role = placed.role
         self.runs_python = placed.role.program.runs_python
+        #: Whether the job does not depend on it, as on TensorBoard.
         self.sidecar = placed.role.sidecar
+        #: Whether it never exits by itself, as a ps.
         self.service = placed.role.service or self.sidecar
         #: How many seconds it may still run after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
+        #: The number of this attempt.
         self.attempt = 1
         #: What is known about this attempt.
         self.current = TaskAttempt()
         #: How the attempts before it ended.
         self.earlier: tuple[Attempt, ...] = ()
+        #: Where other tasks connect to, and the machine under a host that is a pod. The plan contains them.
         self.address = self.node = ""
+        #: The port that its agent holds. None if it holds none yet.
         self.port: int | None = None
 
     def move_to(self, host: Host) -> None:
@@ -435,7 +440,10 @@ class TaskTable(dict[TaskId, TaskRecord]):
             self.decided_at = max(at, self.decided_at)
 
     def task_gone(self, task: TaskId) -> None:
-        """Note that no process of this attempt of a task is left, so no event about it follows."""
+        """Note that no process of this attempt of a task is left, so no event about it follows.
+
+        The job no longer waits for the task, unless it is to start again.
+        """
         for tasks in (self.not_gone, self.alive, self.starting):
             tasks.discard(task)
         if task not in self.restarting:

@@ -83,13 +83,9 @@ TIMEOUT = Setting(
 
 def groups() -> tuple[Group, ...]:
     """Return the options of ``launch check``: its own, and those of backends that reach or provide hosts."""
-    options = (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT)
-    return (
-        Group("positional arguments", (LIST,)),
-        *connecting_groups(),
-        *allocating_groups(),
-        Group("options", options),
-    )
+    positional = Group("positional arguments", (LIST,))
+    options = Group("options", (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT))
+    return (positional, *connecting_groups(), *allocating_groups(), options)
 
 
 def run(settings: Settings) -> int:
@@ -259,14 +255,10 @@ class HostChecks:
         # Each host begins with itself, so that in a large cluster each is reached equally often.
         own_index = self._peers.index(host_name)
         peers = [*self._peers[own_index:], *self._peers[:own_index]][:_MAX_PEERS]
-        fields = [
-            {
-                "address": self._hosts[peer].shown_address,
-                "port": self._ports[peer],
-                "token": self._tokens[peer],
-            }
-            for peer in peers
-        ]
+        fields = []
+        for peer in peers:
+            address, port = self._hosts[peer].shown_address, self._ports[peer]
+            fields.append({"address": address, "port": port, "token": self._tokens[peer]})
         seconds = min(_CONNECT_TIMEOUT_SECONDS, self._timeout)
         request = {"do": "connect", "seconds": seconds, "peers": fields}
         timeout = 3 * seconds + 1.0 + _ANSWER_MARGIN_SECONDS

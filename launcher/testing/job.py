@@ -639,10 +639,9 @@ class Task(_Waits):
         """
         __tracebackhide__ = True
         # A test may have read the first line of the task before launch says that the task runs.
+        seconds = _ANSWER_TIMEOUT_SECONDS
         if self.state is TaskState.STARTING:
-            self._wait_for(
-                lambda: self.state is not TaskState.STARTING or None, _ANSWER_TIMEOUT_SECONDS, "its start"
-            )
+            self._wait_for(lambda: self.state is not TaskState.STARTING or None, seconds, "its start")
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} cannot be signalled: it is {self.described()}")
         earlier_answers = len(self._answers())
@@ -655,7 +654,7 @@ class Task(_Waits):
             # No answer comes about a task that has ended meanwhile, even if it starts again.
             return "" if self.exit_status is not None else None
 
-        return self._wait_for(states, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
+        return self._wait_for(states, seconds, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
         """Return whether the task has ended and does not start again, as a failed task may with restarts."""

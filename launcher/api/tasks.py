@@ -155,10 +155,9 @@ class FunctionJob:
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts_text = options.get("hosts")
         hosts = read_hosts(settings[HOSTS] if hosts_text is None else os.fspath(hosts_text))
+        are_here = [is_loopback(host.name) and host.user is None and host.port is None for host in hosts]
         #: Whether tasks may run on other machines.
-        self._elsewhere = not all(
-            is_loopback(host.name) and host.user is None and host.port is None for host in hosts
-        )
+        self._elsewhere = not all(are_here)
         self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
         counts = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]

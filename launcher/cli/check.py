@@ -175,9 +175,8 @@ class HostChecks:
     def __init__(self, allocation: Allocation, programs: ProgramRunner, settings: Settings) -> None:
         self._local, self._programs, self._settings = allocation.local, programs, settings
         # An allocation knows some addresses only after the hosts were connected.
-        self._hosts = {
-            host.name: replace(host, address=allocation.address(host)) for host in allocation.hosts
-        }
+        hosts = [replace(host, address=allocation.address(host)) for host in allocation.hosts]
+        self._hosts = {host.name: host for host in hosts}
         self._timeout = settings[TIMEOUT]
         #: A random word for each host, which it sends to every peer that connects. By it a peer knows that it
         #: has reached this host, and not another program at its address.

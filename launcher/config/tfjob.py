@@ -193,9 +193,8 @@ class _TFJob:
                 files that do the same.
             policy: The values of the ``runPolicy`` of the TFJob.
         """
-        policies = {
-            name: role.value.pop("restartPolicy", ConfigNode("Never")) for name, role in roles.items()
-        }
+        default = ConfigNode("Never")
+        policies = {name: role.value.pop("restartPolicy", default) for name, role in roles.items()}
         for node in policies.values():
             if node.value == "Always":
                 self._leave("restartPolicy: Always after exit code 0", node)
@@ -207,8 +206,8 @@ class _TFJob:
                 roles[name].value["restart"] = replace(node, value="never")
             elif node.value == "ExitCode":
                 roles[name].value["retryable"] = replace(node, value=[replace(node, value="128-255")])
-        default = replace(with_restarts[0], value=_DEFAULT_RESTARTS)
-        return {"restarts": policy.nodes.get("backoffLimit", default)}
+        default_limit = replace(with_restarts[0], value=_DEFAULT_RESTARTS)
+        return {"restarts": policy.nodes.get("backoffLimit", default_limit)}
 
     # ------------------------------------------------------------------ roles
 

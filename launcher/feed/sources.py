@@ -249,8 +249,8 @@ def _split(data: Any, total: int, piece_rows: int | None, workers: int) -> Itera
         piece_rows: The number of rows in a piece. By default each worker receives several pieces.
         workers: The number of workers.
     """
-    size = piece_rows or max(1, math.ceil(total / (workers * PIECES_PER_WORKER)))
-    return (piece_of(part(data, start, start + size)) for start in range(0, total, size))
+    rows_each = piece_rows or max(1, math.ceil(total / (workers * PIECES_PER_WORKER)))
+    return (piece_of(part(data, start, start + rows_each)) for start in range(0, total, rows_each))
 
 
 def piece_of(item: Any) -> Piece:

@@ -1,8 +1,5 @@
 """The table of hints: where each row fits, and where it does not; and texts that real programs print."""
 
-# A line of a table is one case.
-# ruff: noqa: E501
-
 from __future__ import annotations
 
 import os
@@ -101,35 +98,9 @@ def test_a_hint_stands_once_and_hints_are_in_the_order_of_the_table():
     assert "{rank}" in rank and "/dev/null" in stdin
 
 
-#: Programs, and the row for what they print last with the TensorFlow and NumPy of the tests.
-PROGRAMS = {
-    "import tensorflow as tf; tf.estimator.Estimator": "estimators",
-    "import tensorflow as tf; tf.compat.v1.estimator.RunConfig()": "estimators",
-    "from tensorflow import estimator": "estimators",
-    "import tensorflow.estimator": "estimators",
-    "import tensorflow_estimator": "estimators",
-    "import tensorflow as tf; tf.app.run()": "TensorFlow 1",
-    "import tensorflow as tf; tf.train.Server": "TensorFlow 1",
-    "import tensorflow as tf; tf.nn.dynamic_rnn": "TensorFlow 1",
-    "import tensorflow as tf; tf.keraz": "",
-    "import tensorflow as tf; tf.distribute.MirorStrategy": "",
-    "from tensorflow import placeholder": "TensorFlow 1, imported",
-    "import tensorflow as tf; tf.contrib.layers": "contrib and examples",
-    "from tensorflow.contrib import learn": "contrib and examples",
-    "import tensorflow.examples.tutorials.mnist": "contrib and examples",
-    "from tensorflow.python.keras.utils import multi_gpu_model": "internals of TensorFlow",
-    "import tensorflow.python.estimator": "estimators",
-    "import tensorflow.python.nosuch": "internals of TensorFlow",
-    "import numpy; numpy.int": "NumPy before 1.24",
-    "import numpy; numpy.object": "NumPy before 1.24",
-    "import numpy; numpy.nonsense": "",
-    "from absl import flags, logging; flags.DEFINE_string('log_dir', '', 'x')": "flags of absl",
-    "from absl import flags; flags.DEFINE_string('a', '', 'x'); flags.DEFINE_string('a', '', 'y')": "",
-    "import os; os.environ['SLURM_PROCID']": "variable rank",
-    "import no_such_module": "module",
-    "input()": "input",
-    "import tensorflow as tf; tf.keras.Model": "Keras 2 without its package",
-}
+#: Programs, and the row for what they print last with the TensorFlow of the tests; a dash: there is none.
+LINES = Path(__file__).with_name("hint_programs.txt").read_text().splitlines()
+PROGRAMS = {program: name for name, program in (line.split(" | ") for line in LINES)}
 #: Runs each program of its arguments, and prints its exception and a mark. Then prints the names of
 #: ``tensorflow1_names.toml`` that TensorFlow 2 has, too, or that compat.v1 does not have.
 RUNS = """

@@ -239,6 +239,10 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterato
 
     A loopback address is a fault only if some hosts have another address: if all have one, all tasks run on
     this machine.
+
+    Args:
+        hosts: All hosts.
+        facts: What the agent of each host has reported, such as the addresses of its interfaces.
     """
     names_by_address: dict[str, list[str]] = defaultdict(list)
     interfaces = {name: _interface_addresses(of_host) for name, of_host in facts.items()}
@@ -267,6 +271,11 @@ def _pairs(
 
     There is one finding for each name that a host resolves wrongly. All other failures are grouped by the
     host that tried to connect and the way in which it failed.
+
+    Args:
+        pairs: The results of the connections between hosts.
+        hosts: All hosts, with the names by which others connect to them.
+        facts: What the agent of each host has reported, such as the addresses of its interfaces.
     """
     names = {host.name: host.shown_address for host in hosts}
     targets_by_failure: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -504,7 +504,7 @@ def _roles(
     num_executors = call.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
     num_ps = call.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
     master_node = call.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
-    if None in (num_executors, num_ps, master_node):
+    if None in (num_executors, num_ps, master_node):  # One of them has a fault, which was added.
         return {}
     has_chief = bool(master_node)
     counts = {"ps": num_ps, master_node or "chief": int(has_chief), "evaluator": int(bool(eval_node))}

@@ -368,6 +368,7 @@ class Preparer:
         transport = connections.connection(name).transport
         sender = Connection(name, config=Config(lazy=True))
         sender.transport = transport
+        # This is all that fabric needs of a client to send files.
         sender.client = SimpleNamespace(open_sftp=transport.open_sftp_client)
         try:
             sender.sftp().get_channel().settimeout(_SEND_TIMEOUT_SECONDS)

@@ -131,9 +131,7 @@ def test_a_folder_for_each_instance(tmp_path: Path):
     assert [(out / str(number) / "model").read_text() for number in (0, 1)] == ["7", "8"]
 
 
-def test_the_report_of_a_search_names_the_instance_that_failed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_the_report_of_a_search_names_what_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     def fun(args: int, ctx: Any) -> None:
         if args == 2:
             raise ValueError("no such rate: 2")

@@ -148,9 +148,7 @@ def test_a_job_with_other_connections_to_its_socket(tmp_path: Path, capfd: pytes
     assert capfd.readouterr().err.count("rejected a connection with a wrong key") == 1
 
 
-def test_a_socket_in_the_temporary_folder_whose_queue_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_socket_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It has the name of one of ours, and may be another user's."""
     folder = tempfile.mkdtemp(dir="/tmp")
     monkeypatch.setattr(tempfile, "tempdir", folder)

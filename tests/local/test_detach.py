@@ -41,9 +41,7 @@ def numbers(text: str, task: str) -> list[int]:
 
 
 @pytest.mark.promise("`-d`, the terminal is closed, `attach`: no line is lost")
-def test_no_line_is_lost_when_the_terminal_is_closed(
-    terminal: Open, launch: Launch, family: Family, tmp_path: Path
-):
+def test_no_line_is_lost_by_a_closed_terminal(terminal: Open, launch: Launch, family: Family, tmp_path: Path):
     first = terminal("-d", "--workers", "2", "--", *counting(tmp_path))
     assert first.wait() == 0
     name = first.text.splitlines()[-1]

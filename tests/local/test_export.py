@@ -149,9 +149,7 @@ PROGRAMS = [
 
 @pytest.mark.promise("an exported program has its modules and packages, or it is said")
 @pytest.mark.parametrize(("words", "files"), PROGRAMS, ids=[words for words, _ in PROGRAMS])
-def test_the_config_map_has_modules_and_what_they_import(
-    launch: Launch, tmp_path: Path, words: str, files: str
-):
+def test_the_config_map_has_what_modules_import(launch: Launch, tmp_path: Path, words: str, files: str):
     texts = {
         "pkg/__init__.py": "", "pkg/train.py": "import json\nfrom helper import x\nfrom .sub import net\n",
         "pkg/sub/__init__.py": "", "pkg/sub/net.py": "",

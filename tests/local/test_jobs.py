@@ -114,9 +114,7 @@ def test_a_tilde_is_the_home_and_keeps_the_environment_of_a_python(launch: Launc
     ],
     ids=str,
 )
-def test_pwd_is_the_folder_of_the_task(
-    launch: Launch, tmp_path: Path, words: list[str], shell: str, shown: str
-):
+def test_pwd_is_the_tasks_folder(launch: Launch, tmp_path: Path, words: list[str], shell: str, shown: str):
     """Programs such as ``make`` believe it; a link stays one, as in a shell."""
     (tmp_path / "real/sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")

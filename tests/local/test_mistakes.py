@@ -462,9 +462,7 @@ def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):
     ended = launch("train.py", "--workers", "2", "--dry-run", "--hosts=a", cwd=tmp_path)
     assert ended.code == 0 and "train.py is empty: its tasks do nothing" in ended.err
     for option in ("--workers", "--dry-run", "--hosts"):
-        assert (
-            f"{option} is an argument of train.py: the options of launch come before the program" in ended.err
-        )
+        assert f"{option} is an argument of train.py: " in ended.err
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,7 @@ def _orphaned(launch: Launch, family: Family, others: set[int], killed: bool) ->
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
 @pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
-def test_orphans_are_killed_by_the_next_command(
-    launch: Launch, family: Family, command: list[str], killed: bool
-):
+def test_the_next_command_kills_orphans(launch: Launch, family: Family, command: list[str], killed: bool):
     """Another job that runs is left alone."""
     other = launch.start("--workers", "1", "--", "sleep", "300")
     soon(lambda: named(family.alive(), "sleep"))

@@ -139,9 +139,7 @@ def _ends(run: RunFolder, names: dict[str, list[str]]) -> dict[str, tuple[Any, .
 @pytest.mark.promise("`--preload`: forked tasks are like cold ones")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("unbuffered", ["1", ""])
-def test_a_forked_task_is_like_one_that_starts_cold(
-    launch: Launch, family: Family, programs: Path, unbuffered: str
-):
+def test_a_forked_task_is_like_a_cold_one(launch: Launch, family: Family, programs: Path, unbuffered: str):
     more = ["-x", f"PYTHONUNBUFFERED={unbuffered}", _job(programs, CASES)]
     launch(*more, timeout=100)
     cold = _ends(last_run(launch), CASES)

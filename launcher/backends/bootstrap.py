@@ -416,9 +416,8 @@ def explain(state: str, python: str, advice: str) -> str:
     if state == MISSING:
         return f"there is no {python} there; {advice}"
     if state.startswith(TOO_OLD):
-        return (
-            f"its {python} is Python {sanitize_host_text(state[len(TOO_OLD) :])}, which is too old; {advice}"
-        )
+        version = sanitize_host_text(state.removeprefix(TOO_OLD))
+        return f"its {python} is Python {version}, which is too old; {advice}"
     return f"it answered {sanitize_host_text(state)!r}, which this version does not know"
 
 

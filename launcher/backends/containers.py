@@ -154,12 +154,9 @@ def with_limits(
         gpus = role.gpus if keeps_gpus else options.gpus
         memory, cpus = _limit(options.memory, role, "memory"), _limit(options.cpus, role, "cpus")
         roles.append(replace(role, gpus=gpus, memory=memory, cpus=cpus))
-    return replace(
-        spec,
-        roles=tuple(roles),
-        python=spec.python if settings.is_given(PYTHON) else DEFAULT_PYTHON,
-        workdir=spec.workdir if mounts_folder or settings.is_given(WORKDIR) else None,
-    )
+    python = spec.python if settings.is_given(PYTHON) else DEFAULT_PYTHON
+    workdir = spec.workdir if mounts_folder or settings.is_given(WORKDIR) else None
+    return replace(spec, roles=tuple(roles), python=python, workdir=workdir)
 
 
 def task_hosts(

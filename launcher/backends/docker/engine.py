@@ -324,13 +324,11 @@ class Engine:
 
     # ------------------------------------------------------------------ clean-up
 
-    def objects(
-        self, run_name: str | None = None, seconds: float = ANSWER_TIMEOUT_SECONDS
-    ) -> list[EngineObject]:
+    def objects(self, run_name: str = "", seconds: float = ANSWER_TIMEOUT_SECONDS) -> list[EngineObject]:
         """Return the containers and networks of launches at the engine, containers first.
 
         Args:
-            run_name: The run to which the objects must belong. None for all runs.
+            run_name: The run to which the objects must belong. Empty for all runs.
             seconds: The time limit of each answer.
 
         Raises:
@@ -341,10 +339,9 @@ class Engine:
         options += ["--filter", f"label={JOB_LABEL}={run_name}"] if run_name else []
         label_fields = [f'{{{{.Label "{label}"}}}}' for label in labels]
         found: list[EngineObject] = []
-        for kind, listing, name_field in (
-            ("container", ["ps", "-a"], "{{.Names}}"),
-            ("network", ["network", "ls"], "{{.Name}}"),
-        ):
+        containers = ("container", ["ps", "-a"], "{{.Names}}")
+        networks = ("network", ["network", "ls"], "{{.Name}}")
+        for kind, listing, name_field in (containers, networks):
             line_format = "\t".join(["{{.ID}}", name_field, *label_fields, "."])
             result = self.docker(*listing, *options, "--format", line_format, seconds=seconds)
             if result.code:

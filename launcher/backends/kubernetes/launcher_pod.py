@@ -262,9 +262,7 @@ def _package(name: str) -> SourceTree:
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
     folder = spec.submodule_search_locations[0]
-    found = entries_below(
-        folder, "", lambda *_: None, is_left_out=lambda path, _: path.endswith("__pycache__")
-    )
+    found = entries_below(folder, "", lambda *_: None, is_left_out=lambda path, _: "__pycache__" in path)
     entries = {entry.path: entry for _, entry in found}
     return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
 
@@ -281,9 +279,8 @@ def _local_kubectl() -> SourceTree:
     if name != "kubectl":
         raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
     ((_, entry),) = entries_below(path, "kubectl", lambda *_: None)
-    return SourceTree(
-        SyncRequest(path, folder=folder, name="kubectl", remote=_KUBECTL_PATH), {"kubectl": entry}, {}
-    )
+    request = SyncRequest(path, folder=folder, name="kubectl", remote=_KUBECTL_PATH)
+    return SourceTree(request, {"kubectl": entry}, {})
 
 
 def fetch_files(

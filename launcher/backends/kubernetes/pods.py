@@ -277,9 +277,8 @@ class KubernetesAllocation(Allocation):
             if waited >= time_limit:
                 if shown_reason and reason != shown_reason:
                     reason += f"; before that: {shown_reason}"
-                raise TransportError(
-                    f"not all pods run after {duration(time_limit)} (--start-timeout): {reason}"
-                )
+                limit = f"{duration(time_limit)} (--start-timeout)"
+                raise TransportError(f"not all pods run after {limit}: {reason}")
             # A pod may have no reason for moments, which is no news for a user who has seen its reason.
             is_news = reason != shown_reason and not (shown_reason and _STARTING_REASON in reason)
             if waited >= _FIRST_NOTICE_SECONDS and is_news:

@@ -42,10 +42,8 @@ def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping of roles to templates")
-    templates = (
-        (role, _read_template(written, f"{label} of {role}", faults)) for role, written in node.value.items()
-    )
-    return tuple(templates)
+    roles = node.value.items()
+    return tuple((role, _read_template(written, f"{label} of {role}", faults)) for role, written in roles)
 
 
 #: The image of all roles without their own. It is empty if every role has one, and None without pods.

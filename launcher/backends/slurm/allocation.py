@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
@@ -114,13 +115,8 @@ class SlurmAllocation(Allocation):
         self.steps.variables = job.variables(names)
         ask_addresses = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
         with asking(*ask_addresses) as answer:
-            nodes, failed = for_each(
-                names,
-                lambda name: self.steps.inspect(name, files),
-                "its first step",
-                self.request.settings[FANOUT],
-                meanwhile=self.request.warm_up,
-            )
+            inspect, fanout = partial(self.steps.inspect, files=files), self.request.settings[FANOUT]
+            nodes, failed = for_each(names, inspect, "its first step", fanout, meanwhile=self.request.warm_up)
             with slow(UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
         if failed:
@@ -233,9 +229,8 @@ class SlurmAllocation(Allocation):
                 yield Finding(WARNING, "files", (node.name,), seen=seen, advice="`--sync .` copies them")
             if node.name in facts and facts[node.name].cpus < node.cpus:
                 seen = f"tasks may use {facts[node.name].cpus} of the {node.cpus} CPUs that the job has there"
-                yield Finding(
-                    WARNING, "cpus", (node.name,), seen=seen, advice="ask Slurm for whole nodes: --exclusive"
-                )
+                advice = "ask Slurm for whole nodes: --exclusive"
+                yield Finding(WARNING, "cpus", (node.name,), seen=seen, advice=advice)
 
 
 def _even_share(task_count: int, node_count: int) -> tuple[int, int]:

@@ -127,11 +127,9 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         except TransportError as error:
             self.failed = dict.fromkeys(self._hosts, str(error))
             return self.failed
+        fanout, step = self._settings[FANOUT], "connecting over SSH"
         self._connections, self.failed = for_each(
-            self._hosts,
-            lambda name: self._connect_host(name, self._attempts),
-            "connecting over SSH",
-            self._settings[FANOUT],
+            self._hosts, lambda name: self._connect_host(name, self._attempts), step, fanout
         )
         preparing.join()
         for line in self._get_connector().known.added:

@@ -118,9 +118,8 @@ class KnownHosts:
                 self._files.pop(path, None)  # It is read again when it is needed.
                 self.added.append(f"{name}: added its host key {_key_text(key)} to {with_tilde(path)}")
         except OSError as error:
-            raise SshError(
-                f"its host key cannot be added to {with_tilde(path)}: {reason_of(error)}"
-            ) from error
+            problem = f"its host key cannot be added to {with_tilde(path)}: {reason_of(error)}"
+            raise SshError(problem) from error
 
     def _lines_about(self, options: HostOptions) -> list[KnownHostLine]:
         """Return the known lines about a host, reading each file when it is first needed."""
@@ -152,9 +151,8 @@ def _is_known(lines: Sequence[KnownHostLine], key: PKey, options: HostOptions) -
     for line in lines:
         if line.revoked and line.key == blob:
             place = f"{with_tilde(line.file)}:{line.number}"
-            raise SshError(
-                f"the host key of {options.place} is revoked by {place} ({_key_text(key)}): do not trust it"
-            )
+            text = f"the host key of {options.place} is revoked by {place} ({_key_text(key)})"
+            raise SshError(f"{text}: do not trust it")
     valid = [line for line in lines if not line.revoked]
     if not valid:
         return False

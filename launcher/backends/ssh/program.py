@@ -33,13 +33,8 @@ def start_ssh_program(connection: SshConnection, python: str, startup: bytes) ->
     Raises:
         TransportError: The program cannot be started, or this machine has no descriptor left.
     """
-    return RemoteProgram(
-        connection.host,
-        SshChannelPipe(connection, startup),
-        python=python,
-        starter="its login shell",
-        patience=_START_TIMEOUT_SECONDS,
-    )
+    pipe, shell = SshChannelPipe(connection, startup), "its login shell"
+    return RemoteProgram(connection.host, pipe, python=python, starter=shell, patience=_START_TIMEOUT_SECONDS)
 
 
 class SshChannelPipe:

@@ -238,7 +238,8 @@ def _even_share(task_count: int, node_count: int) -> tuple[int, int]:
 
     The smallest is 1 even if there are fewer tasks than nodes.
     """
-    return max(1, task_count // node_count), -(-task_count // node_count)
+    smallest, largest = task_count // node_count, -(-task_count // node_count)  # Rounded down and up.
+    return max(1, smallest), largest
 
 
 @contextmanager

@@ -8,6 +8,7 @@ So they need no protocol of their own.
 
 from __future__ import annotations
 
+import enum
 import re
 import subprocess
 import sys
@@ -23,19 +24,22 @@ if TYPE_CHECKING:
     from launcher.backends.backend import LaunchRequest
     from launcher.runs.run import BatchJob, Run
 
-# The states of a batch job.
-PENDING = "pending"
-RUNNING = "running"
-OVER = "over"
 #: A longer line is shown in pieces.
 _MAX_LINE_BYTES = 64 * 1024
+
+
+class JobPhase(enum.Enum):
+    """The phase of a batch job in the queue of a cluster."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    OVER = "over"
 
 
 class BatchJobStatus(Record):
     """The state of a batch job in which a launcher runs, or is to run."""
 
-    #: `PENDING`, `RUNNING` or `OVER`.
-    state: str
+    phase: JobPhase
     #: The state for the user, as in ``Slurm's job 12 is pending: Priority``.
     text: str
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher import backends
-from launcher.backends.batch_queue import OVER, RUNNING, BatchJobStatus, BatchQueue
+from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
 from launcher.messages import say
@@ -54,7 +54,7 @@ def going() -> list[Run]:
     """Return the runs of this user that run on this machine or are in a queue, the oldest first."""
     runs = [run for run in all_runs() if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
     status_by_run = states(runs)
-    queued = {name for name, status in status_by_run.items() if status.state != OVER}
+    queued = {name for name, status in status_by_run.items() if status.phase is not JobPhase.OVER}
     return [run for run in runs if run.state is RunState.RUNNING or run.name in queued]
 
 
@@ -92,7 +92,7 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     status = queue.inspect([run]).get(run.name)
     if status is None:
         return None
-    if status.state != RUNNING:
+    if status.phase is not JobPhase.RUNNING:
         raise LaunchError(f"{run.name}: {escape_controls(status.text)}")
     if not run.batch.node:  # The record of the run names the node only when the launcher has begun.
         raise LaunchError(f"{run.name}: {escape_controls(status.text)}, and its launcher has not begun yet")
@@ -141,9 +141,10 @@ def withdrawn(run: Run) -> str:
     status = queue.inspect([run]).get(run.name)
     if status is None:
         return ""
-    if status.state == OVER:
+    if status.phase is JobPhase.OVER:
         return f"{run.name} had already ended: {escape_controls(status.text)}"
-    if status.state == RUNNING and run.batch.node:  # The record of a run names the node of a begun launcher.
+    # The record of a run names the node of its launcher only when the launcher has begun.
+    if status.phase is JobPhase.RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
     return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

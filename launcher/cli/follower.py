@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.backends.batch_queue import OVER, PENDING
+from launcher.backends.batch_queue import JobPhase
 from launcher.backends.queued_runs import states
 from launcher.common.errors import LaunchError
 from launcher.common.text import escape_controls
@@ -135,7 +135,7 @@ class RunFollower:
         queued = states([self._run]).get(self._run.name)
         if queued is None:  # The queue does not know the job, or cannot be asked.
             return is_reported
-        if queued.state == PENDING and queued.text != self._queue_text:
+        if queued.phase is JobPhase.PENDING and queued.text != self._queue_text:
             self._queue_text = queued.text
             say(escape_controls(queued.text))
-        return queued.state == OVER or (is_reported and now > self._last_lines_until)
+        return queued.phase is JobPhase.OVER or (is_reported and now > self._last_lines_until)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
+from launcher.backends.batch_queue import BatchJobStatus, JobPhase
 from launcher.backends.queued_runs import find_or_newest, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
@@ -45,8 +45,12 @@ launch ps -w        the tasks of the newest run, and again at each change"""
 #: The columns of the table of runs. CPU and memory are those of processes on this machine.
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
-#: The state that is shown for a run in a queue of a cluster, by the state of its job there.
-_STATES_BY_QUEUE_STATE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.DIED.value}
+#: The state that is shown for a run in a queue of a cluster, by the phase of its job there.
+_STATES_BY_PHASE = {
+    JobPhase.PENDING: "pending",
+    JobPhase.RUNNING: RunState.RUNNING.value,
+    JobPhase.OVER: RunState.DIED.value,
+}
 #: States in which a task may have processes.
 _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: The time limit for the hosts to measure the memory of tasks.
@@ -124,7 +128,7 @@ def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
         state: The state of the run.
         queued: The state of its job in the queue, or None if it is in no queue.
     """
-    return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
+    return state is RunState.RUNNING or (queued is not None and queued.phase is not JobPhase.OVER)
 
 
 def _watch(run: Run, as_json: bool) -> None:
@@ -263,7 +267,7 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
     # Nobody knows when a launcher in a queue has started, so its seconds count from its submission.
     return {
         "run": run.name,
-        "state": state.value if queued is None else _STATES_BY_QUEUE_STATE[queued.state],
+        "state": state.value if queued is None else _STATES_BY_PHASE[queued.phase],
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
         "started_at": run.started_at,

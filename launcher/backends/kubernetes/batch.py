@@ -14,16 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.backends.backend import LaunchRequest
-from launcher.backends.batch_queue import (
-    OVER,
-    PENDING,
-    RUNNING,
-    BatchJobStatus,
-    BatchQueue,
-    Parcel,
-    Submission,
-    run_shown,
-)
+from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase, Parcel, Submission, run_shown
 from launcher.backends.cleaning import CleanRequest
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes import launcher_pod
@@ -119,7 +110,7 @@ class KubernetesQueue(BatchQueue):
                     with slow(f"{run.name}: waiting for the pod of its launcher"):
                         status = self._inspect_run(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # Other pods may answer.
-                    status = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
+                    status = BatchJobStatus(JobPhase.RUNNING, f"the pod of its launcher runs: {error}")
                 if status is not None:
                     statuses[run.name] = status
         return statuses
@@ -142,17 +133,17 @@ class KubernetesQueue(BatchQueue):
             self.withdraw(run)
         is_pending = "the pod of its launcher is pending"
         if pod is None and job is not None and not run.batch.node:
-            return BatchJobStatus(PENDING, f"{is_pending}: {job_status(job, ()).waiting}")
+            return BatchJobStatus(JobPhase.PENDING, f"{is_pending}: {job_status(job, ()).waiting}")
         if pod is None:
-            return BatchJobStatus(OVER, "the pod of its launcher no longer exists")
+            return BatchJobStatus(JobPhase.OVER, "the pod of its launcher no longer exists")
         status, name = pod_status(pod), pod["metadata"]["name"]
         if status.over:
-            return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")
+            return BatchJobStatus(JobPhase.OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
-            return BatchJobStatus(PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
+            return BatchJobStatus(JobPhase.PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
         pod_runner = launcher_pod.PodRunner(kubectl, name)
         if not run.batch.node or not pod_runner.has_ended():
-            return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
+            return BatchJobStatus(JobPhase.RUNNING, f"its launcher runs in the pod {name}")
         results_path = f"{run.paths.root}/{_RESULTS_FILE}"
         # One command at a time fetches the files. The report comes last, so if it exists, all are here.
         with open(results_path, "ab") as file:

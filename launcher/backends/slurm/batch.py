@@ -18,16 +18,7 @@ from signal import SIGUSR1
 
 from launcher.agent.processes import all_pids, read_process
 from launcher.backends.backend import LaunchRequest
-from launcher.backends.batch_queue import (
-    OVER,
-    PENDING,
-    RUNNING,
-    BatchJobStatus,
-    BatchQueue,
-    Parcel,
-    Submission,
-    run_shown,
-)
+from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase, Parcel, Submission, run_shown
 from launcher.backends.cleaning import CleanRequest, is_dead
 from launcher.backends.connections import slow
 from launcher.backends.slurm import SlurmOptions, is_in_step, is_inside
@@ -165,15 +156,17 @@ def _batch_status(run: Run, fields_by_job: Mapping[str, Sequence[str]]) -> Batch
     fields = fields_by_job.get(number) or fields_by_job.get(job_name(run.name))
     if fields is None:  # That squeue once does not list the job does not mean that it has ended.
         end = SlurmJob(number, {}).end_reason() if number else f"Slurm has no job {job_name(run.name)}"
-        return BatchJobStatus(OVER, end) if end else BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
+        if end:
+            return BatchJobStatus(JobPhase.OVER, end)
+        return BatchJobStatus(JobPhase.RUNNING, f"Slurm's job {number} runs")
     number, _, state, reason, start = fields
     if state in _WAITING_STATES:
-        return BatchJobStatus(PENDING, pending_text(number, reason, start))
+        return BatchJobStatus(JobPhase.PENDING, pending_text(number, reason, start))
     if state in END_STATES:
         # This reason says no more than the state.
         reason_text = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
-        return BatchJobStatus(OVER, f"Slurm's job {number} {END_STATES[state]}{reason_text}")
-    return BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
+        return BatchJobStatus(JobPhase.OVER, f"Slurm's job {number} {END_STATES[state]}{reason_text}")
+    return BatchJobStatus(JobPhase.RUNNING, f"Slurm's job {number} runs")
 
 
 @contextmanager

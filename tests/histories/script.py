@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -394,11 +395,13 @@ _SHORT = {
 _SEQUENCES = {"TERM": ((15, 10.0), (6, 2.0), (9, 5.0)), "KILL": ((9, 5.0),)}
 
 
-def cases(table: str) -> list[Any]:
-    """The cases of a table, as parameters of a test.
+def cases(file: str) -> list[Any]:
+    """The cases of a file beside this one, as parameters of a test.
 
     ::
 
+        # a comment
+        NAME = stands for this text in the cases below
         SETUP: HISTORY; with indented
             lines of more
             -> EXIT CODE | state of each task
@@ -406,9 +409,14 @@ def cases(table: str) -> list[Any]:
     `script` says what a setup is. In the place of states the stop sequences of a job that need not be over:
     TERM, KILL; ``-`` for none.
     """
-    found = []
+    table = (Path(__file__).parent / file).read_text()
+    found, names = [], dict[str, str]()
     for block in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
-        text, _, outcome = " ".join(block.split()).partition(" -> ")
+        text = re.sub(r"[A-Z]\w*", lambda word: names.get(word[0], word[0]), " ".join(block.split()))
+        if definition := re.fullmatch(r"([A-Z]\w+) = (.*)", text):
+            names[definition[1]] = definition[2]
+            continue
+        text, _, outcome = text.partition(" -> ")
         setup, _, history = text.partition(":")
         code, _, ends = outcome.partition(" | ")
         found.append(pytest.param(Case(setup, history, int(code), ends), id=text))

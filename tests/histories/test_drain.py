@@ -12,7 +12,6 @@ from tests.histories.script import Case, Script, after, cases, check, hosts, pla
 
 DRAINING = "worker 1, evaluator 1 drain 60, ps 1"
 PS_DRAINS = "worker 1, evaluator 1 drain 60, ps 1 drain 60"
-BRIEF = "worker 1, evaluator 1 drain 0.9, ps 1 drain 0.2"
 APART = "worker 1, evaluator 1 drain 60, ps 1 drain 20"
 #: Workers that a chief leaves.
 WORKING = "chief 1, worker 2 drain 60, ps 1"
@@ -66,37 +65,9 @@ def test_the_tasks_that_the_last_event_stops(setup: str, history: str, tasks: st
     assert sorted(stopped(*after(play(setup, history)))) == tasks.split()
 
 
-SUCCESSES = f"""
-{DRAINING}: {DONE}ps/0 ends; evaluator/0 exits 0 @ 40; evaluator/0 gone; closed
-    -> 0 | succeeded, stopped, succeeded
-{DRAINING}: {DONE}ps/0 ends; time up drain; evaluator/0 ends; closed
-    -> 0 | succeeded, stopped, stopped
-{DRAINING}: {DONE}Ctrl-C; evaluator/0,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped
-{DRAINING}, timeout 90: {DONE}time up job; evaluator/0,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped
-{BRIEF}: {DONE}time up drain; ps/0 ends; time up drain; evaluator/0 ends; closed
-    -> 0 | succeeded, stopped, stopped
-{WORKING}: {CHIEF_DONE}worker/1,worker/0 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, succeeded, stopped
-{WORKING}: {CHIEF_DONE}time up drain; worker/0,worker/1,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped, stopped
-# the end of a sidecar does not matter
-worker 1, board 1 sidecar: up; worker/0 finishes 0; board/0 ends; closed
-    -> 0 | succeeded, stopped
-worker 1, board 1 sidecar: up; board/0 finishes 1; worker/0 finishes 0; closed
-    -> 0 | succeeded, failed
-worker 1, board 1 sidecar: up; board/0 dies 9; board/0 gone; worker/0 finishes 0; closed
-    -> 0 | succeeded, failed: signal
-worker 1, board 1 sidecar: up; board/0 finishes 0; worker/0 finishes 0; closed
-    -> 0 | succeeded, succeeded
-worker 1, board 1 sidecar: ready node1; held node1; worker/0 starts; board/0 cannot start 127;
-    worker/0 finishes 0; closed
-    -> 0 | succeeded, failed: not found
-"""
 
 
-@pytest.mark.parametrize("case", cases(SUCCESSES))
+@pytest.mark.parametrize("case", cases("drain.txt"))
 def test_a_job_that_is_done_is_a_success(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 

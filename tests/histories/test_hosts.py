@@ -21,69 +21,9 @@ def of_host(replay: Replay, host: str) -> list[commands.Command]:
     return [command for command in replay.commands if getattr(command, "host", None) == host]
 
 
-ENDS = """
-# Lost before any task starts: the others are asked for their faults too.
-worker 2: lost node1
-    -> 125 | lost, lost
-worker 2, hosts 2: lost node1; time up rest
-    -> 125 | lost, lost
-worker 2, hosts 2: ready node1; ready node2; held node1; refused node2; closed
-    -> 125 | never, never
-worker 3, hosts 3: ready node1; ready node2; ready node3; lacks node3; held node2; lacks node1; closed
-    -> 127 | never, never, never
-worker 3, hosts 3: ready node1; ready node2; lost node3; lacks node2; lacks node1; closed
-    -> 125 | never, never, lost
-worker 2: ready node1; Ctrl-C; refused node1; closed
-    -> 130 | never, never
-# The end of a task that was seen is not lost with its host; what it left behind is unknown.
-worker 2: up; worker/0 exits 7; worker/1 exits 0; lost node1
-    -> 7 | failed, succeeded
-worker 1: up; worker/0 exits 0; lost node1
-    -> 125 | succeeded
-worker 2, hosts 2: up; lost node2 @ 9; worker/0 exits 7 @ 8.9; worker/0 gone; closed
-    -> 7 | failed, lost
-worker 2, hosts 2: up; worker/0 finishes 7; lost node2; closed
-    -> 7 | failed, lost
-# Every task was over.
-worker 2, hosts 2: up; worker/0,worker/1 finishes 0; lost node2; closed
-    -> 0 | succeeded, succeeded
-# Later events of a lost host do not count.
-worker 2, hosts 2, continue: up; lost node2; worker/1 exits 7 @ 0.5; worker/1 gone; worker/0 finishes 0;
-    closed
-    -> 125 | succeeded, lost
-worker 1, ps 1, hosts 2, continue: up; lost node2; ps/0 ends; closed
-    -> 125 | lost, stopped
-# An agent that is ended from outside: its tasks did not end by themselves.
-worker 2: up; worker/0 gets 15; worker/1 gets 15; worker/0 dies 15; worker/0 gone; worker/1 finishes 0;
-    closed
-    -> 125 | stopped, stopped
-worker 2, hosts 2: up; worker/1 gets 15; worker/1 dies 15; worker/1 gone; closed node2; worker/0 ends;
-    closed node1
-    -> 125 | stopped, stopped
-worker 2, hosts 2, continue: up; worker/1 gets 15; worker/1 gets 9; worker/1 unkillable 4711; lost node2;
-    worker/0 finishes 0; closed node1
-    -> 125 | succeeded, stopped
-worker 1: ready node1; closed node1
-    -> 125 | lost
-worker 1: up; closed node1
-    -> 125 | lost
-# Hosts that do not answer in time.
-worker 2, hosts 2: ready node1; held node1; ready node2; time up ready; closed node1
-    -> 125 | never, lost
-worker 2, hosts 2: ready node1; ready node2; held node1; held node2; worker/0 starts; time up start;
-    worker/0 ends; closed node1
-    -> 125 | stopped, lost
-worker 2, hosts 2: up; worker/0 finishes 7; time up end; closed node1
-    -> 7 | failed, lost
-worker 2, hosts 2: up; Ctrl-C; worker/0,worker/1 ends; closed node1; time up close
-    -> 130 | stopped, stopped
-# A job without tasks.
-worker 0:
-    -> 0
-"""
 
 
-@pytest.mark.parametrize("case", cases(ENDS))
+@pytest.mark.parametrize("case", cases("hosts.txt"))
 def test_ends(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 

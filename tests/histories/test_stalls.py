@@ -10,75 +10,11 @@ from launcher.common.record import replace
 from launcher.job import Program, ProgramKind
 from tests.histories.script import Case, Script, cases, check, hosts, play, script
 
-ENDS = """
-# one is silent while another prints; the job fails
-worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; worker/1 dies 6;
-    worker/1 gone; worker/0,ps/0 ends; closed
-    -> 124 | stopped, stalled, stopped
-# the others go on
-worker 2, ps 1, continue, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6;
-    worker/1 dies 6; worker/1 gone; worker/0 finishes 0; ps/0 ends; closed
-    -> 124 | succeeded, stalled, stopped
-# all are silent, also those that have never printed; the ps is not named
-worker 2, ps 1, stall 20: up; says worker/0 x; says ps/0 x; silence 10; says ps/0 x; silence 1;
-    worker/0,worker/1 gets 6; worker/0,worker/1 dies 6; worker/0,worker/1 gone; ps/0 ends; closed
-    -> 124 | stalled, stalled, stopped
-# one starts again; it may have written that an import failed
-worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence 10; says worker/0 x;
-    silence 1; worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
-    worker/0,worker/1 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped
-# all start again: that counts once
-worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; worker/0,worker/1 dies 6;
-    worker/0,worker/1 gone; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
-    ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped
-# no restart is left
-worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
-    silence 11; worker/0 ends; closed
-    -> 124 | stalled
-# the time of the silence is not one in which the task ran well
-worker 1, stall 900, restarts 1: up; silence 11 @ 1000; worker/0 ends; time up restart 1;
-    worker/0 starts @ 1010; silence 11 @ 2000; worker/0 ends; closed
-    -> 124 | stalled
-# it ends by itself just then
-worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 finishes 0;
-    worker/0 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped
-worker 1, stall 20: up; silence 11; worker/0 finishes 3; closed -> 124 | failed
-# ParameterServerStrategy: workers are servers; when the chief is silent, they are named, too
-chief 1, worker 2, ps 1, stall 20: up; silence 10; says chief/0 x; says worker/0 x; silence 10;
-    says chief/0 x; chief/0 finishes 0; worker/0,worker/1,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped, stopped
-chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1;
-    chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
-    worker/0,worker/1,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped, stopped
-# what TensorFlow prints while it waits is silence; the report says what it waits for
-worker 2, ps 1, stall 20: up; worker/0 finishes 0; silence 5; WAITED; silence 6; worker/1 gets 6;
-    worker/1 dies 6; worker/1 gone; ps/0 ends; closed
-    -> 124 | succeeded, stalled, stopped
-worker 2, ps 1, timeout 90: up; silence 5; WAITED; silence 5; WAITED; WAITED; silence 1; time up job;
-    worker/0,worker/1,ps/0 ends; closed
-    -> 124 | stopped, stopped, stopped
-# the user in the middle: while it ends, and while it waits
-worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
-    worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed
-    -> 130 | stopped, stalled, stopped
-worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C; Ctrl-C;
-    worker/1 gets 9; worker/1 dies 9; worker/1 gone; worker/0,ps/0 ends; closed
-    -> 124 | stopped, stalled, stopped
-worker 2, hosts 2, stall 20, restarts 1: up; silence 11; lost node1; worker/1 ends; closed
-    -> 125 | lost, stalled
-"""
-
-
 WAITING = "I0000 00:00:1.5 16747 master.cc:278] CreateSession still waiting for response from worker: "
-ENDS = ENDS.replace("WAITED", "says worker/1 WAITING/job:worker/replica:0/task:0").replace("WAITING", WAITING)
 
 
 @pytest.mark.promise("silent tasks: which they are; they show their stacks and come back")
-@pytest.mark.parametrize("case", cases(ENDS))
+@pytest.mark.parametrize("case", cases("stalls.txt"))
 def test_ends(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 

@@ -16,96 +16,10 @@ def failure(replay: Replay) -> Failure:
     return replay.report.failure
 
 
-STOPS = """
-# Once: in order; the same again: at once; more often: nothing new. `timeout` signals its command twice.
-worker 1, grace 0: up; Ctrl-C
-    -> 130 | KILL
-worker 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.4
-    -> 130 | TERM KILL
-worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
-    -> 130 | TERM KILL
-worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01; SIGTERM @ 5.9
-    -> 143 | TERM
-worker 1: up; Ctrl-C @ 5.0; Ctrl-C @ 5.1; Ctrl-C @ 5.2; Ctrl-C @ 5.29
-    -> 130 | TERM
-worker 1: up; SIGTERM @ 5.0; SIGTERM @ 6
-    -> 143 | TERM KILL
-worker 1: up; SIGQUIT @ 5.0; SIGQUIT @ 6
-    -> 131 | TERM KILL
-worker 2: up; SIGTERM; worker/0,worker/1 ends; closed
-    -> 143 | stopped, stopped
-# Another kind of request, and one that nobody repeats, never kill.
-worker 1: up; Ctrl-C @ 5; SIGTERM @ 7; SIGHUP @ 8; closed pipe @ 9; SIGQUIT @ 10; SIGPWR @ 11; SIGUSR1 @ 12
-    -> 130 | TERM
-worker 1: up; SIGHUP @ 5; SIGHUP @ 7; closed pipe @ 8; closed pipe @ 9; SIGPWR @ 10; SIGPWR @ 13
-    -> 129 | TERM
-worker 1: up; SIGTERM @ 5; Ctrl-C @ 5.5; SIGTERM @ 6.1
-    -> 143 | TERM KILL
-worker 1: up; SIGHUP @ 5; Ctrl-C @ 6; Ctrl-C @ 6.4
-    -> 129 | TERM KILL
-worker 1: up; SIGTERM @ 5; stop --now @ 5.1
-    -> 143 | TERM KILL
-worker 2: up; stop --now
-    -> 143 | TERM KILL
-# Slurm and Kubernetes send SIGTERM several times for one request.
-worker 1, managed: up; SIGTERM @ 5.0; SIGTERM @ 7; SIGTERM @ 9
-    -> 143 | TERM
-worker 1, managed: up; Ctrl-C @ 5.0; SIGTERM @ 7; SIGTERM @ 9; Ctrl-C @ 9
-    -> 130 | TERM KILL
-# A limit is near.
-worker 1: up; SIGUSR1; SIGUSR2; SIGXCPU; worker/0 ends; closed
-    -> 124 | stopped
-worker 1: up; SIGXCPU @ 5; SIGXCPU @ 6; SIGXCPU @ 7
-    -> 124 | TERM
-worker 1: up; SIGPWR; worker/0 ends; closed
-    -> 158 | stopped
-# SIGTERM to every process of a service reaches tasks before the agent does.
-worker 2: up; SIGTERM; worker/0 dies 15; worker/0 gone; worker/1 ends; closed
-    -> 143 | stopped, stopped
-# The reachable host has its grace; the lease of the other one is not waited for.
-worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0; closed node1
-    -> 130 | stopped, lost
-worker 2, hosts 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.4; worker/0 ends; time up answer @ 6.4; closed node1
-    -> 130 | stopped, lost
-# A failure before it is the cause.
-worker 2: up; worker/0 exits 7; Ctrl-C @ 8; worker/0 gone; worker/1 gets 9
-    -> 7 | TERM
-worker 2: up; worker/0 exits 7; Ctrl-C @ 8; Ctrl-C @ 8.4; worker/0 gone; worker/1 dies 9
-    -> 7 | TERM KILL
-worker 2, hosts 2: up; worker/0 exits 7; Ctrl-C @ 8; time up answer @ 21; closed node1
-    -> 7 | failed, lost
-worker 2, continue, timeout 5: up; worker/0 exits 7; Ctrl-C
-    -> 7 | TERM
-worker 2, continue, timeout 5: up; worker/0 exits 7; time up job
-    -> 7 | TERM
-worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 4.99
-    -> 7 | TERM TERM
-worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 5.01
-    -> 130 | TERM TERM
-worker 1, ps 1: up; worker/0 exits 0; Ctrl-C @ 8; Ctrl-C @ 9; worker/0 gone; ps/0 gets 9; ps/0 dies 9;
-    ps/0 gone; closed
-    -> 0 | TERM KILL
-# Before anything runs.
-worker 2, hosts 2: ready node1; held node1; Ctrl-C; closed
-    -> 130 | -
-worker 2, hosts 2, timeout 60: ready node1; time up job; closed
-    -> 124 | -
-worker 2, timeout 60: up; time up job
-    -> 124 | TERM
-# Processes that SIGTERM does not end; what a killed task left behind has no notice.
-worker 2: up; Ctrl-C; worker/0 gets 6
-    -> 130 | TERM
-worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 gets 15; worker/0 gets 6
-    -> 0 | -
-worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 left 1
-    -> 0 | -
-worker 1, grace 0: up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1
-    -> 130 | KILL
-"""
 
 
 @pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
-@pytest.mark.parametrize("case", cases(STOPS))
+@pytest.mark.parametrize("case", cases("stops.txt"))
 def test_stops(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
 

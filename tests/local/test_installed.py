@@ -14,7 +14,7 @@ import pytest
 
 import launcher
 from tests.conftest import Launch
-from tests.local.test_mistakes import MISSPELT, furnish, listed
+from tests.local.test_mistakes import furnish, listed
 from tests.pythons import python_of
 from tests.seeing import ROOT
 
@@ -96,7 +96,8 @@ def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, la
     commands = _installed(python, str(wheel), tmp_path / "environment")
     _run_a_job(commands, version, launch, tmp_path)
     furnish(tmp_path)
-    lines = json.dumps([shlex.split(words) for words in listed(MISSPELT)])  # Python's argparse parses them
+    # Python's argparse parses them.
+    lines = json.dumps([shlex.split(words) for words in listed("misspelt.txt")])
     asked = ("-I", "-c", _ANSWERS, lines)
     answers, own = (_run(python, *asked, cwd=tmp_path) for python in (commands / "python", sys.executable))
     assert json.loads(answers) == json.loads(own)

@@ -22,152 +22,6 @@ from launcher.config.jobfile import ROLE
 from tests.conftest import COMMAND, Launch, executable
 from tests.unit.config.answers import answered
 
-#: What is typed after ``launch``, as in a shell: each is refused with exit code 2.
-COMMAND_LINES = r"""
-# Options of other launchers, all of which `test_options_and_commands_of_other_launchers` tries.
---np=4 train.py
---num_workers 3 train.py
---nnodes=2 --nproc_per_node=1 train.py
--e A=secret train.py
---env A=secret train.py
--env A 1 train.py
-# Options of Slurm.
--N 4 train.py
---nodes=4 --workers 8 train.py
---slurm --nodes=four train.py
---slurm -n 8 train.py
---slurm --ntasks=8 train.py
---slurm --ntasks-per-node=4 train.py
---slurm -t 10 train.py
---slurm -p gpu train.py
---slurm -A lab train.py
---slurm --mem=8G train.py
---slurm --exclusive train.py
---slurm --array=1-4 train.py
---slurm -n4 train.py
---slurm --wrap 'python train.py'
---slurm --slurm-options qos=x train.py
---slurm --no-slurm train.py
---slurm --slurm-options short true
---slurm -N 3 --workdir /nosuch true
---slurm -N 0 true
---slurm --hosts a true
---slurm --docker x true
-# Options of Kubernetes.
---kubernetes x --namespace No true
---kubernetes x --hosts a true
---kubernetes x --docker y true
---kubernetes x --user me true
---kubernetes x --mount /data true
---docker x --memory 2g,4g true
---kubernetes x --memory chief=1g true
---start-timeout 5m true
-# Programs and job files.
-help nosuch
-submit train.py
-job.yml
---docker job.yaml
---docker JOB.JSON
---hosts no.json true
---hosts job.yaml true
---hosts tfjob.yaml true
-job.yaml extra
-job.yaml -- extra
-job.yaml --wrokers 3
--m
-# Descriptors of a shell: <(...).
-train.py --config /dev/fd/63
--x C=/dev/fd/63 -- sh train.py --c=/proc/self/fd/11
--x C=/dev/fd/63 true
-/dev/fd/63
-export slurm -m x @/dev/fd/12
-# Runs.
-logs nosuch
-stop
-ps latest2
-restart
-# All faults at once; more tasks than an environment has room for.
--x NO_SUCH_A -x NO_SUCH_B --grace -1 --timeout x --hosts localhost:none --report no/report -- echo {ps_host}
---workers 9000 true
-# Exports.
-export kubernetes true
-export compose true
-export compose --kubernetes tf true
-export kubernetes --docker tf:2 --hosts a,b true
-export slurm --docker tf:2 true
-export kubernetes --docker tf:2 --chief --workers 2 -- echo {rank}
-export kubernetes --docker tf:2 --user me true
-export slurm --workers 1 --nosuch true
-export swarm true
-export
-"""
-#: Misspelt options and bad values.
-MISSPELT = r"""
---worker 2 train.py
--workers 2 train.py
--hosts a train.py
--chief train.py
---wrokers=2 train.py
---output_dirs train.py
---time 5 train.py
---zzz train.py
-clean - -=
---tensorboard logs train.py
---tensorboard folder.py/logs --ps 1 train.py
---hosts a --tensorboard logs -- train.py
-job.yaml --tensorboard logs --dry-run
-ps --al
---workers=two train.py
---ps train.py --epochs 3
---workers
---chief=1 train.py
---timeout 5x train.py
---drain soon train.py
---on-failure ignore train.py
--x KEY = VALUE train.py
--x 'A B=1' train.py
---hosts node1 node2 train.py
---hosts 'node1 node2' train.py
---hosts nofile.yaml train.py
---hosts lab.yml train.py
---hosts train.py
---hosts node1:x train.py
---hosts node1:2222,node2:2222 train.py
-check node1:2222
-hosts me@[::1]:22
---venv '' train.py
---venv .lab train.py
---venv -lab train.py
---venv 'a b' --hosts node1 train.py
---venv lab --python python3 train.py
---venv lab --docker tf:1 train.py
---docker train.py --epochs 3
---report no/report.json train.py
---report used train.py
---run-dir used train.py
---show wroker train.py
---ps 1 --workers 1 --done-when cheif train.py
---sync . train.py
---no-chek true
-completion bash -
---hosts a --hosts b --hosts c true
-hosts no/such/thing
---no-check --lease 30 true
---python '' true
---workdir '' true
---workdir /no/such true
---tensorboard '' true
---preload 'numpy,train.py x' true
--x =value true
--x TF_CONFIG={} true
--x OUTPUT_DIR=/x --output-dirs true
---show '' true
---hosts '' true
---hosts localhost:2 --workers 3 true
---run-dir '' true
---tmux --json true
---workers two -N 0 --grace soon --env A=secret --hosts a --hosts b --memory ps=x --pull rarely true
-"""
 LONG_FOLDER, LONG_NAME = "a/" * 3000, "a" * 65
 ODD_COMMAND_LINES = [
     "", f"--run-dir {LONG_FOLDER} true", f"--venv {LONG_NAME} train.py", "'--wor\nkers' 2 true",
@@ -175,33 +29,8 @@ ODD_COMMAND_LINES = [
     "export slurm \"--slurm-options=--comment='a\nb'\" true",
 ]  # fmt: skip
 
-#: Programs that are not there (127), or can't be run (126).
-NOT_FOUND = """
-trian.py
-./trian.py
-/no/such/train.py
-~/nosuch.py
-'train.py --epochs 3'
-'python3 train.py'
-log
---tensorboard nosuchprog
---chief 2 train.py
---python no-python -m x
---venv lab true
---dry-run --venv no/lab -m x
--x PATH=/nowhere sh
---slurm -N 3 nosuch.py
---slurm -N 3 --python /nosuch/python train.py
-export slurm nosuch.py
---python no/python nosuch.py
-plain
-"""
-NOT_RUNNABLE = """
-folder.py
-./plain
--x PATH=. plain
---python ./plain -m x
-"""
+#: Programs that can't be run.
+NOT_RUNNABLE = ["folder.py", "./plain", "-x PATH=. plain", "--python ./plain -m x"]
 
 TFJOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec:\n  tfReplicaSpecs:\n"
 START = "command: train.py\nroles: {worker: 2}\n"
@@ -319,15 +148,16 @@ def _check_suggestions(text: str) -> None:
         assert suggested in COMMANDS, suggested
 
 
-def listed(text: str) -> list[str]:
-    """Return the command lines of a list."""
-    return [line for line in text.strip().splitlines() if not line.startswith("# ")]
+def listed(file: str) -> list[str]:
+    """Return the command lines of a file beside this one: what is typed after ``launch``, as in a shell."""
+    lines = (Path(__file__).parent / file).read_text().splitlines()
+    return [line for line in lines if not line.startswith("# ")]
 
 
 @pytest.mark.promise("bad input: file and line, all faults, exit code 2, nothing started")
 def test_command_lines(refused: Refused, snapshot: SnapshotAssertion):
-    answers = [refused(words) for words in [*ODD_COMMAND_LINES, *listed(COMMAND_LINES), *listed(MISSPELT)]]
-    assert "\n".join(answers) == snapshot
+    lines = [*ODD_COMMAND_LINES, *listed("mistakes.txt"), *listed("misspelt.txt")]
+    assert "\n".join(map(refused, lines)) == snapshot
 
 
 def test_options_and_commands_of_other_launchers(refused: Refused, snapshot: SnapshotAssertion):
@@ -341,8 +171,8 @@ def test_options_and_commands_of_other_launchers(refused: Refused, snapshot: Sna
 
 
 def test_programs(refused: Refused, snapshot: SnapshotAssertion):
-    answers = [refused(words, 127) for words in listed(NOT_FOUND)]
-    answers += [refused(words, 126) for words in listed(NOT_RUNNABLE)]
+    answers = [refused(words, 127) for words in listed("programs.txt")]
+    answers += [refused(words, 126) for words in NOT_RUNNABLE]
     assert "\n".join(answers) == snapshot
 
 

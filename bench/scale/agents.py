@@ -133,7 +133,7 @@ class Agent:
 
     def __init__(self, simulator: Simulator, host: str, arguments: dict[str, Any]) -> None:
         self.simulator, self.number = simulator, arguments["agent"]
-        self.channel = MessageChannel(lambda: _Decoder(False), arguments["token"])
+        self.channel = MessageChannel(lambda: _Decoder(from_agent=False), arguments["token"])
         self.tasks: dict[TaskId, Task] = {}
         self.closed = self.stopped = False
         facts = replace(simulator.facts, hostname=host)

@@ -265,9 +265,11 @@ class Agent:
             steps: How the tasks are stopped.
         """
         if self._phase is not _AgentPhase.CUT_SHORT:
+            # A SIGTERM to this agent, whose effect was delayed, would only end it once more.
             self._sigterm_due = None
             self._connection.refuse(why)
-            # The connection drops the reports from now on. A task must not wait for the time of its report.
+            # The end of a task by SIGTERM is reported later, and until then the task counts as not gone.
+            # Nobody hears these reports now, so they must not delay the exit.
             self._report_delayed(math.inf)
             self._end_job(_AgentPhase.CUT_SHORT, steps)
 
@@ -309,7 +311,8 @@ class Agent:
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Reserve a port of this host for each task, and tell the launcher the ports.
 
-        If the tasks run in a Python environment, the agent finds out first whether its Python runs.
+        `_on_environment_tried` does that. If the tasks run in a Python environment, the agent finds out first
+        whether its Python runs.
         """
         if command.venv is None:
             self._on_environment_tried(command)

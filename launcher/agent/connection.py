@@ -94,7 +94,7 @@ class LauncherConnection:
         self._patience = patience
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
-        self.channel = MessageChannel(lambda: Decoder(False, host), token)
+        self.channel = MessageChannel(lambda: Decoder(from_agent=False, host=host), token)
         #: Whether the network can break the connection, so that the launcher may connect again. Otherwise
         #: the end of the first connection means that the launcher is gone.
         self.can_break = listener is not None and not patience.has_no_lease

@@ -269,7 +269,7 @@ def _process_using(folder: str, run_name: str = "") -> str:
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", "rb") as file:
                 marks = [variable for variable in file.read().split(b"\0") if variable.startswith(prefix)]
-            # The value of the variable is RUN:TASK.
+            # The value of the variable is RUN:TASK. A launch inside a task adds a second one, which counts.
             task = os.fsdecode(marks[-1][len(prefix) :]) if marks else ""
             belongs_to_run = bool(run_name) and task.startswith(f"{run_name}:")
             is_inside = f"{os.readlink(f'/proc/{pid}/cwd')}/".startswith(f"{folder}/")
@@ -332,7 +332,8 @@ def _keep(tree: str, kept_tree: str, entries: Dict[str, FileEntry]) -> None:
             path = f"{folder}/{name}"
             if path[len(tree) + 1 :] not in unchanged_paths:
                 _remove(path)
-    # The time of the list says when the tree was kept. `discard` removes the oldest trees first.
+    # The list of the entries is in SYNC_MARK, and its time says when the tree was kept. `discard` removes the
+    # oldest trees first.
     os.utime(f"{tree}/{SYNC_MARK}")
     _remove(kept_tree)
     os.rename(tree, kept_tree)

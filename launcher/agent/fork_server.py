@@ -50,6 +50,7 @@ def run() -> None:
 
     This returns only in the forked tasks, after their program has run.
     """
+    # Python itself may have changed os.environ already. The kernel still has what the agent passed.
     initial_names = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
     # Stdin is the socket to the agent. It moves, and the standard streams become ``/dev/null``.
     link = socket.socket(fileno=os.dup(0))
@@ -62,7 +63,9 @@ def run() -> None:
     # The garbage collector of a task need not visit, and so copy, what all tasks share.
     gc.collect()
     gc.freeze()
+    # The rest runs in a fork, without the memory that only the imports needed. The agent gets its pid.
     _continue_in_fork(link)
+    # The variables that the imports have set, which each task gets, too.
     added = {name: value for name, value in os.environb.items() if name not in initial_names}
     link.send(str(os.getpid()).encode())
     request = _serve(link)

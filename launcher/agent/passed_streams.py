@@ -77,20 +77,25 @@ class PeerListener:
         self._peer: Optional[socket.socket] = None
         #: Streams from which the greeting of the launcher has not arrived yet.
         self._streams: Optional[PassedStreams] = None
-        self._greeting = Decoder(False, only=(Hello,))
+        self._greeting = Decoder(from_agent=False, only=(Hello,))
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def await_greeting(self, streams: PassedStreams) -> None:
-        """Start to wait for the greeting of the launcher behind these streams."""
+        """Start to wait for the greeting of the launcher at the other end of these streams.
+
+        Args:
+            streams: The stdin and stdout that a program on this host has passed to the agent. They belong to
+                a connection that the launcher has made, for which it has started the program.
+        """
         self._streams = streams
-        self._greeting = Decoder(False, only=(Hello,))
+        self._greeting = Decoder(from_agent=False, only=(Hello,))
         # The program sends nothing more on its socket, which becomes readable when the program exits.
         self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
         self._selector.register(streams.stdin, selectors.EVENT_READ, self._read_greeting)
 
     def close(self) -> None:
         """Stop listening. It may be called more than once."""
-        self._drop()
+        self._drop()  # The program and the streams that wait for a greeting.
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()

@@ -168,7 +168,7 @@ class Spawner:
         Raises:
             LaunchError: The program cannot be run. The error contains the exit code of such a task.
         """
-        # A Python of a virtual environment finds its packages by argv[0], so this needs the whole path, too.
+        # A Python of a virtual environment finds its packages by argv[0], so that gets the whole path, too.
         argv = [os.path.expanduser(argv[0]), *argv[1:]]
         environment: Dict[str, str] = {**self._environment, **extra}
         # gRPC would use the proxy for the connections between tasks, too.

@@ -64,8 +64,8 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
         is_late = time.monotonic() > until
         remaining = find()
         for process in remaining:
-            # The kernel does not kill the first process of a container. Such a watchdog exits when its agent
-            # has ended, unless it is stopped.
+            # The kernel does not let a process kill the first one of its own container. There that is a
+            # watchdog, which exits by itself when its agent has ended, but not while it is suspended.
             processes.send(process, signal.SIGCONT if process.pid == 1 else signal.SIGKILL)
         # Even when the time is up this kills once more, because this process may have been suspended.
         if not remaining or is_late:

@@ -153,7 +153,7 @@ class TransferStream:
         """Prepare to exchange messages about files with another machine."""
         self._host = host
         # A host is not trusted. Without a name, the launcher is at the other end.
-        self._decoder = Decoder(bool(host), host, only=FILE_RECORDS)
+        self._decoder = Decoder(from_agent=bool(host), host=host, only=FILE_RECORDS)
         self._received: Deque[Any] = deque()
         self._out = bytearray()
 

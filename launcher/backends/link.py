@@ -111,7 +111,9 @@ class ReconnectingLink:
         self.tasks: set[str] = set()
         #: Guards the channel and the pipes of programs, which other threads use, too.
         self.lock = threading.RLock()
-        self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks), arguments.token, greets=True)
+        self._channel = MessageChannel(
+            lambda: Decoder(from_agent=True, host=host, tasks=self.tasks), arguments.token, greets=True
+        )
         self._inbox: list[Message] = []
         self._inbox_bytes = 0
         #: It is called when `receive` has something.

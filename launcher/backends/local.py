@@ -49,7 +49,9 @@ class ForkedAgentLink:
         """Make the link to an agent that was forked. Our ends of its pipes never block from now on."""
         self.pid, self.agent_id = pid, agent_id
         self.tasks: set[str] = set()
-        self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks, only=PIPED_RECORDS))
+        self._channel = MessageChannel(
+            lambda: Decoder(from_agent=True, host=host, tasks=self.tasks, only=PIPED_RECORDS)
+        )
         self._reading, self._writing, self._stderr = reading, writing, stderr
         self._loop: EventLoop | None = None
         #: The reason that the agent sent for its end. Empty if it sent none.

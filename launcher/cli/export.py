@@ -156,13 +156,14 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
 
     Args:
         options: The options of the launch, with those of ``--kubernetes`` or ``--docker``.
-        spec: The job, which may lack roles that `options` contains.
+        spec: The job. It is that of the options, without what an export cannot contain.
         name: The name of the exported job.
 
     Raises:
         JobError: No image is named, the user is not a number, or the job cannot be placed.
     """
     pod_options = _container_options(options, "kubernetes", "docker")
+    # Options of --kubernetes were checked with all others. The user of --docker may be none for pods.
     if isinstance(pod_options, DockerOptions):
         pod_options = from_attributes(KubernetesOptions, pod_options, KubernetesOptions())
         if faults := list(user_faults(pod_options)):
@@ -173,7 +174,8 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
         say(note)
     spec = with_limits(spec, pod_options, options.settings)
     hosts = []
-    for host in task_hosts(spec)[0]:
+    task_pods, _ = task_hosts(spec)
+    for host in task_pods:
         index = host.name.rpartition("-")[2]  # The host of a task is named ROLE-INDEX.
         hosts.append(replace(host, address=kubernetes.host_name(name, host.roles[0], index)))
     job = export_plan(spec, hosts, TASK_PORT, name)

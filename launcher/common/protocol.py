@@ -284,6 +284,7 @@ class Decoder:
 
     def __init__(
         self,
+        *,
         from_agent: bool,
         host: str = "",
         tasks: Optional[Collection[str]] = None,

@@ -434,9 +434,10 @@ class Call:
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:
-        """With equal batches, drop the rows that wait for a task which accepts no more.
+        """Drop the partitions that wait for a task which accepts no more rows.
 
-        Otherwise no rows wait for a certain task, and nothing happens.
+        Only with equal batches (``equal=``) each partition belongs to a certain task beforehand. Otherwise
+        none waits for this task, and nothing happens.
         """
         for number in self._queues.pop(task, ()):
             del self._partitions[number]
@@ -445,8 +446,11 @@ class Call:
     def give_back(self, partition: Partition, loss: str, *, exactly_once: bool) -> None:
         """Take back a partition that a task will not finish, so that another task receives it.
 
-        If its rows cannot be fed again, the call fails. If the task itself wanted no more rows, those that it
-        has count as consumed.
+        - A task that accepts no more rows has consumed those that it received, so the partition is dropped,
+          unless none of its rows was sent. With `inference` it is kept, because each row must get a result.
+        - With equal batches, no other task may finish a partition that was begun. The task counts as broken:
+          later the whole round of batches is fed again, or the call fails.
+        - Otherwise another task receives the whole partition. The call fails if its rows cannot come again.
 
         Args:
             partition: The partition.
@@ -457,11 +461,10 @@ class Call:
             return
         has_sent_rows = partition.last_chunk > 0
         if not loss and not self.is_inference and (has_sent_rows or self.is_in_step):
-            # The rows that the task has received count as consumed. Those of equal batches are for no other.
+            # With equal batches, rows that were not sent are for no other task either.
             self.has_dropped_rows = True
             del self._partitions[partition.number]
         elif self.is_in_step and has_sent_rows:
-            # No other task may receive it. All rounds are fed again, or the call raises an error.
             self.broken[partition.task] = loss
         else:
             try:

@@ -508,6 +508,7 @@ class FeedState:
             opening feeds is over, so that the connected tasks receive all rows. Equal batches always wait.
         """
         awaited = [task.name for task in self.takers if not task.is_connected]
+        # A task that is alive and not awaited is connected, or has refused more rows, for which it connected.
         is_none_connected = len(awaited) == sum(task.is_alive for task in self.tasks.values())
         return awaited if self.call.is_in_step or is_none_connected or not self._has_gathered(now) else []
 

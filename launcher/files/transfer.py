@@ -546,10 +546,11 @@ def _note(texts: list[str], item: Item, text: str) -> None:
 def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
     """Receive an item from its host.
 
-    If a file cannot be written here, the failure is recorded, and the other files still arrive.
+    The host announces the size of the files (`FilesFollow`), for which there must be room on this disk, and
+    then sends them. If one cannot be written here, the failure is recorded, and the others still arrive.
 
     Args:
-        transfer: Counts the bytes.
+        transfer: Counts the announced bytes.
         stream: The stream from the host.
         item: The item.
         result: The result of the host. The last of its ``destinations`` is the folder for this item.

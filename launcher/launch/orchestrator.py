@@ -77,7 +77,10 @@ class Orchestrator:
         tensorboard: TensorBoardSidecar | None,
         commands_fd: int | None,
     ) -> None:
-        """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called."""
+        """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called.
+
+        The class describes the arguments.
+        """
         self._spec, self._run_info, self._loop = spec, run_info, loop
         self._display, self._interrupts = display, interrupts
         self._recovery, self._hints, self._tensorboard = recovery, hints, tensorboard
@@ -87,7 +90,9 @@ class Orchestrator:
             self._command_pipe = CommandPipe(loop, commands_fd, self._host_of, on_signal=self._signal_task)
         state = JobState(
             spec,
+            # The supervisor moves tasks to standby hosts, which only the placement for recovery contains.
             self._placement if recovery is None else recovery.placement,
+            # Hints about the network are all that comes of the check, so without them it is left out.
             checks_network=hints is not None,
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
             managed=interrupts.managed,

@@ -197,7 +197,10 @@ class Console(Renderer):
             self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
 
     def _show_output(self, event: events.TaskOutput) -> None:
-        """Print the lines that a task has completed, unless its output is not shown."""
+        """Print the lines that a task has completed, without notices of TensorFlow.
+
+        Nothing is printed if the user wants no output of the task. `tick` shows lines that stay unfinished.
+        """
         task, shown_tasks = event.task, self._options.show
         if self._options.quiet or (shown_tasks is not None and task not in shown_tasks):
             return

@@ -23,7 +23,7 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
 
     The same job and hosts always lead to the same placement. Hosts are filled up to their slots in the order
     of the user's list, and then evenly up to their limits, by the rules of `launcher.scheduler.assignment`.
-    Sidecars need no slot, because they run on the host of the first task.
+    Sidecars need no slot. They run on the host of the first task, or on the first host that they select.
 
     Args:
         spec: The job. The names of its roles differ.

@@ -443,7 +443,10 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
 
 
 def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
-    """Let the tasks of one more lost host move with the tasks of others. The pause begins again.
+    """Let the tasks of one more lost host move with the tasks of others.
+
+    The pause, after which the tasks of a lost host have certainly ended, begins again. New hosts are chosen
+    again, too, but not at once: until the timer PLACE is over, the same cause may take more hosts.
 
     Args:
         state: The state of the job.

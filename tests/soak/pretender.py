@@ -141,7 +141,7 @@ class Pretender:
 
 def local(case: dict[str, Any]) -> int:
     """Be the agent of this machine: our stdin and stdout are the pipe."""
-    Pretender(case, Deaf(lambda: protocol.Decoder(False))).run()
+    Pretender(case, Deaf(lambda: protocol.Decoder(from_agent=False))).run()
     return 0
 
 
@@ -157,7 +157,7 @@ def on_host(path: str) -> None:
         case = json.load(file)
     os.write(1, b"\n<tf-launcher program: ready>\n")
     if entry == "launcher.agent.main:start":
-        channel = Deaf(lambda: protocol.Decoder(False), arguments["token"])
+        channel = Deaf(lambda: protocol.Decoder(from_agent=False), arguments["token"])
         channel.connect(1, time.monotonic())
         Pretender(case, channel).run()
     elif entry == "launcher.agent.checks:main":

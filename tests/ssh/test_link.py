@@ -245,7 +245,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes():
     selector = selectors.DefaultSelector()
     patience = Patience(lease=600, first_greeting=600)
     agent = LauncherConnection(selector, "node1", listen(token), token, patience)
-    channel = MessageChannel(lambda: Decoder(True, "node1"), token, greets=True)
+    channel = MessageChannel(lambda: Decoder(from_agent=True, host="node1"), token, greets=True)
     channel.connect(1, time.monotonic())
 
     def turned(met: bool) -> bool:
@@ -307,7 +307,9 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
     program = here.connections.start_agent(here.host.name, here.arguments)
-    channel = MessageChannel(lambda: Decoder(True, here.host.name), here.arguments.token, greets=True)
+    channel = MessageChannel(
+        lambda: Decoder(from_agent=True, host=here.host.name), here.arguments.token, greets=True
+    )
     channel.connect(0, time.monotonic())
     greeting = b"".join(channel.output(time.monotonic()))
     soon(program.receive_start)

@@ -52,7 +52,7 @@ def joined(message: Any) -> bytes:
 @pytest.mark.parametrize("cut", [1, 3, 17, 10_000])
 def test_messages_come_out_as_they_went_in_whatever_the_pieces(cut: int):
     for from_agent, messages in ((True, FROM_AGENT), (False, FROM_LAUNCHER)):
-        decoder = Decoder(from_agent, "node1")
+        decoder = Decoder(from_agent=from_agent, host="node1")
         data = b"".join(map(joined, messages * 2))
         found = [m for start in range(0, len(data), cut) for m in decoder.feed(data[start : start + cut])]
         assert found == messages * 2
@@ -63,7 +63,7 @@ def test_a_message_to_many_hosts_is_encoded_once():
     message = events.SetCluster("", {"worker": ("node1:1",)}, ())
     frames = [encode(message)[0] for _ in range(1000)]
     assert len(set(map(id, frames))) == 1
-    assert Decoder(False).feed(bytes(frames[0])) == [message]
+    assert Decoder(from_agent=False).feed(bytes(frames[0])) == [message]
     assert encode(events.SetCluster("", {"ps": ()}, ())) != frames[:1]
 
 
@@ -72,7 +72,9 @@ def test_what_no_agent_may_send_is_an_error_of_the_protocol():
     taken = set()
     for case in (*cases.wrong_messages(), *cases.wrong_frames()):
         try:
-            Decoder(True, "node1", {"worker/0"}).feed(case.raw.replace(TASK, b"worker/0"))
+            Decoder(from_agent=True, host="node1", tasks={"worker/0"}).feed(
+                case.raw.replace(TASK, b"worker/0")
+            )
         except ProtocolError:
             continue
         if case.wrong and not case.quits:
@@ -84,7 +86,7 @@ def test_what_no_agent_may_send_is_an_error_of_the_protocol():
 def test_a_path_that_no_file_can_have(field: str):
     fields = {"path": "out", "kind": "l", "target": "here", field: "\ud800"}
     with pytest.raises(ProtocolError):
-        Decoder(True, only=protocol.FILE_RECORDS).feed(cases.frame("FileEntry", fields))
+        Decoder(from_agent=True, only=protocol.FILE_RECORDS).feed(cases.frame(protocol.FileEntry, fields))
 
 
 def test_every_number_of_an_agent_has_limits():
@@ -102,8 +104,8 @@ def test_every_number_of_an_agent_has_limits():
 def test_texts_for_users_are_one_line_and_short():
     notice = {"at": 1.0, "text": "\x1b[31mx\nlaunch: forged\n"}
     refused = {"at": 1.0, "why": "x" * 61_000}
-    data = cases.frame("HostNotice", notice) + cases.frame("PortsRefused", refused)
-    shown, cut = Decoder(True, "node1").feed(data)
+    data = cases.frame(events.HostNotice, notice) + cases.frame(events.PortsRefused, refused)
+    shown, cut = Decoder(from_agent=True, host="node1").feed(data)
     assert shown.text == r"\x1b[31mx\nlaunch: forged"
     assert len(cut.why) == 2000
 
@@ -118,8 +120,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.ends = [
-            MessageChannel(lambda: Decoder(True, "node1"), "secret", greets=True),
-            MessageChannel(lambda: Decoder(False, "node1"), "secret"),
+            MessageChannel(lambda: Decoder(from_agent=True, host="node1"), "secret", greets=True),
+            MessageChannel(lambda: Decoder(from_agent=False, host="node1"), "secret"),
         ]
         self.under_way = [b"", b""]
         self.received: list[list[Any]] = [[], []]
@@ -176,7 +178,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list
 
 
 def test_events_overtake_output_but_not_what_is_on_the_wire():
-    channel = MessageChannel(lambda: Decoder(False))
+    channel = MessageChannel(lambda: Decoder(from_agent=False))
     output = events.TaskOutput(host="", task=WORKER, attempt=1, data=bytes(200_000))
     gone = events.TaskGone(host="", at=1.0, task=WORKER, attempt=1)
     for _ in range(4):
@@ -191,13 +193,13 @@ def test_events_overtake_output_but_not_what_is_on_the_wire():
         data = b"".join(channel.output(0.0))
         channel.sent(len(data))
         rest += data
-    names = [type(message).__name__ for message in Decoder(True).feed(first + rest)]
+    names = [type(message).__name__ for message in Decoder(from_agent=True).feed(first + rest)]
     assert names == ["TaskOutput", "TaskOutput", "AgentClosed", "TaskOutput", "TaskOutput", "TaskGone"]
     assert channel.pending == 0
 
 
 def test_output_that_is_held_lets_events_pass():
-    channel = MessageChannel(lambda: Decoder(False))
+    channel = MessageChannel(lambda: Decoder(from_agent=False))
     channel.held = True
     channel.send(events.TaskOutput(host="", task=WORKER, attempt=1, data=b"x"), bulk=True)
     assert not channel.output(0.0)
@@ -206,7 +208,7 @@ def test_output_that_is_held_lets_events_pass():
 
 
 def test_another_session_is_refused_and_a_refusal_is_passed_on():
-    end = MessageChannel(lambda: Decoder(True), "secret", greets=True)
+    end = MessageChannel(lambda: Decoder(from_agent=True), "secret", greets=True)
     end.connect(1, 0.0)
     with pytest.raises(ProtocolError):
         end.receive(joined(protocol.Hello("other", 1, 0)))

@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import Launch, Started
 from tests.ssh.host import LabHost
-from tests.ssh.test_relay import sshd_with
 
 TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 #: What takes how many seconds, on each host: the server, before it lets a user in, or the login shell.
@@ -35,7 +34,7 @@ def make_slow(host: LabHost, what: str, seconds: int) -> ExitStack:
     keys = host.folder / "etc/authorized_keys"
     host.program("slow-keys", f"#!/bin/sh\nsleep {seconds}\nexec cat {keys}\n")
     by_command = "AuthorizedKeysCommand /usr/bin/slow-keys\nAuthorizedKeysCommandUser root"
-    stack.enter_context(sshd_with(host, f"AuthorizedKeysFile none\n{by_command}"))
+    stack.enter_context(host.sshd_with(f"AuthorizedKeysFile none\n{by_command}"))
     return stack
 
 

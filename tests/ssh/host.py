@@ -11,7 +11,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,6 +173,23 @@ class LabHost:
         """End the one that listens: new connections are refused, the ones that are there stay."""
         self.kill(signal.SIGKILL, *self.sshd())
         soon(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
+
+    @contextmanager
+    def sshd_with(self, setting: str) -> Iterator[None]:
+        """Have its sshd read other lines before its settings, for a while: the first value counts."""
+        config = self.folder / "etc/sshd_config"
+        before = config.read_text()
+        try:
+            config.write_text(f"{setting}\n{before}")
+            self._restart_sshd()
+            yield
+        finally:
+            config.write_text(before)
+            self._restart_sshd()
+
+    def _restart_sshd(self) -> None:
+        self.stop_sshd()
+        self.start_sshd()
 
     def kill_sshd_sessions(self, number: int = signal.SIGKILL) -> int:
         """Kill, or signal, the sshd of each connection: how many processes that were."""
@@ -353,8 +371,7 @@ class LabHost:
             for old, now in zip(self._keys("first_host_key"), self._keys("host_key"), strict=True):
                 shutil.copy(old, now)
         if [stat_field(pid, 3, self.there("/proc")) for pid in self.sshd()] not in ([b"S"], [b"R"]):
-            self.stop_sshd()
-            self.start_sshd()
+            self._restart_sshd()
 
     def empty(self) -> None:
         """Remove every file of its user."""

@@ -22,7 +22,6 @@ from launcher.testing import Cluster
 from tests.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
-from tests.ssh.test_relay import sshd_with
 from tests.testing.stubs import COUNTS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("caller")]
@@ -77,7 +76,7 @@ def test_rows_go_over_the_network_only_where_no_port_is_forwarded(
 
     monkeypatch.setattr(TFCluster, "inference", inference)
     monkeypatch.setitem(FED, "quiet", False)
-    with nullcontext() if forwards else sshd_with(hosts[1], "AllowTcpForwarding no"):
+    with nullcontext() if forwards else hosts[1].sshd_with("AllowTcpForwarding no"):
         assert check_squares("node1,node2") == {"node1", "node2"}
     said = "of all network interfaces, for node2, where no port is forwarded: rows are not encrypted"
     assert set(refused) == {forwards} and (said in capfd.readouterr().err) is not forwards

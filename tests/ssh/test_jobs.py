@@ -6,13 +6,12 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import COMMAND, Launch
 from tests.seeing import last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import ALL, TWO, Lab
@@ -159,5 +158,5 @@ def test_a_host_that_has_the_name_of_this_machine(ssh_launch: Launch, hosts: lis
     host = hosts[0]
     renamed = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host.name]
     words = ("--hosts", host.name, "--", "readlink", "/proc/self/ns/net")
-    ended = ssh_launch.start(*words, command=[*renamed, sys.executable, "-m", "launcher"]).wait(60, code=0)
+    ended = ssh_launch.start(*words, command=[*renamed, *COMMAND]).wait(60, code=0)
     assert os.readlink(f"/proc/{host.pid}/ns/net") in ended.out

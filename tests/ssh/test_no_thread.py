@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import WAITS
-from tests.conftest import Launch, Started
+from tests.conftest import COMMAND, Launch, Started
 from tests.seeing import RunFolder, last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import ONE, TWO, Lab
@@ -59,7 +58,7 @@ class LimitedLaunch(Launch):
     def begin(self, *words: str, most: int | None = None) -> Started:
         """Start it, with so many threads and processes at the most, its own among them."""
         limit = [] if most is None else ["prlimit", f"--nproc={most}:"]
-        return self.start(*words, cwd="/", command=[*limit, *self._as_user, sys.executable, "-m", "launcher"])
+        return self.start(*words, cwd="/", command=[*limit, *self._as_user, *COMMAND])
 
     def limit(self, started: Started, most: int) -> None:
         """Limit the threads and processes of one that runs."""

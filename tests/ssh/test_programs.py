@@ -10,7 +10,6 @@ import pytest
 
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
-from tests.ssh.test_relay import sshd_with
 
 pytestmark = pytest.mark.timeout(240)
 #: What a host gets, and the message.
@@ -61,7 +60,7 @@ def test_what_is_in_the_way_is_named(ssh_launch: Launch, hosts: list[LabHost], c
 
 
 def test_a_server_that_opens_no_session(ssh_launch: Launch, hosts: list[LabHost]):
-    with sshd_with(hosts[0], "MaxSessions 0"):
+    with hosts[0].sshd_with("MaxSessions 0"):
         (error,) = errors(ssh_launch, "node1")
     assert "its ssh server opens no further session" in error
 

@@ -8,7 +8,7 @@ import socketserver
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -128,22 +128,6 @@ def echo(folder: str) -> Iterator[Echo]:
         serving.join()
 
 
-@contextmanager
-def sshd_with(host: LabHost, setting: str) -> Iterator[None]:
-    """The host's SSH server with other lines before its settings, for a while: the first value counts."""
-    config = host.folder / "etc/sshd_config"
-    before = config.read_text()
-    config.write_text(f"{setting}\n{before}")
-    try:
-        host.stop_sshd()
-        host.start_sshd()
-        yield
-    finally:
-        config.write_text(before)
-        host.stop_sshd()
-        host.start_sshd()
-
-
 def crowd_on(host: LabHost, port: int, count: int) -> str:
     """What `CROWD` says there."""
     return host.run(["python3", "-c", CROWD, str(port), str(count)], timeout=120).stdout.decode().strip()
@@ -189,7 +173,7 @@ def test_nothing_listens(lab: Lab, fleet: SshConnections, told: Told, folder: st
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
     words = [*TWO, "--relay", echo.path, "--", "sh", "-c", 'echo "at <$LAUNCH_RELAY>"']
-    with sshd_with(lab.hosts[1], "AllowTcpForwarding no"):
+    with lab.hosts[1].sshd_with("AllowTcpForwarding no"):
         ended = ssh_launch(*words, cwd="/", code=0)
     assert re.search(r"^node1 worker/0 \| at <127\.0\.0\.1:\d+>$", ended.out, re.MULTILINE)
     assert "node2 worker/1 | at <>\n" in ended.out

@@ -7,18 +7,16 @@ import pwd
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import COMMAND, Launch
 from tests.local.stops import SAVES, processes_of
 from tests.seeing import kill, last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import ALL, ONE, Lab
-from tests.ssh.test_relay import sshd_with
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -62,7 +60,7 @@ def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[L
     script = f'mount --bind "$0" {home}/.ssh && exec "$@"'
     started = ssh_launch.start(
         "--hosts", "short", "--workers", "1", "--", "true", cwd="/", env={"HOME": home},
-        command=["unshare", "-m", "sh", "-c", script, str(folder), sys.executable, "-m", "launcher"],
+        command=["unshare", "-m", "sh", "-c", script, str(folder), *COMMAND],
     )  # fmt: skip
     started.wait(60, code=0)
 
@@ -76,7 +74,7 @@ def test_a_user_id_without_a_name(launch: Launch, words: str):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # the test's own folder is root's alone
         os.chown(home, 54321, 54321)
         environment = {"HOME": home, "USER": "", "LOGNAME": ""}
-        command = [*another, sys.executable, "-m", "launcher"]
+        command = [*another, *COMMAND]
         ended = launch.start(*words.split(), cwd="/", env=environment, command=command).wait(30, code=125)
     line = f"echo me:x:54321:54321::{home}:/bin/sh >>/etc/passwd"
     assert ended.err.count("No user exists for uid 54321") == ended.err.count(line) == 1, ended.err
@@ -92,7 +90,7 @@ def test_a_home_that_is_not_that_of_the_account(ssh_launch: Launch, hosts: list[
     )
     command = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/ssh && exec "$@"', str(folder)]
     words = ["--hosts", "system,node1:1", "--workers", "2", "--accept-new-host-keys", "--no-check", "true"]
-    command += [sys.executable, "-m", "launcher"]
+    command += COMMAND
     for _ in ("both files", "without that of the user"):
         ssh_launch.start(*words, cwd="/", command=command).wait(60, code=0)
         (ssh_launch.home / ".ssh/config").unlink(missing_ok=True)
@@ -134,7 +132,7 @@ def test_keys_are_renewed_during_output_and_sync(
     lab: Lab, ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):
     (tmp_path / "data").write_bytes(os.urandom(6 << 20))
-    with sshd_with(hosts[0], "RekeyLimit 1M"):
+    with hosts[0].sshd_with("RekeyLimit 1M"):
         words = [*ONE, "--sync", ".", "--", "sh", "-c", "cksum < data; seq 1000000"]
         ssh_launch(*words, cwd=tmp_path, timeout=120, code=0)
     first, *numbers = last_run(ssh_launch).log("worker/0").split(b"\n")[:-1]

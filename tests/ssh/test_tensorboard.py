@@ -15,7 +15,6 @@ from tests.local.board import FOLDER, page_of, url_of
 from tests.seeing import last_run, soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
-from tests.ssh.test_relay import sshd_with
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -50,7 +49,7 @@ def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Laun
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, tmp_path: Path):
-    with sshd_with(lab.hosts[0], "AllowTcpForwarding no"):
+    with lab.hosts[0].sshd_with("AllowTcpForwarding no"):
         started = ssh_launch.start(*JOB, "--tensorboard", "--", "sleep", "200", cwd=tmp_path)
         url = url_of(started)
 

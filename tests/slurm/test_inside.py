@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.agent.slurm_node import without_step
-from launcher.backends.slurm.job import parse_task_counts
+from launcher.backends.slurm.job import SlurmJob, parse_task_counts
+from launcher.backends.slurm.steps import Step
 from tests.backends import STAYS, WAITS
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, executable
 from tests.seeing import command_line, last_run, pid_namespace, soon
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, sruns
 
@@ -243,6 +246,20 @@ def test_an_srun_is_killed(start: Start, held: dict[str, str], part: str):
     lines = re.findall(r"(worker/\d) +\| line (\d+)", ended.out)
     for task in ("worker/0", "worker/1"):
         assert [int(number) for name, number in lines if name == task] == list(range(1, 41))
+
+
+def test_a_broken_stream_is_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What srun may print if a step is killed before it has read all that was sent to it is not shown."""
+    lines = [
+        "srun: error: n1: task 0: Killed",
+        "srun: error: _server_read: fd 18 error reading header: Connection reset by peer",
+        "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 0",
+    ]
+    executable(tmp_path / "srun", f"#!/bin/sh\nprintf '%s\\n' {shlex.join(lines)} >&2\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with closing(Step("n1", SlurmJob("7", {}), "python3", is_agent=False)) as step:
+        step.wait(10)
+        assert step.stderr().splitlines() == lines[:1]
 
 
 @pytest.mark.parametrize("victim", ["srun", "agent"])

@@ -131,7 +131,12 @@ def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
 def test_a_line_for_each_move(launch: Launch, running: Running):
     started = running("--workers", "2", "--", "sh", "-c", ATTEMPTS)
     watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
-    soon(lambda: count_sockets(launch) == 2)
+
+    def both_follow() -> bool:
+        assert launch("restart", "latest", "worker/0").code == 0
+        return all("worker/0" in each.out for each in watching)
+
+    soon(both_follow)
     watching[1].send(signal.SIGSTOP)
     assert launch("restart", "latest", "worker/1").code == 0
     os.kill(soon(lambda: tasks_of(launch)["worker/1"]["pid"]), signal.SIGKILL)
@@ -140,15 +145,15 @@ def test_a_line_for_each_move(launch: Launch, running: Running):
     text, lines = (each.wait() for each in watching)
     assert (text.code, lines.code) == (0, 0)
     moves = [json.loads(line) for line in lines.out.splitlines()]
-    own = [(move["attempt"], move["state"]) for move in moves if move["task"] == "worker/1"]
-    assert own == [
+    own = [move for move in moves if move["task"] == "worker/1"]
+    assert [(move["attempt"], move["state"]) for move in own] == [
         (1, "stopping"), (1, "ended"), (1, "stopped"),
         (2, "starting"), (2, "running"), (2, "ended"), (2, "failed"),
     ]  # fmt: skip
     logged = {json.dumps(event) for event in last_run(launch).events if event["event"] == "TaskMoved"}
     assert {json.dumps({n: v for n, v in move.items() if n != "number"}) for move in moves} <= logged
-    shown = re.findall(r"(?m)^\d\d:\d\d:\d\d (worker/\d): attempt (\d), (\w+) on localhost", text.out)
-    assert shown == [(move["task"], str(move["attempt"]), move["state"]) for move in moves]
+    shown = re.findall(r"(?m)^\d\d:\d\d:\d\d worker/1: attempt (\d), (\w+) on localhost", text.out)
+    assert shown == [(str(move["attempt"]), move["state"]) for move in own]
     assert f"failed, exit code {code}" in text.out.splitlines()[-1], "the table of the report"
 
 

@@ -340,12 +340,17 @@ class Call:
     # What is to be sent.
 
     def has_rows(self, task: str) -> bool:
-        """Return whether a task can begin with a partition, or the source can be read for one."""
+        """Return whether a task can begin with a partition, or the source can be read for one.
+
+        With equal batches, the source is not read on while the slowest task has a long queue. Otherwise, no
+        partition begins while too many results wait for the user's program.
+        """
         waiting, is_readable = self._waiting(task), not (self.is_exhausted or self.is_reading)
         if self.is_in_step:
-            # The longest queue is that of the slowest task.
+            # Each round adds a batch to each queue, so the longest queue is that of the slowest task.
             rounds_ahead = max(map(len, self._queues.values()))
             return bool(waiting) or (is_readable and rounds_ahead < _MAX_ROUNDS_AHEAD)
+        # A partition that is read from the source now gets the next number.
         next_number = min(waiting, default=self._made)
         return bool(waiting or is_readable) and self.permits(next_number)
 
@@ -388,7 +393,10 @@ class Call:
     # What has happened.
 
     def add(self, item: Any, refused: Sequence[str]) -> None:
-        """Make partitions from an item that was read from the source.
+        """Make partitions from an item that was read from the source, and let them wait for tasks.
+
+        Without equal batches the item is one partition, which any task may receive. With equal batches it is
+        a round, which becomes a partition for each task.
 
         Args:
             item: A piece, or with equal batches a round of blocks, one for each task.
@@ -444,30 +452,34 @@ class Call:
             self.has_dropped_rows = True
 
     def give_back(self, partition: Partition, loss: str, *, exactly_once: bool) -> None:
-        """Take back a partition that a task will not finish, so that another task receives it.
+        """Take back a partition that a task will not finish, and decide what becomes of its rows.
 
-        - A task that accepts no more rows has consumed those that it received, so the partition is dropped,
-          unless none of its rows was sent. With `inference` it is kept, because each row must get a result.
-        - With equal batches, no other task may finish a partition that was begun. The task counts as broken:
-          later the whole round of batches is fed again, or the call fails.
-        - Otherwise another task receives the whole partition. The call fails if its rows cannot come again.
+        - A task of training wanted no more rows: a partition of which it was sent some counts as consumed.
+          With equal batches so does any other one, because each task has partitions of its own.
+        - A task is lost in the middle of equal batches: all tasks receive the unfinished batches again, or
+          the call fails. `FeedState` decides that later, by `broken`.
+        - In all other cases another task receives the partition from its beginning. In inference that is so
+          for a task that wanted no more rows, too, because every row needs a result. If the rows cannot be
+          read again or must not be fed twice, the call fails.
 
         Args:
-            partition: The partition.
+            partition: The partition. Nothing happens if it is finished, or belongs to an earlier call.
             loss: Why the task is lost. Empty if the task accepts no more rows.
             exactly_once: Whether no row may be fed a second time.
         """
         if not self.has_partition(partition):
             return
         has_sent_rows = partition.last_chunk > 0
+        # Without a loss, the function wanted no more rows. In inference its rows still need results.
         if not loss and not self.is_inference and (has_sent_rows or self.is_in_step):
-            # With equal batches, rows that were not sent are for no other task either.
             self.has_dropped_rows = True
             del self._partitions[partition.number]
         elif self.is_in_step and has_sent_rows:
+            # No other task may receive it, so it does not wait in a queue.
             self.broken[partition.task] = loss
         else:
             try:
+                # Some rows may have been consumed, although the task did not report it.
                 if has_sent_rows and exactly_once:
                     raise FeedError(
                         "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
@@ -478,9 +490,13 @@ class Call:
                 self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
 
     def feed_rounds_again(self) -> None:
-        """With equal batches, feed the rounds that not all tasks have consumed once more, to all tasks."""
+        """With equal batches, feed the rounds that not all tasks have consumed once more, to all tasks.
+
+        A round is one batch for each task. All tasks have started again.
+        """
         self.should_feed_again = False
         self.broken.clear()
+        # The queues are filled again below, with copies of the same batches.
         self._queues.clear()
         unfinished = [each for each in self._rounds if any(map(self.has_partition, each))]
         # Even a task that has consumed its part of such a round receives it again.
@@ -489,8 +505,9 @@ class Call:
             self._enqueue(partitions)
 
     def end(self) -> None:
-        """Close the call, so that nothing more is sent for it."""
+        """Close the call, so that nothing more is sent for it, and results of its rows are dropped."""
         self.is_over, self.should_feed_again = True, False
+        # What a thread still sends or receives for a partition that is not here is ignored.
         self._partitions.clear()
         self._queues.clear()
 

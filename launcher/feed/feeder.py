@@ -101,6 +101,7 @@ class Feed:
         try:
             self.channels[link] = FeedChannel(self, link, sock)
         except TransportError as error:
+            # If the first of the two threads runs already, this wakes and ends it.
             frames.hang_up(sock)
             failure = FeedError(f"{link.task.name} cannot be fed: {error}")
             self.state.on_broken(link, failure, time.monotonic())
@@ -143,10 +144,19 @@ class FeedChannel:
         self._sender.join(_THREAD_END_SECONDS)
 
     def _serve(self) -> None:
-        """Do what the state commands, until it commands to leave. This runs in the thread that sends."""
+        """Do what the state commands, until it commands to leave. This runs in the thread that sends.
+
+        - `Read`: read the next item of the user's source.
+        - `Flush`: send a frame that ends a batch.
+        - `Make`: make and send chunks (some rows each) of a partition.
+        - `Leave`: tell the task why nothing more comes, wait for the end of the connection, and close it.
+
+        The state gives the next command only after it was told that the last one is done.
+        """
         state, link = self._feed.state, self._link
         while not isinstance(command := self._commands.get(), Leave):
             if isinstance(command, Read):
+                # This tells the state itself that it is done.
                 self._read(command.call)
                 continue
             if isinstance(command, Flush):
@@ -157,9 +167,11 @@ class FeedChannel:
                     pass
             with self._feed.event():
                 state.on_sent(link)
+        # An empty reason stands for the end of the feed.
         reason = link.reason or ""
         self._send(frames.Kind.GONE if reason else frames.Kind.END, [reason.encode()])
         self._receiver.join()  # until the task closes the connection, because frames that come before count
+        # What is not consumed by now is fed to other tasks. No command for this connection can follow.
         with self._feed.event():
             state.on_left(link)
             del self._feed.channels[link]
@@ -404,9 +416,11 @@ class Feeder:
         deadline = inf if timeout is None else time.monotonic() + timeout
         waiting = Waiting()
         with self._lock:
+            # From now on no call can begin. A feed whose call is over ends at once, and the others after it.
             for feed in self._feeds.values():
                 with feed.event():
                     feed.state.is_finished = True
+            # Nobody needs to be waited for if the feeder is closed or the job has failed: the calls raise.
             while not (self._is_closed or self._error is not None or time.monotonic() > deadline):
                 running = [feed for feed in self._feeds.values() if self._is_call_running(feed)]
                 if not running:
@@ -454,7 +468,9 @@ class Feeder:
 
     @contextmanager
     def _serving(self, qname: str, call: Call) -> Iterator[Feed]:
-        """Serve a call within this context, which yields the feed.
+        """Serve a call of `train` or `inference` within this context, which yields the feed.
+
+        A feed serves one call at a time. When the context is left, the call is over.
 
         Args:
             qname: The name of the feed.
@@ -471,7 +487,7 @@ class Feeder:
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            # With equal batches no other task may take the rows of a lost one.
+            # With equal batches (the call is "in step") no other task may take the rows of a lost one.
             lost = [task.name for task in feed.state.tasks.values() if not task.is_alive]
             if call.is_in_step and lost:
                 raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP_MESSAGE}")
@@ -482,10 +498,12 @@ class Feeder:
                 raise FeedError(f"feed {qname!r} is being fed already: {how}")
             if feed.state.is_finished or self._is_closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
+            # At the end of this context the threads of the connections get their first commands.
             with feed.event() as now:
                 feed.taker, feed.taken_at = threading.current_thread(), now
                 feed.waiting = Waiting()
                 feed.state.begin(call, now)
+        # The lock is not held here, because a caller of `inference` may do anything between two results.
         try:
             yield feed
         finally:
@@ -521,17 +539,23 @@ class Feeder:
 
         This runs in the thread of the user, which holds the lock except while it sleeps.
 
+        Args:
+            feed: The feed that serves the call.
+            call: The call.
+
         Raises:
             FeedTimeout: No task has taken a row within the time limit.
-            FeedError: No task is left.
+            FeedError: No task is left, or the call has failed in another thread.
             BaseException: The error passed to `fail`.
         """
         while call.error is None and not feed.state.is_ready():
+            # Times pass without any event, so the commands that depend on them are asked for here.
             with feed.event() as now:
                 feed.state.check(now)
             if warning := feed.state.silence_warning(now):
                 say(warning)
             awaited = feed.state.awaited_tasks(now)
+            # `due` returns how a message about the wait begins, or an empty text most of the time.
             if awaited and (beginning := feed.waiting.due()):
                 hint = "importing TensorFlow takes seconds"
                 if lines := self._last_lines(awaited[0]):

@@ -197,6 +197,8 @@ class FeedLink:
         self._trained.clear()
         self._inferred.clear()
         sending = self.sending
+        # Its thread runs code of the user, which no other thread may run at the same time. The partition is
+        # taken by the next call, after the thread has stopped.
         if self.is_busy and sending is not None and sending in unfinished:
             unfinished.remove(sending)
             self.begin(sending)

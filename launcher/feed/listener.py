@@ -179,15 +179,17 @@ class Listener:
             try:
                 sock, _ = listening.accept()
             except OSError:  # the socket is closed, or no file descriptor is free
+                # Another connection may free one within this time.
                 self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
                 continue
+            # `close` holds this lock while it collects the connections that it closes.
             with self._lock:
                 if self._closing.is_set():
                     sock.close()
                     return
                 oldest = None
                 if len(self._pending) >= MAX_PENDING:
-                    # A dict has the order in which its items were added.
+                    # A dict has the order in which its items were added. Its thread closes the socket.
                     oldest = next(iter(self._pending))
                     del self._pending[oldest]
                     hang_up(oldest)
@@ -198,6 +200,7 @@ class Listener:
                 except TransportError as error:
                     sock.close()
                     refusal = f"because {error}"
+            # `_report` takes the lock itself.
             if oldest is not None:
                 self._report(f"because more than {MAX_PENDING} were without a handshake")
             if refusal:

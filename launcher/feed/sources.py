@@ -167,12 +167,24 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
 def source_of(data: Any) -> FeedSource:
     """Return the user's data as a source, which knows whether its items are rows or partitions.
 
+    A partition is a group of rows that one task receives.
+
+    - A `FeedSource`, as `rows`, `partitions` or `TextFiles` make it, says itself what it contains.
+    - Arrays, a frame, or a tuple or dict of arrays are columns. Their rows lie along the first dimension.
+    - A callable returns the rows of one partition.
+    - Of an iterator or another iterable, the first item decides, when it is needed.
+    - Of a list, tuple or range, the first item decides now: a row, or the rows of a partition.
+
+    Args:
+        data: What the user has passed to ``train`` or ``inference``.
+
     Raises:
         InputError: The data contains no rows, or can be understood in two ways.
     """
     if isinstance(data, FeedSource):
         return data
     if (block := columnar(data)) is not None:
+        # Arrays stay where they are, so each epoch can cut them into pieces again.
         return FeedSource(partial(_split, block, size(block), None), once=False)
     if callable(data):
         return partitions([data])
@@ -183,12 +195,14 @@ def source_of(data: Any) -> FeedSource:
             expected = f"TextFiles(...) or its like for files; {expected}"
         raise refused(f"{_shown(data)} has no rows", expected)
     if not isinstance(data, list | tuple | range):
-        # Its first item will show what it contains, and is not read before it is needed.
+        # Its first item will show what it contains, and is not read before it is needed. An iterator can be
+        # read only once, so it has rows for a single epoch.
         return FeedSource(partial(_iterable_pieces, data), once=isinstance(data, Iterator))
     if not data or is_row(data[0]):
         return rows(data)
     first = data[0]
-    # A list of lists of tuples, dicts or lists can only mean partitions.
+    # A list of lists of tuples, dicts or lists can only mean partitions. A list of lists of numbers can be
+    # rows of numbers, or partitions whose rows are numbers, so the user has to say which.
     is_plain_list = isinstance(first, list) and not (first and _is_structured(first[0]))
     if is_array(first) or is_plain_list:
         kind = "arrays" if is_array(first) else "lists"
@@ -355,11 +369,13 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
     start_function(reading.run, name="rows of a feed")
     try:
         while True:
-            # After a second without a full group, the rows that have come are enough.
+            # After a second without a full group, the rows that have come are enough. Without any row, the
+            # wait is repeated.
             if not (reading.is_ready.wait(_GROUP_SECONDS) or reading.group or reading.has_ended):
                 continue
             # This is read before the rows are taken, because more may come until then.
             has_ended = reading.has_ended
+            # The call fails, so rows that came before the error are of no use.
             if has_ended and reading.error is not None:
                 raise reading.error
             if group := reading.take():
@@ -461,7 +477,9 @@ def rounds(
 ) -> Generator[tuple[Block, ...]]:
     """Yield rounds of equal batches: each contains exactly ``batch_size`` rows for each worker.
 
-    The rows left at the end make no whole round. All rows are read in the program.
+    Workers that reduce gradients together need this, because a worker with a batch less would let the others
+    wait for ever. The rows left at the end make no whole round, and ``equal`` says what becomes of them. All
+    rows are read in the program, and not by code in the tasks.
 
     Args:
         pieces: The pieces of one epoch, or of several epochs without a gap between them. They are closed at
@@ -493,16 +511,18 @@ def rounds(
                 rest = [part(joined, round_rows, rows)] if rows > round_rows else []
                 first = joined if first is None else first
                 yield round_of(joined)
+    # From here on, `rest` contains the rows left at the end, fewer than a round.
     rows = sum(map(size, rest))
     if equal == "drop" and rows and first is None:
         raise refused(f"{rows} rows for {workers} batches of {batch_size}", "more, or 'pad' or 'repeat'")
     if equal == "drop" or not rows:
         return
     last = join(rest)
-    # All of the data may be shorter than a round.
+    # For ``repeat``, the beginning of the data. All of the data may be shorter than a round.
     filler = last if first is None else first
     if equal == "pad":
         filler = part(last, rows - 1, rows)
+    # A filler that is shorter than what is missing is appended several times.
     filled = [last]
     while (missing := round_rows - sum(map(size, filled))) > 0:
         filled.append(part(filler, 0, missing))

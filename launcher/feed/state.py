@@ -110,6 +110,11 @@ class FeedState:
     def on_connected(self, task: str, attempt: int, now: float, refusal: str = "") -> FeedLink | None:
         """Note that a task opens the feed.
 
+        - The task may not open it, is not fed at all, or this start of it is not its last one: it gets a link
+          (the record of one connection) that is closed at once, with the reason for the task.
+        - The start before this one still has a connection: None.
+        - Otherwise the link becomes the one of the task, in place of an earlier one of the same start.
+
         Args:
             task: The name of the task.
             attempt: Which start of the task this is, from 1.
@@ -130,12 +135,14 @@ class FeedState:
         elif attempt < fed_task.attempt:
             link.reason = f"{task} has started again"
         else:
-            # The connection may come before the event that the task has started again.
+            # The connection may come before the event that the task has started again. It proves that.
             if fed_task.ended is not None:
                 self.on_started(task, attempt)
-            # The last attempt still has its connection, so its end is not known yet.
+            # The last attempt still has its connection, so its end is not known yet, and what it has consumed
+            # may still arrive.
             if fed_task.link is not None and fed_task.link.attempt != attempt:
                 return None
+            # The same process has connected again, because its connection broke.
             self._end_link(fed_task, "the feed was opened again")
             fed_task.link = link
         self.links.append(link)
@@ -177,7 +184,7 @@ class FeedState:
         """Note that a task has started, for the first time or again.
 
         If it has started again, no process of the tasks that start together with it is left. So with equal
-        batches all rounds can be fed once more.
+        batches all rounds can be fed once more. A round is one batch for each task.
 
         Args:
             task: The name of the task.
@@ -189,13 +196,17 @@ class FeedState:
             return
         if fed_task.link is not None and fed_task.link.attempt < attempt:
             self._end_link(fed_task, "it has started again")
+        # Without an end before it, this is the first start of the task, or one that is known already.
         restarted = [fed_task] if fed_task.ended is not None else []
         # With equal batches all tasks start again together, and this is the first one of them.
         if self.call.should_feed_again:
             restarted = list(self.tasks.values())
         fed_task.ended, fed_task.attempt = None, attempt
+        # What the old processes have said about rows does not hold for the new ones.
         for each in restarted:
             each.has_refused = each.has_returned = False
+        # The connections that are left belong to old processes. `feed_rounds_again` clears the flag, so the
+        # starts of the other tasks do not repeat this.
         if self.call.should_feed_again:
             for each in restarted:
                 self._end_link(each, "all tasks start again")
@@ -233,10 +244,12 @@ class FeedState:
             FeedRefusedError: The kind is unknown.
             struct.error: The frame is not of the form of its kind.
         """
+        # Its first frame shows whether the task accepts rows, so from now on it may be sent some.
         link.has_opened = True
         # `Kind` in `launcher.feed.remote.frames` says what each frame means.
         if kind == Kind.RESULTS:
             for partition, weight in link.answer(content, size):
+                # Results of rows of an earlier call, which has ended, do not wait for the user's program.
                 if self.call.has_partition(partition):
                     self.call.result_bytes += weight
         elif kind in (Kind.PROGRESS, Kind.HUNGRY):
@@ -248,9 +261,11 @@ class FeedState:
             if link.task.link is link:
                 link.task.has_refused = True
                 link.task.has_returned |= b"".join(content) == RETURNED
+                # Only equal batches wait for a certain task. `commands` gives back what the task has unread.
                 self.call.drop_rows_of(link.task.name)
         else:
             raise FeedRefusedError(f"kind {kind}")
+        # Results or progress may complete partitions. Any frame is progress, so the time limit starts anew.
         self._finish(link)
         self.call.progress_at = now
 
@@ -370,17 +385,24 @@ class FeedState:
         """Return what is to be done now, at most one command for the thread of each connection.
 
         The task with the fewest unread rows receives the next partition.
+
+        Args:
+            now: The time.
         """
+        # The connection of a link that is not in `links` is closed already.
         commands: list[Command] = [CloseFeed(link) for link in self._links_to_close if link in self.links]
         self._links_to_close.clear()
+        # This comes before the commands, so that a partition which is given back goes to another task now.
         for link in self.links:
             # The task has not connected again in time.
             if link.ended is not None and now - link.ended > BROKEN_SECONDS:
                 self.close(link, "its connection broke")
+            # While a connection with a reason has not ended, frames about consumed rows may still come.
             has_broken_for_good = link.ended is not None and link.reason is not None
             if link.task.has_refused or has_broken_for_good:
                 self._give_back(link)
         free = [link for link in self.links if not link.is_busy]
+        # `window` is the number of bytes that the task has not begun to read.
         for link in sorted(free, key=lambda link: link.window):
             if (command := self._next_command(link, now)) is not None:
                 link.is_busy = True
@@ -397,14 +419,25 @@ class FeedState:
     def _next_command(self, link: FeedLink, now: float) -> Command | None:
         """Return what the thread of a connection is to do next, or None if it waits.
 
+        The first of these that applies is returned:
+
+        - `Leave` if the connection is being closed.
+        - `Make` for the next chunk of the partition (the rows for one task) that is being sent, or None while
+          the task has too much unread.
+        - None if no call is served, or it is not known that the task accepts rows.
+        - `Flush` if a batch of the task must end here, because no row follows for the moment.
+        - None if the task may not begin with another partition.
+        - `Make` for the partition that waits for the task, or `Read` to read one from the user's source.
+
         Args:
             link: The connection, whose thread has nothing to do.
             now: The time.
         """
         call = self.call
+        # The call may have ended, or the partition may be another task's by now, so no more of it is sent.
         if not self._is_sending(link):
             link.sending = None
-        # An empty reason tells the task that the feed has ended.
+        # The user has called `finish`. An empty reason tells the task that the feed has ended.
         if call.is_over and self.is_finished:
             self.close(link, "")
         if link.reason is not None:
@@ -415,7 +448,8 @@ class FeedState:
         # Before its first frame it is unknown whether the task accepts rows.
         if call.is_over or link.is_over or link.task.has_refused or not link.has_opened:
             return None
-        # In inference a batch ends with its partition. In training it ends when no more rows are left.
+        # In inference a batch ends with its partition. In training it ends when no more rows are left. The
+        # function would otherwise wait for the rest of a batch that does not come.
         if not link.was_flushed and (call.is_inference or call.is_all_given(link.task.name)):
             link.was_flushed = True
             return Flush(link)
@@ -423,8 +457,10 @@ class FeedState:
             return None
         # No partition waits for this task, so its thread reads one from the source.
         if (partition := call.next_partition(link.task.name)) is None:
+            # Other threads must not read at the same time, because the source is a generator.
             call.is_reading = True
             return Read(link, call)
+        # A task that was served waits for the others to open the feed before it receives more.
         call.served.add(link.task.name)
         link.begin(partition)
         return Make(link, partition)
@@ -452,6 +488,7 @@ class FeedState:
             now: The time.
         """
         call, name = self.call, link.task.name
+        # A task with a full window has enough to read for the moment.
         if call.error is not None or link.window >= WINDOW_BYTES or not call.has_rows(name):
             return False
         return call.is_in_step or name not in call.served or self._has_gathered(now)
@@ -480,8 +517,8 @@ class FeedState:
         if call.is_inference:
             return call.advance_to_results()
         tasks = self.tasks.values()
-        # No task accepts more rows, so `train` returns before all are read. If the tasks have ended and rows
-        # were on the way to them, `check` raises an error instead.
+        # No task accepts more rows (a taker is one that may), so `train` returns before all are read. If the
+        # tasks have ended and rows were on the way to them, `check` raises an error instead.
         if any(task.has_refused for task in tasks) and not self.takers:
             return any(task.is_alive for task in tasks) or call.is_none_given
         return call.is_finished
@@ -515,6 +552,16 @@ class FeedState:
     def check(self, now: float) -> None:
         """Raise an error if the call cannot continue, or has waited for too long.
 
+        - No task is left that runs or is to start again: this is an error.
+        - In inference, all tasks have called ``terminate()``, so rows stay without a result: an error.
+        - No task is late: the call waits for the user's source of rows or for a restart, which may last as
+          long as they like. A task is late if it has unread rows, owes results of inference, or has not
+          opened the feed although the call needs it.
+        - Some task is late, and no task has made progress within the time limit of the call: an error.
+
+        Args:
+            now: The time.
+
         Raises:
             FeedTimeout: No task has taken a row within the time limit.
             FeedError: No task is left, one has missed equal batches, or results are missing.
@@ -522,8 +569,10 @@ class FeedState:
         call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
         ends = [(task, task.ended) for task in tasks if task.ended is not None]
         is_any_alive = any(task.is_alive for task in tasks)
+        # With equal batches the loss of a single task is an error, which names it, so this comes first.
         if call.is_in_step:
             self._check_rounds(call, now)
+        # Tasks that fail may fail the whole job, whose error is more precise. It comes within this time.
         last_end = max([end.at for _, end in ends], default=0.0)
         if not is_any_alive and now - last_end > LONELY_SECONDS:
             endings = join_names([f"{task.name} {end.reason}" for task, end in ends])
@@ -538,9 +587,11 @@ class FeedState:
         if not late:  # nothing but the user's source of rows, or a restart, is awaited
             call.progress_at = now
         elif now - call.progress_at > call.timeout:
-            # A task that is late and hungry has read all rows, and only owes results.
+            # A task that is late and hungry has read all rows, and only owes results. The others are stuck:
+            # their functions do not read what was sent, or never opened the feed.
             names = [task.name for task in late]
             stuck = [task.name for task in late if not (task.is_late and task.link and task.link.is_hungry)]
+            # Only in inference can missing results be the fault.
             if stuck or not call.is_inference:
                 lines = [line for task in stuck for line in self._last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
@@ -575,6 +626,10 @@ class FeedState:
     def _check_rounds(self, call: Call, now: float) -> None:
         """Raise an error if a task has missed equal batches, and not all tasks start again together.
 
+        Args:
+            call: The present call, which feeds equal batches.
+            now: The time.
+
         Raises:
             FeedError: A task is lost, or has left a batch unfinished.
         """
@@ -582,5 +637,7 @@ class FeedState:
             # In this time the job should fail, for a more precise reason.
             if task.ended is not None and not task.ended.is_restart and now - task.ended.at > LONELY_SECONDS:
                 raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP_MESSAGE}")
+            # A task that is connected again, and not because of a restart of all, has only lost its
+            # connection. The batch that it had read half is gone with it.
             if task.is_connected and not call.should_feed_again and (loss := call.broken.get(task.name)):
                 raise FeedError(f"{loss}; {IN_STEP_MESSAGE}")

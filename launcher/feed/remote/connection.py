@@ -78,6 +78,7 @@ class FeedConnection:
             self._changed.wait_for(
                 lambda: self._frames or self.has_ended or self._error or self.number != number
             )
+            # The frames that came before the error are returned first.
             if self._error is not None and not (self._frames or self.has_ended):
                 raise self._error
             return self.number, self._frames.popleft() if self._frames else None
@@ -145,12 +146,17 @@ class FeedConnection:
     def _receive(self, sock: socket.socket) -> None:
         """Keep the frames of one connection for `next_frame` until it ends, then close it.
 
-        If it has broken, its frames are dropped, because the program feeds their rows again.
+        - END (the feed has ended): the frames that wait are dropped, and the thread ends.
+        - GONE (the program no longer feeds this task, with the reason): the function gets an error, after the
+          frames that came before.
+        - Any other frame waits for the function, unless that has called `terminate`.
+        - The connection breaks: its frames are dropped, because the program feeds their rows again.
 
         Args:
             sock: The connection.
         """
         try:
+            # The thread of the function may send as soon as there is a socket, but not before this frame.
             with self._sending:
                 self._sock = sock
                 # The first frame tells the program whether this task accepts rows.
@@ -175,10 +181,12 @@ class FeedConnection:
         except OSError:
             # The connection has broken. `_receive_all` makes a new one.
             pass
+        # No other thread may use the socket when it is closed, because its number may be another file then.
         with self._sending:
             self._sock = None
         sock.close()
         with self._changed:
+            # It has broken, and the next connection has another number.
             if not self._is_over:
                 self._frames.clear()
                 self.number += 1

@@ -218,6 +218,7 @@ class FeedReader:
         Raises:
             FeedError: The program is gone, or the rows cannot be read.
         """
+        # Rows of a connection that has broken since the last batch must not be in this one.
         self._sync(self._connection.number)
         # The function is done with earlier batches, so with all chunks before the present one.
         self._consumed = max(self._consumed, self._number - 1)
@@ -256,6 +257,7 @@ class FeedReader:
                 f"{self.feed!r}: batch_results takes one for each row"
             )
         self._returned += len(results)
+        # The first of them belong to rows of a broken connection, whose results are not wanted.
         stale = min(self._stale, len(results))
         self._stale -= stale
         if results := results[stale:]:
@@ -300,22 +302,29 @@ class FeedReader:
     def _has_rows(self, *, has_begun: bool) -> bool:
         """Make the next block with rows the present one, and wait for it if necessary.
 
+        A chunk (the rows of one frame) consists of one or more blocks. If the present block has unread rows,
+        nothing happens.
+
         Args:
             has_begun: Whether the batch already contains rows. In this case a FLUSH of the program ends it.
 
         Returns:
             Whether there are rows. False if the batch or the feed ends here.
         """
+        # This is repeated after blocks without rows, after a FLUSH before any row, and after a break.
         while self._at == self._size:
             if (block := next(self._blocks, None)) is not None:
                 self._block, self._at, self._size = block, 0, codec.size(block)
                 continue
-            if not has_begun:  # the rows of all earlier batches are consumed
+            # The present chunk is read to its end, and so its rows belong to earlier batches, which the
+            # function is done with. Otherwise some may be in this batch, and a lost task must get them again.
+            if not has_begun:
                 self._consumed = self._number
             # The next call will wait for the program.
             if not (self._connection.has_frame or self._connection.has_ended):
                 self._report(frames.Kind.HUNGRY)
             connection, frame = self._connection.next_frame(self._current)
+            # If the connection has broken, this drops what came by it.
             self._sync(connection)
             # Without a frame the connection has broken, and the loop continues with the next one.
             kind, buffers = frame or (0, [])
@@ -325,6 +334,7 @@ class FeedReader:
                 self._number += 1
                 self._blocks = self._blocks_of(kind, buffers)
                 self._unreported_bytes += sum([len(buffer) for buffer in buffers])
+                # The program sends more only after it is told what was read. Code counts much for its limit.
                 if self._unreported_bytes > _MAX_UNREPORTED_BYTES or kind == frames.Kind.CODE:
                     self._report()
         return True

@@ -86,6 +86,7 @@ class Agent:
         grace: Optional[float],
     ) -> None:
         """Make the agent of a host from its parts. It starts to work in `run`."""
+        # Processes whose parents have exited become children of the agent, which can find and stop them.
         processes.become_subreaper("launch-agent")
         self._connection = connection
         self._send = connection.send
@@ -93,6 +94,7 @@ class Agent:
         self._selector = selector
         self._watchdog = watchdog
         self._deadline = deadline
+        # Each step is a signal and the seconds until the next one.
         first_step, last_step = ABANDONED_STOP_SEQUENCE
         self._sigterm_stop_sequence = (first_step if grace is None else (signal.SIGTERM, grace), last_step)
         self._outputs = Outputs(selector, connection, on_closed=self._report_gone_if_done)
@@ -103,8 +105,9 @@ class Agent:
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         self._tasks: Dict[TaskId, RunningTask] = {}
         self._by_pid: Dict[int, RunningTask] = {}
-        #: The delayed reports of tasks that SIGTERM has ended, each with the time (monotonic) when they are
-        #: sent, see `_SIGTERM_REPORT_DELAY_SECONDS`.
+        #: The delayed reports of tasks that a SIGTERM which was not ours has ended, each with the time
+        #: (monotonic) when they are sent. If the agent itself is sent SIGTERM meanwhile, because the machine
+        #: is shut down, it reports only its own end.
         self._delayed: Dict[RunningTask, Tuple[float, List[events.AgentEvent]]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
@@ -155,14 +158,17 @@ class Agent:
         Returns:
             The exit code: 1 if SIGTERM or the end of the watchdog has stopped the agent, otherwise 0.
         """
+        # Signals wake the loop before the launcher is told that it can send commands.
         self._listen()
         self._send(events.AgentReady(*_stamp(), pid=os.getpid(), facts=host.host_facts()))
         self._serve_job()
         while self._phase is _AgentPhase.RESETTING:
             self._phase, self._ending_until = _AgentPhase.SERVING, 0.0
             self._serve_job()
+        # The launcher was told why.
         if self._phase is _AgentPhase.CUT_SHORT:
             return 1
+        # The last messages are still to be sent, and acknowledged if the connection can break.
         until = time.monotonic() + FAREWELL_SECONDS
         # A connection that can break decides itself when to give up.
         while not self._connection.is_done and (self._connection.can_break or time.monotonic() < until):
@@ -171,6 +177,7 @@ class Agent:
 
     def _serve_job(self) -> None:
         """Serve one job: until the agent is to stop its tasks, and none of their processes is left."""
+        # A task is here until its processes have ended and its output and end were reported.
         while self._tasks or not self._ends_tasks:
             self._turn()
         self._ports.release_all()
@@ -189,7 +196,8 @@ class Agent:
             max_seconds: How long to wait at most.
         """
         ready = self._selector.select(self._seconds_to_wait(max_seconds))
-        # False sorts before True.
+        # False sorts before True, so output comes last. There may be much of it, and the commands of the
+        # launcher and the ends of processes must not wait for it.
         for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
             # The reaction to another event may have closed this descriptor.
             if self._selector.get_map().get(key.fd) == key:
@@ -201,9 +209,11 @@ class Agent:
             self._poll_stopping()
         for part in self._timed:
             part.on_time(now)
+        # The agent may report its own end instead of the delayed reports, so this comes before them.
         if self._sigterm_due is not None and self._sigterm_due <= now:
             self._act_on_sigterm()
         self._report_delayed(now)
+        # All messages of this turn wait in the connection now. If they are too many, output stays unread.
         self._outputs.pause_or_go_on()
         # The watchdog lets the agent live as long as it may wait for its launcher or stop its tasks.
         if self._deadline is not None:
@@ -329,7 +339,8 @@ class Agent:
         """
         held: Dict[TaskId, int] = {}
         if fault is None:
-            # Where descriptors are scarce, ports and output matter more than the order of exits.
+            # Each task needs descriptors for its port and its output, and one to watch the order of exits.
+            # Where they are scarce, ports and output matter more than that order.
             if not self._spawner.limits.make_room(len(command.tasks)):
                 self._exits.is_enabled = False
             try:
@@ -355,6 +366,7 @@ class Agent:
         The agent completes its command and its environment with what depends on the addresses of all tasks.
         """
         argv, env = command.argv, dict(command.env)
+        # Without the addresses the command is used as it is.
         if self._cluster is not None:
             program = (command.args, command.flags, command.templates, command.attempt)
             arguments, variables = complete(self._cluster, command.task, *program)
@@ -396,13 +408,15 @@ class Agent:
     def _poll_ended(self) -> None:
         """React to signals that have arrived, and to children that have ended.
 
-        Processes that a task leaves behind when its main process exits are stopped.
+        Processes that a task leaves behind when its main process exits are stopped. Those whose own parents
+        have exited, too, are orphans, which are children of the agent by now.
         """
         # Each byte is the number of a signal. If no signal has arrived, there is nothing to read.
         with suppress(BlockingIOError):
             if signal.SIGTERM in os.read(self._wake, 65536):
                 self._on_sigterm()
         exited = self._reap()
+        # To look for orphans, all processes are read, which is wanted only if a task has ended or is ending.
         if not (exited or self._stopping):
             return
         orphans = self._task_processes.orphans()
@@ -454,7 +468,8 @@ class Agent:
     def _on_exit(self, task: RunningTask, status: int, peak: int, cpu: float) -> None:
         """Report that the main process of a task has ended, at once or after a delay.
 
-        The report of a task that SIGTERM has ended is delayed if the signal was not ours.
+        The report of a task that SIGTERM has ended is delayed if the signal was not ours. A shutdown of this
+        machine may signal the tasks first and then the agent, which then reports only its own end.
 
         Args:
             task: The task.
@@ -498,7 +513,7 @@ class Agent:
         stopped = self._stopping.poll(time.monotonic())
         # A task may be in both.
         for task in dict.fromkeys((*exited, *stopped)):
-            # The processes that it has left behind may still have to be stopped.
+            # The processes that it has left behind may still have to be stopped. Otherwise none is left.
             if task.has_exited and task not in self._stopping:
                 task.is_empty = True
                 self._outputs.read_rest(task)
@@ -537,7 +552,7 @@ class Agent:
             tasks: The tasks. The output of one whose processes have all ended may still be open.
             steps: The signals and the seconds between them.
         """
-        # A process that has ended already must not be reported as ended by our signal.
+        # A process that has ended already must not be reported as ended by our signal, so it is reaped first.
         self._poll_ended()
         now = time.monotonic()
         first_signal, _ = steps[0]
@@ -547,6 +562,7 @@ class Agent:
             # Another process keeps the output open. Nobody waits for that if the task is to be killed.
             elif first_signal == SIGKILL:
                 self._outputs.let_go(task)
+        # The first signals are sent now, and not when the loop comes to it.
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
@@ -563,6 +579,7 @@ class Agent:
 
     def _signal(self, command: events.SignalTask) -> None:
         """Send a signal to the processes of a task at the user's wish, without stopping the task."""
+        # An end that was not noticed yet is reported before the signal.
         self._poll_ended()
         task = self._tasks.get(command.task)
         if task is None:

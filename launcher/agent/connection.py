@@ -115,6 +115,7 @@ class LauncherConnection:
         self._peers: Optional[PeerListener] = None
         if listener is None:
             self._attach(os.dup(0), os.dup(1))
+            # Nothing that code prints here may get into the messages, and no child may inherit the pipes.
             nothing_on(0, 1)
         else:
             self._peers = PeerListener(selector, listener, on_greeting=self._on_greeting)
@@ -220,9 +221,12 @@ class LauncherConnection:
     def _on_greeting(self, streams: PassedStreams, hello: Optional[Hello]) -> bool:
         """Use the streams of a program from now on, if the launcher behind them is ours.
 
+        The launcher runs the program on this host to reach the agent, by ssh for example, and the program
+        passes its stdin and stdout to the agent.
+
         Args:
             streams: The stdin and stdout of the program.
-            hello: The greeting of the launcher, or None if it has not sent one.
+            hello: The greeting of the launcher, or None if it has not sent one in time.
 
         Returns:
             Whether the streams are used. Their connection must be newer than the present one.
@@ -233,8 +237,10 @@ class LauncherConnection:
             if self._attempt < 0:
                 self._reconnect_until = min(self._reconnect_until, time.monotonic() + self._outage_seconds())
             return False
+        # Another launcher, or an old connection whose greeting comes late.
         if hello.session != self._token or hello.attempt <= self._attempt:
             return False
+        # Only one program is connected at a time. The launcher has given the other connection up.
         self._detach()
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
@@ -242,6 +248,8 @@ class LauncherConnection:
         self._selector.register(streams.program, selectors.EVENT_READ, self._on_end)
         self.channel.swapped = streams.is_swapped
         self._attach(streams.stdin, streams.stdout)
+        # The channel starts anew for this connection, and then learns from the greeting which messages have
+        # arrived over earlier ones. It sends the others again.
         self.channel.connect(hello.attempt, self._received_at)
         try:
             self.channel.greeted(hello)

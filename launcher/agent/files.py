@@ -214,6 +214,7 @@ def _locked(path: str) -> Iterator[None]:
             try:
                 yield
             finally:
+                # The file is removed while its lock is still held, so that no other process uses it by then.
                 with contextlib.suppress(OSError):
                     os.unlink(lock)
             return
@@ -273,6 +274,8 @@ def _process_using(folder: str, run_name: str = "") -> str:
             task = os.fsdecode(marks[-1][len(prefix) :]) if marks else ""
             belongs_to_run = bool(run_name) and task.startswith(f"{run_name}:")
             is_inside = f"{os.readlink(f'/proc/{pid}/cwd')}/".startswith(f"{folder}/")
+            # The folder of a run belongs to that run alone, so in it even a process without a mark counts.
+            # Another folder may be the user's, whose shell there does no harm.
             if belongs_to_run or (is_inside and (task or run_name)):
                 return f"the task {task} (process {pid})"
     return ""
@@ -284,7 +287,8 @@ def _process_using(folder: str, run_name: str = "") -> str:
 def discard(run_name: str) -> None:
     """Remove the folder of a run that is over, but keep its trees for the next run from the same folders.
 
-    The oldest of all trees that are kept are removed if they are too large together.
+    A tree is the copy of a folder that ``--sync`` has made. The oldest of all trees that are kept are removed
+    if they are too large together.
 
     Args:
         run_name: The name of the run.
@@ -303,9 +307,11 @@ def discard(run_name: str) -> None:
                 kept_tree = f"{_cache_path()}/trees/{key}"
                 with _locked(kept_tree):
                     _keep(f"{run_folder}/{name}", kept_tree, entries)
+    # The trees that are kept were moved out of it.
     if os.path.isdir(run_folder):
         with _locked(run_folder):
             _remove(run_folder)
+    # Each tree contains a list of its files, which says their sizes.
     lists, kept_bytes = glob.glob(f"{glob.escape(_cache_path())}/trees/*/{SYNC_MARK}"), 0
     # Another launch may use a tree at this moment, and move it away.
     with contextlib.suppress(FileNotFoundError):
@@ -387,7 +393,11 @@ def finish(_: _LauncherPipe, arguments: Any) -> List[str]:
 def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """Update trees to the state that they have at the launcher, and make folders for the results of tasks.
 
-    This is a remote command.
+    This is a remote command. A tree is the copy of a folder of the user (``--sync``).
+
+    - With a place of its own (``--sync FOLDER:PLACE``), it stays there after the run.
+    - Without one, it lies in the folder of the run. Between runs it is kept in the cache under its key, so
+      that the next run of the same folder copies only what has changed.
 
     Args:
         pipe: The pipe to the launcher. For each tree it sends a list, see `_update`.
@@ -412,6 +422,7 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
                 # Another host with the same home folder may have updated the tree already.
                 current = path if os.path.isdir(path) else kept_tree
                 _update(pipe, current)
+                # This makes the folder of the run, and fails if the launcher has given this command up.
                 _use(run_folder)
                 os.rename(current, path)
         else:
@@ -480,6 +491,10 @@ def _check_replaceable(path: str) -> None:
 def _update(pipe: _LauncherPipe, root: str) -> None:
     """Update a tree to the state that it has at the launcher. No file is replaced before all have arrived.
 
+    The order makes an update that is cut off harmless. Files arrive in a stage, a folder beside the tree.
+    Then the tree is changed, and its list (a file in the tree that says what a sync has copied there) is
+    written last.
+
     Args:
         pipe: The pipe to the launcher. The launcher sends the list of the tree, this side answers which
             entries it needs, and the launcher sends those and `FilesDone`.
@@ -492,8 +507,10 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
     destination = DestinationTree(pipe, stage)
     packed = b"".join(destination.pieces(pipe.get(FileEntry)))
+    # The key stands for the user's folder that is copied. Of a tree that no sync has made, it is empty.
     key, entries = parse_list(zlib.decompress(packed).decode("ascii"))
     old_key, old_entries = _read_list(root)
+    # What tasks have changed in the tree since the last sync counts as missing.
     present = _unchanged(root, old_entries)
     same = {path: entry for path, entry in entries.items() if present.get(path) == entry}
     try:
@@ -508,10 +525,12 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
         is_up_to_date = old_key and not (destination.entries or outdated)
         if is_up_to_date:
             return
+        # A task must not find a mixture of old and new files.
         process = _process_using(root)
         if process:
             raise LaunchError(f"{root} is in use by {process}; wait until it is over, or give another place")
-        # A new tree gets its list before its first file, because others check the place without the lock.
+        # A new tree gets an empty list before its first file, because others check the place without the
+        # lock, and would refuse a folder with files that no sync has made.
         if not old_key:
             _write_list(root, stage, list_of(key, []))
         _merge(root, outdated, stage, destination.entries)
@@ -622,6 +641,7 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
 
     for item in arguments["items"]:
         path = str(item["path"])
+        # A relative path begins in the working folder of the task.
         base = "/" if os.path.isabs(path) else _resolved(str(item["base"]))
         matches = _find(base, path)
         if not matches:

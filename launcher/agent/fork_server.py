@@ -63,9 +63,10 @@ def run() -> None:
     # The garbage collector of a task need not visit, and so copy, what all tasks share.
     gc.collect()
     gc.freeze()
-    # The rest runs in a fork, without the memory that only the imports needed. The agent gets its pid.
+    # A fork has less memory to pass on to the tasks than the process that has imported the modules. The agent
+    # is told its pid, as the one to watch from now on.
     _continue_in_fork(link)
-    # The variables that the imports have set, which each task gets, too.
+    # Modules may set variables when they are imported. Tasks get these in addition to their own.
     added = {name: value for name, value in os.environb.items() if name not in initial_names}
     link.send(str(os.getpid()).encode())
     request = _serve(link)
@@ -132,16 +133,19 @@ def _serve(link: socket.socket) -> Request:
     """
     while True:
         data, ancillary, _, _ = link.recvmsg(_MAX_PACKET_BYTES, socket.CMSG_SPACE(8))
+        # The agent has closed its end, or has ended.
         if not data:
             os._exit(0)
         # The agent passes two descriptors along with each request.
         fds = array.array("i", ancillary[0][2])
+        # A thread that a module has started meanwhile would be missing in the fork.
         _check_threads(link)
         request: Request = json.loads(data)
         pid = _fork(request["tag"], fds)
         # Only the task gets None.
         if pid is None:
             return request
+        # The agent notices the end of the output only if this process does not hold it open, too.
         for fd in fds:
             os.close(fd)
         link.send(str(pid).encode() if pid else b"no process is left for a task")
@@ -167,6 +171,7 @@ def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
             # The process tag is the soft limit RLIMIT_RTTIME, which the task inherits.
             _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
+            # The task waits until the agent has noted it, so that no part of its program runs unwatched.
             is_task = os.fork() == 0 and _await_permission(writing, *fds)
         finally:
             # The child that has forked the task exits here, and so does a task that may not run.
@@ -248,6 +253,7 @@ def _run_program(request: Request) -> None:
         request: The request of the agent. Its ``argv`` is the command line of a Python.
     """
     import_folder, program = _program(*request["argv"][1:])
+    # Python before 3.11 has no ``-P``, which keeps this folder out of the path.
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, import_folder)
     try:
@@ -255,6 +261,7 @@ def _run_program(request: Request) -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        # Python itself prints the traceback when the error has left this function. The hook shortens it.
         shown, hook = _without_ours(error.__traceback__), sys.excepthook
         sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
         raise

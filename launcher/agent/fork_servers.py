@@ -137,7 +137,10 @@ class ForkServers:
         """
         from launcher.agent import fork_server  # noqa: PLC0415 - few agents need runpy and ctypes
 
+        # Each message on such a socket is received as a whole.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The loader reads the source of the program from the socket. The padding makes room for the command
+        # lines of the tasks, which process lists show.
         argv = (command.python, "-c", fork_server.LOADER, fork_server.PADDING)
         try:
             prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
@@ -173,7 +176,8 @@ class ForkServers:
         if server is None or server.link is None:
             return False
         server.waiting.append(start)
-        # The time for the imports runs only while a task waits for them.
+        # The time for the imports runs only while a task waits for them. If they are done, asking the fork
+        # server sets another time, for its answer.
         if server.due is None:
             server.due = time.monotonic() + _IMPORT_TIMEOUT_SECONDS
         self._ask(server)
@@ -208,8 +212,9 @@ class ForkServers:
     def _ask_for(self, server: _ForkServer, start: StartTask, link: socket.socket) -> None:
         """Send a fork server the request to fork its first waiting task.
 
-        If the task cannot be started at all, it leaves the queue. If the request cannot be sent, the fork
-        server is given up.
+        A fork server is a process that has imported the modules of ``--preload``, so a task that is forked
+        from it need not import them. If the task cannot be started at all, it leaves the queue. If the
+        request cannot be sent, the fork server is given up.
 
         Args:
             server: The fork server, which is idle.
@@ -220,11 +225,13 @@ class ForkServers:
         fds: List[int] = []
         try:
             command = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
+            # The process may exist before the answer arrives, and belongs to the task by its tag.
             self._task_processes.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
             fds += os.pipe()
             fds += os.pipe()
-            # The task writes its output to one pipe, and waits for a byte from the other one.
+            # The task writes its output to one pipe, and waits for a byte from the other one. If that is
+            # closed instead, because the fork was cancelled, its process exits.
             output, writing, reading, go = fds
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()
@@ -249,7 +256,12 @@ class ForkServers:
     def _read(self, server: _ForkServer, link: socket.socket) -> None:
         """Handle a message of a fork server: a pid, or the reason why it cannot serve.
 
-        The pid is that of the fork server itself after the imports, and later that of a forked task.
+        - The first pid is that of the fork server itself, after its imports.
+        - Each later pid is that of the task of the last request. If the fork was cancelled, it is not used.
+        - No bytes: the process has ended.
+        - A pid of a process that no longer exists, or a text: the fork server is given up.
+
+        After each pid that counts, the next waiting task is asked for.
 
         Args:
             server: The fork server.

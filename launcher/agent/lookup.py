@@ -24,6 +24,9 @@ _QUOTES_ADVICE = " (remove the quotes around the program and its arguments)"
 def find_executable(name: str, folder: str, path: str) -> str:
     """Return the file that execvp(3) would run for the program of a task.
 
+    The error for a missing program guesses what the user has meant: a whole command line in quotes, a file of
+    the working folder without ``./``, or a value of an option that has become the program.
+
     Args:
         name: A path relative to ``folder``, or a name that is looked up along ``path``.
         folder: The folder in which the program runs. If it is empty, that is the current folder.
@@ -49,6 +52,7 @@ def find_executable(name: str, folder: str, path: str) -> str:
             return file
     if existing:
         raise NotRunnableError(f"{existing[0]!r} is not executable")
+    # There is no such file anywhere. A hint follows in the message if the reason can be guessed.
     hint = ""
     first_words = [file.split(" ")[0] for file in (name, *files)]
     if os.path.isfile(os.path.join(folder, name)):

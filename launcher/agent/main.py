@@ -111,6 +111,7 @@ def _run_agent(
     selector = selectors.DefaultSelector()
     token, patience = str(arguments.get("token", "")), _patience(arguments)
     connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
+    # In the main process of a pod, our own streams are the first connection, and others may follow.
     if peer is not None:
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
     # The connection has descriptors of its own by now.
@@ -123,8 +124,10 @@ def _run_agent(
         raise
     # An agent with a pipe runs on the launcher's own machine, where no files were copied.
     if listener is not None:
+        # A launcher that is there removes the files itself, after it has fetched results.
         if connection.has_given_up:
             _remove_files(arguments)
+        # Processes of earlier launches, whose agents and watchdogs are dead, are ended, too.
         sweep.kill_all(sweep.lost, _SWEEP_TIMEOUT_SECONDS)
     return code
 
@@ -145,6 +148,7 @@ def start(arguments: Mapping[str, Any]) -> int:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
+        # The agent of this token listens already.
         return connect(arguments)
     # If SIGCHLD was inherited as ignored, children would leave no exit status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -155,6 +159,7 @@ def start(arguments: Mapping[str, Any]) -> int:
         return connect(arguments, watchdog)
     # This is the child, which becomes the watchdog and never returns.
     try:
+        # The daemon must outlive the connection, and so must not hold its streams.
         os.setsid()
         processes.nothing_on(0, 1, 2)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -220,7 +225,11 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """Pass our stdin and stdout to the agent, and wait until it exits or closes them.
 
-    If the agent was killed, this reports it to the launcher, and kills the processes that it left behind.
+    The launcher runs this program on the host (by ssh, for example) for each connection to the agent.
+
+    - The agent does not answer in time, or runs without listening: the launcher may try again.
+    - The agent was killed, or has exited: the launcher is told so, and what it left behind is killed.
+    - The agent has exited in order, or uses a newer connection: nothing is left to do.
 
     Args:
         arguments: ``token`` and ``agent``, and ``swapped`` if bytes to our stdout must pass
@@ -249,7 +258,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     with suppress(OSError):
         pass_streams(agent, is_swapped=is_swapped)
         _await_close(agent)
-    # 1 means that the agent and its watchdog were killed. An agent that still runs has closed the connection.
+    # 1 means that the agent and its watchdog were killed, and 0 that they have ended in order. None means
+    # that the agent runs: it has closed the connection itself.
     if _await_end(agent_id, watchdog) == 1:
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         # The launcher may be gone, too.

@@ -66,6 +66,7 @@ class _Child:
         self.on_output, self.on_end = on_output, on_end
         #: The launcher's number of the remote command, or 0 if the child answers a question of the agent.
         self.number = 0
+        # If a pipe or the fork fails, those that exist are closed.
         fds: List[int] = []
         try:
             for _ in range(3):
@@ -75,8 +76,10 @@ class _Child:
             for fd in fds:
                 os.close(fd)
             raise
+        # A pipe is its reading end and its writing end. The plain names are the ends of the child.
         stdin, self.stdin, self.stdout, stdout, self.stderr, stderr = fds
         if self.pid == 0:
+            # This does not return.
             become_function(function, (stdin, stdout, stderr))
         for fd in (stdin, stdout, stderr):
             os.close(fd)
@@ -199,7 +202,15 @@ class Children:
     # ------------------------------------------------------------------ their streams
 
     def _watch(self, child: _Child) -> None:
-        """Let the selector watch the streams of a child that may be read or written now, and no others."""
+        """Let the selector watch the streams of a child that may be read or written now, and no others.
+
+        - stderr always, because only its end is kept.
+        - stdout while the launcher accepts more of it.
+        - stdin while bytes for it wait here.
+
+        Args:
+            child: The child. Its streams that are closed are not watched.
+        """
         wanted = {child.stderr}
         # Its stdout stays in the pipe as long as the launcher accepts no more of it.
         if child.credit > 0:
@@ -242,7 +253,10 @@ class Children:
     def _write(self, child: _Child) -> None:
         """Write as much to the stdin of a child as it accepts, and let the launcher send as much again.
 
-        After the last byte, the stdin of the child is closed.
+        So at most a fixed number of bytes waits here. After the last byte, the stdin of the child is closed.
+
+        Args:
+            child: The child.
         """
         written = 0
         try:
@@ -260,6 +274,7 @@ class Children:
             self._connection.send(CommandCredit(child.number, written))
         if child.has_input_ended and not child.input and child.stdin in child.open:
             self._close(child, child.stdin)
+        # Whether its stdin is to be watched depends on what is left to write.
         self._watch(child)
 
     def _close(self, child: _Child, fd: int) -> None:

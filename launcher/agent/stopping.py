@@ -253,6 +253,12 @@ class Stopping:
     def poll(self, now: float) -> List[RunningTask]:
         """Advance the stop sequences, send the signals that are due, and find tasks that have ended.
 
+        For each task that is being stopped:
+
+        - Its last step, SIGKILL, is over, and processes are left: they cannot be killed. It is done with.
+        - Processes are left, or some may have been missed: they are sent the signal of the present step.
+        - No process is left: it is done with.
+
         Args:
             now: The time (monotonic).
 
@@ -263,14 +269,18 @@ class Stopping:
         if not self._stops:
             return []
         done: List[RunningTask] = []
-        # The time of their last step is over.
+        # The time of their last step is over. The others are in their present step now.
         exhausted = {task for task, stop in self._stops.items() if not stop.advance(now)}
+        # Orphans are processes of tasks whose parents have exited. `members` adds those of each task.
         orphans = self._task_processes.orphans()
         statuses = [
             (task, stop, self._task_processes.members(task, orphans)) for task, stop in self._stops.items()
         ]
+        # An orphan that the agent has inherited while they were listed may be missing.
         may_be_incomplete = self._task_processes.may_be_more()
+        # Memory is measured before the first signal, because the processes free it when they end.
         _measure(statuses)
+        # Process groups of new steps come first, by one system call each. `_send` signals the others.
         self._signal_groups(statuses)
         for task, stop, members in statuses:
             if task in exhausted and (members or not task.has_exited):
@@ -309,12 +319,15 @@ class Stopping:
     def _send(self, task: RunningTask, stop: StopProgress, members: List[Process]) -> None:
         """Send the signal of a task's step to those of its processes that have not been sent it.
 
+        In the first poll of a step (``stop.was_sent`` is false) these are all of its processes. Later they
+        are none, so that a process which was started meanwhile, say to save a checkpoint, is left alone.
+        SIGKILL is sent to all in every poll, because the processes may start new ones.
+
         Args:
             task: The task.
             stop: How far it is in its stop sequence.
             members: Its living processes.
         """
-        # SIGKILL is sent again and again, because the processes may start new ones.
         due = [] if stop.was_sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
@@ -322,10 +335,12 @@ class Stopping:
             # In the first poll of a step, this group was just signalled as a whole.
             if stop.was_sent or process.group != stop.group:
                 self._send_one(task, process, stop.signal)
+        # This comes last, so that a stopped process has its signal before it continues.
         for process in members:
-            # Of all signals, a process that is stopped reacts to SIGKILL only.
+            # Of all signals, a process that is stopped ("T") reacts to SIGKILL only.
             if process.state == "T":
                 processes.send(process, signal.SIGCONT)
+        # The main process has exited, so these are what it has left behind, which is reported at the end.
         if task.has_exited:
             task.leftovers.update(process.pid for process in due)
         # A step without any process to signal is not reported, unless the main process has got its signal.

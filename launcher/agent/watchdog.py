@@ -99,12 +99,16 @@ def watch(
 ) -> NoReturn:
     """Be the watchdog: run an agent in a child, kill the processes that it leaves behind, and exit.
 
+    So no process of a task survives, even if the agent is killed. This process exits with 0 if the agent did
+    so and no process is left, otherwise with 1.
+
     Args:
         agent: Called in the child.
         deadline: The deadline that an agent with a lease renews. Without it, the end of our stdin means that
             the launcher is gone.
         peer: In the main process of a pod, a socket that only the agent keeps open.
     """
+    # Only the launcher reacts to Ctrl-C and the like. The agent inherits this.
     processes.leave_to_launcher()
     # SIGTERM waits until there is an agent that handles it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -126,9 +130,11 @@ def watch(
         # Python 3.8 has no pidfds, and the parent may be outside of our container.
         with suppress(OSError, AttributeError):
             launcher[os.pidfd_open(os.getppid())] = select.POLLIN
+    # Only the agent keeps the streams to the launcher open. If we watch stdin, it was duplicated above.
     processes.nothing_on(0, 1)
     if peer is not None:
         peer.close()
+    # The pid is known now, so a SIGTERM that has waited can be delivered.
     _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
     is_any_left = processes.kill_descendants(KILL_TIMEOUT_SECONDS, _reap)
@@ -179,9 +185,14 @@ def _pass_on_sigterm(agent: int) -> None:
 def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]) -> int:
     """Wait until the agent has ended, and kill it if it is late. Inherited orphans are reaped meanwhile.
 
+    - With a lease (a time for which the tasks outlive a silent launcher), the agent renews a deadline in
+      memory that it shares with us. It is killed when it has missed that, because it hangs or is stopped.
+    - Without a lease, it is killed some time after the launcher is gone, if it has not exited by then.
+
     Args:
         agent: The pid of the agent.
-        launcher: Descriptors that show that the launcher is gone, with the events to poll them for.
+        launcher: Descriptors that show that the launcher is gone, with the events to poll them for. It is
+            empty if there is a deadline.
         deadline: The deadline that the agent renews, or None if it has no lease.
 
     Returns:
@@ -192,7 +203,8 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
     poll.register(waking, select.POLLIN)
     for fd, event in launcher.items():
         poll.register(fd, event)
-    # When to kill the agent next, and when to stop trying. Both are None while all is well.
+    # When to kill the agent next, and when to stop trying. Both are None while all is well. The second one
+    # is set by the first kill.
     kill_at: Optional[float] = None
     give_up_at: Optional[float] = None
     while (status := _reap(agent)) is None:
@@ -207,16 +219,19 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
             os.kill(agent, signal.SIGKILL)
             give_up_at = give_up_at or now + KILL_TIMEOUT_SECONDS
             kill_at = now + _POLL_SECONDS
+        # Without a time, only a signal or the end of the launcher wakes us.
         wake_at = kill_at
         if wake_at is None and deadline is not None:
             wake_at = deadline.next_poll(now)
         # Poll counts in whole milliseconds, and must not wake before the time.
         ready = [fd for fd, _ in poll.poll(None if wake_at is None else max(0.0, wake_at - now) * 1000 + 1)]
         if kill_at is None and any(fd in ready for fd in launcher):
-            # The launcher is gone. An agent without a lease notices it, too, and has this time to stop.
+            # The launcher is gone. An agent without a lease notices it, too, and has this time to stop. The
+            # descriptors stay readable, and would end every later poll at once.
             for fd in launcher:
                 poll.unregister(fd)
             kill_at = time.monotonic() + ALONE_TIMEOUT_SECONDS
+        # Each SIGCHLD has left a byte here. `_reap` at the head of the loop looks for the ended children.
         if waking in ready:
             os.read(waking, 4096)
     return status

@@ -219,13 +219,16 @@ class TFCluster:
         job_file: str | None = call.optional("job", job, arguments.path)
         roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, call)
         read = read_options(call, options)
+        # This raises all faults together. From here on the values are right.
         call.check()
         if tensorboard:
             read["options"] = [*read.get("options", ()), f"--tensorboard={log_dir}"]
+        # Pickling may fail, too, and nothing was started until then.
         function, pickled = dumps(_CALLER, {"map_fun": map_fun, "tf_args": tf_args})
         work = {"function": function, "arguments": pickled}
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
+            # TensorFlowOnSpark's own queues for results and errors are no feeds here.
             feeds = [name for name in queues if name not in _FOREIGN_QUEUES] or ["input"]
         nodes = _ClusterTasks(roles, read, job_file, work, feeds, exactly_once)
         nodes.start()
@@ -233,6 +236,7 @@ class TFCluster:
         try:
             nodes.wait_for_all(reservation_timeout)
         except BaseException:
+            # Not even Ctrl-C may leave nodes behind that nobody can shut down.
             cluster._close()
             raise
         return cluster
@@ -488,6 +492,8 @@ def _roles(
 ) -> dict[str, dict[str, Any]]:
     """Return the roles of a cluster as a job file would describe them.
 
+    ``num_executors`` counts all nodes, as in TensorFlowOnSpark. What the other roles leave are the workers.
+
     Args:
         num_executors: The number of all nodes, as the user has passed it.
         num_ps: The number of parameter servers.
@@ -516,10 +522,12 @@ def _roles(
         text = f"num_executors={num_executors} leaves no worker beside {names}"
         call.add(text, f"expected {min_executors} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
+    # A drain is the time that a role may run on when the job is done.
     roles["evaluator"]["drain"] = _DRAIN
     # The job is done when the chief has exited. The other nodes may need some time then.
     if master_node == "chief" and drains:
         roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _DRAIN
+    # A role without tasks was needed for the sums only.
     return {name: role for name, role in roles.items() if role["count"]}
 
 

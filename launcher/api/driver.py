@@ -92,11 +92,16 @@ class Driver:
     def start(self) -> None:
         """Start `launch`, and the threads that read its events and show its output.
 
+        The launcher inherits four descriptors: a pipe on which it writes events, one on which it reads
+        commands, one that this process never writes to (the "lifeline", whose end stops the launcher), and
+        the roles of the job in a file in memory.
+
         Raises:
             LaunchError: The subprocess cannot be started.
             TransportError: The system has no thread left. The subprocess has been killed.
         """
         roles = json.dumps(self.roles).encode() if self.roles else b""
+        # The user's own descriptor counts even if the launch is quiet. What is piped is shown by a thread.
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         output = output if self.output is None else self.output
         # The launcher inherits one end of each pipe. The copies of its ends are closed here in any case, and
@@ -114,6 +119,8 @@ class Driver:
             # among the arguments of the program, and reports the mistake.
             last_option = ["--commands-fd", str(commands)]
             self._ours = [commands_in, lifeline_in]
+            # From now on a fork of this process closes its copies of `_ours`. Otherwise the launcher would
+            # not notice the end of this process while the fork runs.
             _drivers.add(self)
             try:
                 self.process = subprocess.Popen(
@@ -130,11 +137,13 @@ class Driver:
                 raise LaunchError(f"the job cannot be started: {error}") from error
             ours.pop_all()  # the thread that reads events and `_release` close these ends
         try:
+            # A stream is None if its output is dropped, or goes to the descriptor of the user.
             for name in ("stdout", "stderr"):
                 if (pipe := getattr(self.process, name)) is not None:
                     self._pumps.append(start_function(self._show, pipe, name, name="launch"))
             start_function(self._run, events, name="launch")
         except TransportError:
+            # Nobody would read what it reports. `_run` would have closed the pipe of events.
             self.process.kill()
             self.process.wait()
             self._release()
@@ -199,6 +208,10 @@ class Driver:
     def error(self) -> LaunchError | None:
         """Return why the job failed, or why there is no report of it.
 
+        - Without a report, the launcher has said why it failed, or its exit code is all that is known.
+        - The report names a task whose failure is that of the job: a `TaskFailed` about this task.
+        - Otherwise a `JobFailed` with the text of the report.
+
         Returns:
             The error that describes the failure. None if the job succeeded, or the launcher still runs.
         """
@@ -228,7 +241,11 @@ class Driver:
     # ------------------------------------------------------------------ threads
 
     def _run(self, events: int) -> None:
-        """Read the launcher's events until it closes their pipe, then wait for its exit and tell `on_end`."""
+        """Read the launcher's events until it closes their pipe, then wait for its exit and tell `on_end`.
+
+        Args:
+            events: The descriptor of the pipe, which is closed here.
+        """
         try:
             with open(events, encoding="utf-8") as lines:
                 for line in lines:
@@ -236,12 +253,15 @@ class Driver:
                         self._handle_event(json.loads(line))
         finally:
             returncode = self.process.wait()
+            # A negative number is that of the signal that has killed it. A shell shows it as 128 + n.
             code = 128 - returncode if returncode < 0 else returncode
             # The code of the report counts even if the launcher was killed after it.
             self.exit_code = (self.report and self.report.exit_code) or code
+            # All of the output is shown before anybody hears that the job has ended.
             for thread in self._pumps:
                 thread.join(_MAX_LATE_SECONDS)
             self._release()
+            # Those who wait for `over` must find what `on_end` has noted.
             try:
                 self.on_end()
             finally:

@@ -101,6 +101,7 @@ class TFParallel:
         call.check()
         if not items:
             return []
+        # Without hosts, this machine runs one instance on each core that this process may use.
         slots, hosts = at_once or len(os.sched_getaffinity(0)), read.get("hosts")
         if at_once is None and hosts is not None:  # a host without a number of slots has one
             slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
@@ -213,8 +214,11 @@ class _Instances(FunctionJob):
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
         """Handle the report of a slot that is free, and return the next instance for it.
 
-        A slot is a task that runs one instance after another. It may send the same report twice, because its
-        connection has broken. It then receives the same answer.
+        A slot is a task that runs one instance after another.
+
+        - An old report, of a process of the slot that has died meanwhile: it is told to exit.
+        - The same report once more, because the connection has broken: it receives the same answer.
+        - A new report: the result in it is kept, and the slot receives the next instance that waits.
 
         Args:
             task: The slot.
@@ -226,8 +230,10 @@ class _Instances(FunctionJob):
             with the ``code`` of the message.
         """
         report = _SlotReport(attempt, message["number"], message["attempt"])
+        # Without a number the slot has just started. Unpickling a result may take long, so it needs no lock.
         result = None if report.number is None else self._result(task, report.number, message)
         with self._lock:
+            # Before its first report, a slot has an empty one that is older than any other.
             last_report, number = self._answered.get(task.name, (_SlotReport(0, None, 0), None))
             if attempt < last_report.slot_attempt:  # a late report of a process that has died
                 return {"number": None, "attempt": 0, "code": 0}
@@ -241,6 +247,8 @@ class _Instances(FunctionJob):
                 self._answered[task.name] = report, number
                 if number is not None:
                     self._attempts[number] += 1
+            # Nothing waits, so the slot exits. The one whose instance has failed does so with its code, which
+            # lets `launch` stop the job and name the failure.
             if number is None:
                 code = self._failed[1] if self._failed is not None and self._failed[0] is task else 0
                 return {"number": None, "attempt": 0, "code": code}
@@ -249,6 +257,11 @@ class _Instances(FunctionJob):
 
     def _keep_result(self, task: TaskHandle, number: int, result: Any, message: Message) -> None:
         """Keep the result of an instance that has ended, or let the instance run again if it has failed.
+
+        - It has failed, and may be restarted: it waits for a slot again.
+        - It has failed for good, and the user wants exceptions: all waiting instances are dropped, and the
+          slot exits with the code of the failure, so that `launch` stops the job.
+        - It has succeeded, or failures are results: its result, or its error, is kept.
 
         Args:
             task: The slot.
@@ -268,6 +281,7 @@ class _Instances(FunctionJob):
             self.say_unless_quiet(f"{failure}; it runs again ({of_limit})")
         elif isinstance(result, LaunchError) and not self._failures_are_results:
             self._waiting.clear()
+            # 0 if the instance has succeeded, and its result cannot be read here.
             code = message["code"]
             # With a limit of restarts `launch` would start the slot again, so the slot must not fail.
             if code and not self._max_restarts:

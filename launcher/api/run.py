@@ -236,6 +236,13 @@ def program_driver(
 ) -> Driver:
     """Return the launch of a program, which is not started yet.
 
+    The arguments become a command line of ``launch``, and where that cannot express them, roles in the form
+    of a job file:
+
+    - The program is a job file: its roles are changed by those of the call.
+    - The call has ``roles``: all roles of the call are passed on, each with the program as its command.
+    - Otherwise the numbers of tasks are options, such as ``--workers``.
+
     Args:
         caller: The name of the function that the user has called, for messages.
         program: The program and its arguments, see `run`.
@@ -259,12 +266,15 @@ def program_driver(
     evaluator = call.optional("evaluator", tasks["evaluator"], arguments.flag, False)
     read_roles = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
     given_roles: dict[str, Any] = call.optional("roles", tasks["roles"], read_roles, {})
+    # All faults were collected. From here on the values are right.
     call.check()
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
     is_job_file = values.names_job_file(command[0])
     # The roles that launch receives in the form of a job file. They replace those of a job file.
     roles: dict[str, Mapping[str, Any]] = {}
     if given_roles or is_job_file:
+        # None means that the call says nothing about the role, so that a job file may. A False of ``chief``
+        # or ``evaluator`` is such a default.
         counts = {
             "chief": int(chief) or None,
             "worker": workers,
@@ -273,6 +283,7 @@ def program_driver(
         }
         roles = {name: {"count": count} for name, count in counts.items() if count is not None}
         roles |= given_roles
+    # The words for the program follow the options. After ``--`` nothing is mistaken for an option.
     if is_job_file:
         words = ["--", *command]
     elif given_roles:
@@ -326,15 +337,18 @@ def option_environ(options: RunOptions) -> dict[str, str]:
 def option_arguments(options: RunOptions) -> list[str]:
     """Return the options of the command ``launch`` for these arguments.
 
-    Values of ``env`` are passed in the environment of ``launch``, where other users cannot see them.
+    Values of ``env`` are passed in the environment of ``launch``, where other users cannot see them. Only the
+    names are on its command line (``-x NAME``), which others can list.
 
     Args:
         options: The arguments that `read_options` has returned.
     """
+    # ``options`` contains ready words for the command line, for what has no argument of its own.
     argv = [os.fspath(text) for text in options.get("options") or ()]
     for name in options.get("env") or {}:
         argv += [table.VARIABLES.flag, name]
     given: Mapping[str, Any] = options
+    # Each row of the table of settings describes an option of the command. Its name is that of the argument.
     for row in rows():
         if row is table.ENV or given.get(row.name) is None:
             continue

@@ -141,6 +141,8 @@ class FunctionJob:
     def __init__(
         self, roles: Mapping[str, Mapping[str, Any]], options: RunOptions, job: str | None, work: Message
     ) -> None:
+        # The job file is read here, too, because this program needs some of its settings before the launcher
+        # starts: where tasks run decides how they can connect to this program.
         self._options, self._job = options, job
         self.is_quiet = bool(options.get("quiet"))
         #: Why the job has failed. None while it runs, and if it has succeeded.
@@ -155,10 +157,12 @@ class FunctionJob:
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts_text = options.get("hosts")
         hosts = read_hosts(settings[HOSTS] if hosts_text is None else os.fspath(hosts_text))
+        # With a user or a port, even localhost is reached by ssh. It may be a port forwarded from elsewhere.
         are_here = [is_loopback(host.name) and host.user is None and host.port is None for host in hosts]
         #: Whether tasks may run on other machines.
         self._elsewhere = not all(are_here)
         self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
+        # Roles with a command of their own run programs, and their tasks do not connect.
         counts = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]
         self.handles = {name: TaskHandle(name) for name in names}
@@ -173,6 +177,12 @@ class FunctionJob:
 
     def start(self) -> None:
         """Start the launch, and accept the connections of its tasks. After that `close` must be called.
+
+        Tasks reach this program in one of these ways:
+
+        - On this machine, and in its containers, by a Unix socket in a private folder.
+        - On other machines, by a port that the launcher forwards to the socket (``--relay``).
+        - Over the network, in containers of another machine, and wherever the other ways fail.
 
         Raises:
             LaunchError: The launch cannot be started. Nothing needs to be closed.
@@ -209,9 +219,11 @@ class FunctionJob:
             environ = {**option_environ(self._options), **variables}
             self.driver = Driver(argv, environ, self._roles, self.is_quiet, program=program)
             self.driver.on_event, self.driver.on_end = self._handle_event, self._handle_end
+            # Tasks may connect as soon as the launcher runs.
             listener.serve(self._handle_connection)
             self.driver.start()
         except BaseException as error:
+            # This closes what was opened so far, the last first.
             self._resources.close()
             if isinstance(error, OSError):
                 raise LaunchError(f"the job cannot be started: {error}") from error
@@ -306,6 +318,7 @@ class FunctionJob:
             for task in self.handles.values()
             if not (task.arrived or (self._goes_on and task.ending and not task.restarting))
         ]:
+            # `over` is set when the launcher has exited. Waiting for it is also the pause between two looks.
             if self.driver.over.wait(_POLL_SECONDS):  # The job has ended, with an error or without.
                 break
             if waiting.seconds > seconds:
@@ -359,6 +372,7 @@ class FunctionJob:
         # connects again.
         with peer.sock as sock, suppress(OSError, EOFError):
             is_first = not peer.hello.get("again")
+            # The modules contain what the task needs to read the messages that follow.
             if is_first:
                 sock.sendall(self._modules)
             with Connection(sock.detach()) as channel:
@@ -387,7 +401,15 @@ class FunctionJob:
             self._open_network(f"{join_names(late)}, which did not connect by the socket in {self._folder}")
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
-        """React to an event of the launcher that is about connections or tasks of this job."""
+        """React to an event of the launcher that is about connections or tasks of this job.
+
+        - ``Opened`` may name hosts from which no port can be forwarded to this program.
+        - ``Restarting`` names tasks that are to start again, with the numbers of their attempts.
+        - ``TaskMoved`` says that the state of a task has changed.
+
+        Args:
+            event: The event. Others than these are ignored.
+        """
         # From hosts without a relay, a forwarded port, tasks can connect only over the network.
         if event["event"] == "Opened" and event["without_relay"]:
             self._open_network(f"{join_names(event['without_relay'])}, where no port is forwarded")
@@ -401,31 +423,39 @@ class FunctionJob:
     def _handle_task_moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
         """Note a change of a task, and tell the subclass if the task has started or ended.
 
-        If the failure of a task stops the job, the subclass hears of it only at the end of the job, which has
-        the better reason.
+        The subclass hears of an end once, and only if
+
+        - the task is not to start again, and
+        - it has succeeded, or the job goes on after failures. Otherwise the failure stops the job, and the
+          subclass hears of it at the end of the job, which has the better reason.
 
         Args:
             handle: The task.
             event: The event ``TaskMoved`` about the task.
         """
+        # A new attempt begins. What is noted about the process of the last one no longer holds.
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
         has_started = handle.pid != event["pid"]
+        # An end that was noted before is not new.
         new_ending = "" if handle.ending else _ending(event)
         was_restarting, handle.restarting = handle.restarting, event["restarting"]
         handle.host, handle.pid = event["host"], event["pid"]
         if has_started:
             self.task_started(handle)
-            # Containers have some time to connect by the socket, from the start of the first one on.
+            # Containers have some time to connect by the socket, from the start of the first one on. A timer
+            # that was not started has no `ident`.
             if not self._late.ident and self._in_containers and not self._elsewhere:
                 try:
                     start_thread(self._late)
                 except TransportError:
+                    # No thread is left for the timer, so the network is opened at once.
                     self._open_network_for_late()
         if new_ending:
+            # The exception of its function says more than its exit code.
             raised = handle.outcome.get("raised")
             handle.ending = f"raised {raised}".partition("\n")[0] if raised else new_ending
-        # A task that was to start again may be told later that it does not.
+        # A task that has ended and was to start again may not do so after all. Then its end is told now.
         may_tell = not handle.restarting and (event["status"]["code"] == 0 or self._goes_on)
         if handle.ending and may_tell and (new_ending or was_restarting):
             self.task_ended(handle, handle.ending)
@@ -434,9 +464,11 @@ class FunctionJob:
         """Note why the launcher has failed, if so, and tell the subclass that job and tasks have ended."""
         if not self.driver.asked:  # a job that this program has stopped itself has not failed
             error = self.driver.error()
+            # The function of the task may have sent its exception, which is better than an exit code.
             if isinstance(error, TaskFailed) and error.task in self.handles:
                 error = with_outcome(error, error.task, self.handles[error.task].outcome)
             self.error = error
+        # This lets everything that waits fail with the error of the job, before the tasks are told as ended.
         self.job_ended()
         for handle in self.handles.values():
             self.task_ended(handle, handle.ending or "was stopped")

@@ -81,11 +81,11 @@ def read_trees(
 
 
 def _tree(request: SyncRequest, without: str | None) -> SourceTree:
-    """List what one folder to copy contains.
+    """List what one folder of ``--sync`` contains, without what ignore files (such as .gitignore) name.
 
     Args:
         request: The folder.
-        without: A path that is not copied, with links resolved.
+        without: A path that is not copied, with links resolved. None if there is no such path.
 
     Raises:
         JobError: Files cannot be read. The error names them.

@@ -74,6 +74,10 @@ def request(connector: DriverRoutes, message: Message) -> Message:
 def main(sock: socket.socket, connector: DriverRoutes) -> None:
     """Run the work that the program sends on this connection, then exit.
 
+    - A slot of `TFParallel` runs one instance after another.
+    - A node of `TFCluster` calls the function once. If that has raised an exception, the program is told so.
+      A parameter server then waits until it is stopped, because other nodes use it.
+
     Args:
         sock: The connection of `launcher.api.remote.start`.
         connector: The routes to the program, for further messages.
@@ -90,6 +94,7 @@ def main(sock: socket.socket, connector: DriverRoutes) -> None:
     for folder in work["path"]:  # modules of the program are found as in the driver
         if folder not in sys.path and os.path.isdir(folder):
             sys.path.append(folder)
+    # The working folder, as in a Python at a terminal.
     sys.path.append("")
     if work["slot"]:
         sys.exit(_serve_as_slot(connector, work))
@@ -236,6 +241,8 @@ def _serve_as_slot(connector: DriverRoutes, work: Message) -> int:
 def _instance(work: Message, order: Message) -> Message:
     """Run one instance in a fork of this process, and wait for its end.
 
+    So an instance finds no state of an earlier one, and its crash does not end the slot.
+
     Args:
         work: The work of the slot.
         order: The program's message with the number, attempt and arguments of the instance.
@@ -243,6 +250,7 @@ def _instance(work: Message, order: Message) -> Message:
     Returns:
         The message about the end of the instance.
     """
+    # What is buffered here would be printed by the fork once more.
     sys.stdout.flush()
     sys.stderr.flush()
     number, attempt, outcome = order["number"], order["attempt"], {}
@@ -263,6 +271,7 @@ def _instance(work: Message, order: Message) -> Message:
             file.flush()
             _leave(message["code"])
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Both processes share the position in the file, which is at its end now.
         file.seek(0)
         with suppress(EOFError, pickle.UnpicklingError):  # an instance that is killed writes no outcome
             outcome = pickle.load(file)

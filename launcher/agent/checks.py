@@ -181,6 +181,7 @@ def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[s
 
 def _available_memory() -> Optional[int]:
     """Return how many bytes of memory are available, or None if the kernel does not say."""
+    # A line such as "MemAvailable:  123456 kB".
     fields = [line.split() for line in lines_of("/proc/meminfo") if line.startswith("MemAvailable:")]
     return int(fields[0][1]) * 1024 if fields else None
 

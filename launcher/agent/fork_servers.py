@@ -148,7 +148,7 @@ class ForkServers:
         except LaunchError:
             # The tasks cannot be started either, and will report the reason.
             ours.close()
-            return _ForkServer(command, 0, None)
+            return _ForkServer(command, pid=0, link=None)
         finally:
             theirs.close()
         self._task_processes.own_children.add(pid)

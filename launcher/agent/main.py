@@ -180,6 +180,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     processes.close_inherited()
     waiting = select.poll()
     waiting.register(0, select.POLLIN)
+    # Only stdin is watched, so its event is the only one.
     _, event = waiting.poll()[0]
     # Without POLLIN, only the end of stdin was reported.
     if not event & select.POLLIN:

@@ -181,8 +181,8 @@ class Spawner:
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
         if script is not None:
-            find_script(script, "")
-        path = find_executable(argv[0], "", environment.get("PATH", os.defpath))
+            find_script(script, folder="")
+        path = find_executable(argv[0], folder="", path=environment.get("PATH", os.defpath))
         return Prepared(path, argv, environment)
 
     def spawn(self, prepared: Prepared) -> Started:

@@ -214,7 +214,7 @@ class TFCluster:
             call.add(text, "expected False; roles: [ps] in a hostfile reserves hosts for them")
         input_mode = call.read("input_mode", input_mode, _input_mode)
         reservation_timeout = call.read("reservation_timeout", reservation_timeout, arguments.number(0))
-        log_dir = call.optional("log_dir", log_dir, arguments.path, "")
+        log_dir = call.optional("log_dir", log_dir, arguments.path, default="")
         queues = call.read("queues", queues, arguments.several(arguments.text))
         job_file: str | None = call.optional("job", job, arguments.path)
         roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, call)

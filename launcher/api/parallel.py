@@ -159,7 +159,7 @@ class _Instances(FunctionJob):
         work = {"slot": True, "instances": len(arguments), "function": function}
         max_restarts = options.get("restarts") or 0
         options = {**options, "on_failure": "stop", "restart": "task" if max_restarts else None}
-        super().__init__({"worker": {"count": slots}}, options, None, work)
+        super().__init__({"worker": {"count": slots}}, options, job=None, work=work)
         self._restarts, self._max_restarts = 0, max_restarts
         self._arguments = arguments
         self._failures_are_results = goes_on
@@ -303,11 +303,13 @@ class _Instances(FunctionJob):
             number: The number of the instance.
             message: The report of the slot.
         """
+        # -n if signal n has killed the instance.
         returncode: int = message["code"]
         if returncode:
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
             name = f"instance {number} ({task.name})"
             text, lines = f"{name} {ending_text(code, signal)}", self.last_lines(task.name)
+            # It has no traceback yet. `with_outcome` adds that of an exception.
             error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)
             return with_outcome(error, name, message)
         try:

@@ -262,8 +262,8 @@ def program_driver(
     options = read_options(call, options)
     number = arguments.whole(0, MAX_TASKS)
     ps, workers = (call.optional(name, tasks[name], number) for name in ("ps", "workers"))
-    chief = call.optional("chief", tasks["chief"], arguments.flag, False)
-    evaluator = call.optional("evaluator", tasks["evaluator"], arguments.flag, False)
+    chief = call.optional("chief", tasks["chief"], arguments.flag, default=False)
+    evaluator = call.optional("evaluator", tasks["evaluator"], arguments.flag, default=False)
     read_roles = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
     given_roles: dict[str, Any] = call.optional("roles", tasks["roles"], read_roles, {})
     # All faults were collected. From here on the values are right.

@@ -95,7 +95,7 @@ def named_arguments(
     """Return a decorator for public functions that checks the names of their arguments.
 
     Where Python would raise a TypeError, the decorated function raises an `InputError` that says what to
-    write.
+    write. Its message lists all unknown names, each with a similar known one, and one fault of the others.
 
     Args:
         caller: The name of the function as users write it, such as ``TFCluster.run``.
@@ -120,6 +120,8 @@ def named_arguments(
                 # Unknown names have faults of their own, so Python must not complain about them.
                 signature.bind(*args, **{name: value for name, value in kwargs.items() if name in known})
             except TypeError as error:
+                # Another library may have a function of this name with other arguments. A message about that
+                # replaces all others.
                 better = advice and advice(args, kwargs)
                 if better is not None:
                     raise InputError([Fault(caller, *better)]) from None
@@ -320,7 +322,7 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
         return mapping(text, inner, "")(value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return several(inner)(value)
-    # The value may be a number or a bool of NumPy.
+    # The value may be a number or a bool of NumPy. `number` makes a float of it, so it comes last.
     for reader in (whole(-_MAX_WHOLE), flag, number()):
         with suppress(ValueError):
             return reader(value)

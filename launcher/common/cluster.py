@@ -83,13 +83,19 @@ class ClusterSpec:
     def __init__(
         self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = (), lists: bool = True
     ) -> None:
-        """Compute ranks and the values of placeholders from the addresses."""
+        """Compute ranks and the values of placeholders from the addresses.
+
+        The rank of a task is its number among all tasks of the job, role by role in the order of
+        ``addresses``.
+        """
         self.addresses: Dict[str, Tuple[str, ...]] = {
             role: tuple(role_addresses) for role, role_addresses in addresses.items()
         }
         #: The value of ``CLUSTER_SPEC``.
         self.json = _compact(self.addresses)
+        #: The value of ``cluster`` in ``TF_CONFIG``, which contains only the roles that TensorFlow accepts.
         self.tf_json = _compact({role: self.addresses[role] for role in TF_CONFIG_ROLES if role in addresses})
+        # For a plan that a user reads, the names of the placeholders stand for the long lists.
         if not lists:
             self.json, self.tf_json = "{cluster_spec}", "{cluster}"
         #: By role, the rank of its first task.
@@ -103,9 +109,10 @@ class ClusterSpec:
         for rank, address in enumerate(by_rank):
             host, _ = _host_and_port(address)
             self._ranks.setdefault(host, []).append(rank)
-        #: By host, the value of ``{node_rank}``.
+        #: By host, the value of ``{node_rank}``: hosts are counted in the order of their first tasks.
         self._nodes = {host: number for number, host in enumerate(self._ranks)}
         self._world_size = len(by_rank) - sum(len(addresses.get(role, ())) for role in sidecars)
+        # A cluster without tasks has empty values.
         first_address = by_rank[0] if by_rank else ""
         first_host, first_port = _host_and_port(first_address)
         #: The values of the placeholders that are the same for all tasks.
@@ -117,6 +124,7 @@ class ClusterSpec:
             "first_host": first_host,
             "first_port": first_port,
         }
+        # Such as ``{worker_hosts}``, the addresses of all workers, which stays as it is, too.
         if not lists:
             self.values.update((name, f"{{{name}}}") for name in self.values if name.endswith("_hosts"))
 
@@ -208,6 +216,9 @@ def fill_placeholders(
 ) -> Tuple[str, ...]:
     """Return texts with the placeholders replaced by their values for one task.
 
+    A placeholder is a known name in braces, such as ``{task_index}``. Double braces, as in
+    ``{{task_index}}``, stand for the single ones as text. All other braces stay as they are.
+
     Args:
         texts: Arguments of a program, or values of environment variables.
         cluster: The addresses of all tasks of the job.
@@ -215,6 +226,7 @@ def fill_placeholders(
         attempt: How often it was started, including this time.
     """
     texts = tuple(texts)
+    # Most texts contain none, and the values need not be made for them.
     if not any("{" in text for text in texts):
         return texts
     values = cluster.values_of(task, attempt)

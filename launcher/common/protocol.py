@@ -236,7 +236,7 @@ def encode(message: Message) -> List[Buffer]:
     """
     global _last
     last, frame = _last
-    # The launcher may send the same message to thousands of hosts.
+    # The launcher may send the same message to thousands of hosts, so the last frame is remembered.
     if message is last:
         return [frame]
     record = type(message)
@@ -317,6 +317,7 @@ class Decoder:
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
             code, size, payload = _HEAD.unpack_from(data, start)
+            # This is checked before the rest has arrived, so that nobody can make us collect too much.
             if code >= len(_RECORDS) or size > self._max_fields_bytes or size + payload > MAX_FRAME_BYTES:
                 raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
             # A frame consists of the head, the fields and the payload.
@@ -331,6 +332,9 @@ class Decoder:
 
     def _message(self, code: int, fields: bytes, payload: bytes) -> Message:
         """Return the message of one frame, checked.
+
+        A message whose last field is ``data``, such as a piece of output, has that field in the payload. Its
+        other fields were often decoded before, and are remembered.
 
         Args:
             code: The type of the message, an index of `_RECORDS`.
@@ -358,6 +362,7 @@ class Decoder:
         if payload:
             raise ProtocolError(f"{record.__name__} with {len(payload)} bytes of data")
         message = record(*values)
+        # Some records have a rule for fields that are each right, but must fit together.
         if record in _RULES and not _RULES[record](message):
             raise ProtocolError(f"{record.__name__}: its fields contradict each other: {fields[:200]!r}")
         return message
@@ -528,6 +533,12 @@ class MessageChannel:
     def receive(self, data: bytes) -> List[Message]:
         """Decode bytes of the connection, and handle the messages of the protocol itself.
 
+        - Without a session (on a pipe of this machine) every message is for the application.
+        - `Refused`, by which the agent exits unasked, may come at any time, and is for the application.
+        - Before all others the greeting `Hello` must come.
+        - `Ack` and `Ping` are handled here.
+        - Each other message is counted, so that it will be acknowledged, and is for the application.
+
         Args:
             data: The bytes, in pieces of any size.
 
@@ -638,6 +649,9 @@ class MessageChannel:
     def _fill(self, now: float) -> None:
         """Move messages that wait to the wire: those of the protocol, and then a batch of the others.
 
+        The wire is what is written next. It is kept short, because urgent messages cannot overtake what is in
+        it.
+
         Args:
             now: The time in monotonic seconds.
         """
@@ -656,6 +670,7 @@ class MessageChannel:
 
     def _fill_control(self, now: float) -> None:
         """Move the messages of the protocol itself to the wire, with a ping and an `Ack` if they are due."""
+        # Only the end that greets, the launcher, pings. Before both have greeted, nothing else may be sent.
         if self._greets and self.met and now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             self._control.append(Ping(self.grace))
@@ -681,6 +696,7 @@ class MessageChannel:
             buffers = self._bulk.popleft()
         else:
             return None
+        # It is kept until it is acknowledged, for the case that the connection breaks.
         if self._session:
             self._unacked.append(buffers)
         return buffers

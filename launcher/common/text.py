@@ -102,6 +102,7 @@ def closest_match(written: str, known: Iterable[str]) -> str:
 
     word = _normalized(written)
     max_difference = 2 if len(word) > 7 else 1
+    # The matcher prepares its second text once, and compares it with many first ones.
     matcher = SequenceMatcher(b=word)
     # Each similar name follows after how different it is, in letters and in length. Of a longer name, only
     # the beginning was written.
@@ -109,7 +110,9 @@ def closest_match(written: str, known: Iterable[str]) -> str:
     for name in known:
         other = _normalized(name)
         matcher.set_seq1(other)
+        # From 0.0 to 1.0, which means equal. It is slow to compute, and useless if the lengths differ much.
         similarity = matcher.ratio() if abs(len(other) - len(word)) <= max_difference else 0.0
+        # Words of two letters have too many anagrams and beginnings in common.
         if similarity > _MIN_SIMILARITY or (len(word) > 2 and sorted(word) == sorted(other)):
             similar.append((-similarity, abs(len(name) - len(written)), name))
         elif len(word) > 2 and other.startswith(word):

@@ -103,6 +103,7 @@ class FieldReader(Record):
             raise ProtocolError("the fields are not a JSON object")
         hints = _hints(record)
         defaults = record._field_defaults
+        # Almost always the fields are just those of the record.
         if fields.keys() != hints.keys():
             missing = hints.keys() - fields.keys() - defaults.keys()
             unknown = fields.keys() - hints.keys()
@@ -117,6 +118,11 @@ class FieldReader(Record):
     def _value(self, name: str, hint: Any, value: Any) -> Any:
         """Return a JSON value, converted to the type of an annotation and checked.
 
+        - A text, a bool, a number or the name of a task is checked against its limits.
+        - The value of an enum becomes a member of it.
+        - A JSON object becomes a record, whose fields are converted in the same way.
+        - Everything else is left to `_values`: None, lists and other JSON objects.
+
         Args:
             name: The name of the field, by which the tables list limits.
             hint: The annotation of the field, or of an item in it.
@@ -126,6 +132,7 @@ class FieldReader(Record):
             ProtocolError: The value has another type, or is outside its limits.
             ValueError: An enum has no such value.
         """
+        # `type`, because `isinstance` would accept True for an int, and is slower.
         kind = type(value)
         if hint is str and kind is str:
             return self._text(name, value)
@@ -138,6 +145,7 @@ class FieldReader(Record):
                 return hint(value)
             raise ProtocolError(f"{name} is not from {low:.10g} to {high:.10g}")
         if hint is TaskId and kind is str:
+            # A host may speak only about its own tasks.
             if self.tasks is not None and value not in self.tasks:
                 raise ProtocolError(f"{name} names {value[:100]!r}, which is not a task of this host")
             return TaskId(value)
@@ -170,7 +178,19 @@ class FieldReader(Record):
         return text
 
     def _values(self, name: str, hint: Any, value: Any) -> Any:
-        """Convert a value as `_value` does, for the annotations ``Optional``, ``Tuple`` and ``Mapping``."""
+        """Convert a value as `_value` does, for the annotations ``Optional``, ``Tuple`` and ``Mapping``.
+
+        A JSON list becomes a tuple, whose annotation has one type for all items or one for each. A JSON
+        object becomes a dict. From a host, neither may have more items than its limit.
+
+        Args:
+            name: The name of the field, by which the tables list limits.
+            hint: The annotation of the field, or of an item in it.
+            value: The value.
+
+        Raises:
+            ProtocolError: The value has another type, or too many items.
+        """
         kind = type(value)
         # Of Tuple[int, ...], the origin is tuple and the arguments are (int, Ellipsis).
         origin: Any = getattr(hint, "__origin__", None)
@@ -186,6 +206,7 @@ class FieldReader(Record):
                 return tuple(self._value(name, arguments[0], item) for item in value)
             if len(value) == len(arguments):
                 return tuple(self._value(name, *pair) for pair in zip(arguments, value))
+        # Only a mapping is left. An annotation without ``[]`` has no origin.
         elif origin not in (None, tuple) and kind is dict:
             key_hint, item_hint = arguments
             keys = [self._value(name, key_hint, key) for key in value]

@@ -150,7 +150,7 @@ class Partition:
         if self._piece.remote is not None:
             code = encode_code(self._piece.remote)
             frames.check_size([code], f"the callable of partition {self.number}")
-            yield Chunk(None, len(code) + _CODE_WEIGHT_BYTES, [code])
+            yield Chunk(rows=None, weight=len(code) + _CODE_WEIGHT_BYTES, buffers=[code])
             return
         yield from list(self._kept or ())
         # Rows that can be read only once are read on where the last task has stopped.

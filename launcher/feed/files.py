@@ -118,7 +118,7 @@ class CsvFiles(DataFiles):
         arguments = Arguments("CsvFiles")
         encoding = arguments.read("encoding", encoding, _encoding)
         delimiter = arguments.read("delimiter", delimiter, _delimiter)
-        header = arguments.optional("header", header, flag, True)
+        header = arguments.optional("header", header, flag, default=True)
         columns = arguments.optional("columns", columns, several(text), [])
         files, is_remote = _read_files(arguments, names, read_on_worker)
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
@@ -159,7 +159,7 @@ class TFRecordFiles(DataFiles):
     def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
         """Check the arguments and find the files."""
         arguments = Arguments("TFRecordFiles")
-        check = arguments.optional("check", check, flag, True)
+        check = arguments.optional("check", check, flag, default=True)
         files, is_remote = _read_files(arguments, names, read_on_worker)
         super().__init__(files, RecordReader(check), is_remote=is_remote)
 
@@ -179,7 +179,7 @@ def _read_files(arguments: Arguments, names: Any, read_on_worker: Any) -> tuple[
         InputError: Arguments are wrong. The message lists all faults.
     """
     files: list[str] = arguments.read("names", names, one_or_several(path, "paths"))
-    is_remote: bool = arguments.optional("read_on_worker", read_on_worker, flag, False)
+    is_remote: bool = arguments.optional("read_on_worker", read_on_worker, flag, default=False)
     arguments.check()
     return files, is_remote
 

@@ -184,7 +184,7 @@ def source_of(data: Any) -> FeedSource:
     if isinstance(data, FeedSource):
         return data
     if (block := columnar(data)) is not None:
-        # Arrays stay where they are, so each epoch can cut them into pieces again.
+        # Arrays stay where they are, so each epoch can cut them into pieces again, of a size by default.
         return FeedSource(partial(_split, block, size(block), None), once=False)
     if callable(data):
         return partitions([data])

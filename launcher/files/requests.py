@@ -88,6 +88,7 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         The request, or what is wrong with the option.
     """
     folder, colon, place = text.rpartition(":")
+    # Without a place the copy goes to the folder of the run. The colon may belong to the name of the folder.
     if not colon or os.path.isdir(text):
         folder, colon, place = text, "", ""
     if not os.path.isdir(folder):
@@ -98,6 +99,7 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         return Fault(where, "'/' cannot be copied", "expected a folder in it")
     if not colon:
         return SyncRequest(text, folder=real_folder, name=name, remote=None)
+    # A place that is not absolute is below the home of the user on each host, with ``~/`` or without.
     below_home = place.removeprefix("~/")
     parts = [part for part in below_home.split("/") if part not in ("", ".")]
     # ~USER is the home of another user, and a folder above the place would lead out of it.
@@ -179,10 +181,11 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        # The form is [ROLE[/INDEX]=]PATH[:FOLDER].
+        # The form is [ROLE[/INDEX]=]PATH[:FOLDER]. Without a role it is for all tasks.
         match = _TASKS_PATTERN.fullmatch(text)
         role, digits, rest = match.groups() if match else ("", None, text)
         path, colon, into = rest.rpartition(":")
+        # None stands for a folder in that of the run.
         if not colon:
             path, into = rest, None
         index, count = None if digits is None else int(digits), roles.get(role, 0)
@@ -190,6 +193,7 @@ def parse_collects(
             faults.append(Fault(where, f"{text!r} is not a path", _COLLECT_FORM))
         elif into is not None and os.path.exists(into) and not os.path.isdir(into):
             faults.append(Fault(where, f"{into!r} is a file", _COLLECT_FORM))
+        # No such role, or one without tasks. The text before "=" may as well be a part of the path.
         elif role and not count:
             known = ", ".join(sorted(name for name in roles if roles[name]))
             expected = f"expected one of {known}, or ./{text} for a path with '=' in it"
@@ -197,6 +201,7 @@ def parse_collects(
         elif index is not None and index >= count:
             expected = f"expected {task_range(role, count)}"
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
+        # A faulty request does no harm here, because the faults are raised below.
         requests.append(CollectRequest(role, number=index, path=path, into=into))
     if faults:
         raise JobError(faults)

@@ -197,6 +197,13 @@ class ProgramStream(TransferStream):
         """Send bytes to the host, and wait whenever it accepts no more.
 
         The host must not send anything meanwhile, except the reason why it failed.
+
+        Args:
+            data: The bytes.
+
+        Raises:
+            TransportError: The host has failed, or has accepted nothing for too long.
+            ProtocolError: The host sends something else.
         """
         view, wait_seconds = memoryview(data), _FIRST_WAIT_SECONDS
         while view:
@@ -394,7 +401,7 @@ class _Sync:
         sent = f"{byte_size(moved)} sent" if moved else "nothing sent"
         folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(hosts, 'host')}"
         self._transfer.report(f"synced {folders}, {sent}, in {duration(self._transfer.seconds)}")
-        # Who syncs an unchanged folder again has seen this before.
+        # Whoever syncs an unchanged folder again has seen what is left out before.
         for text in left_out(self._trees) if moved else ():
             self._transfer.report(text)
 
@@ -448,7 +455,9 @@ class Collected:
 
 
 def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collected]:
-    """Copy items from all their hosts at once. The failure of a host does not stop the others.
+    """Copy items from all their hosts at once, and report the amount to the user.
+
+    The failure of a host does not stop the others. It is in the results.
 
     Args:
         transfer: Runs the remote commands.
@@ -458,10 +467,12 @@ def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collecte
         The results by host. The text of each notice and failure begins with the name of the host.
     """
     results = {item.host: Collected() for item in items}
+    # `_collect_from` fills the result of each host. What it returns is of no interest.
     _, failed = transfer.on_all(list(results), partial(_collect_from, transfer, items, results), "collecting")
     for host, text in failed.items():
         results[host].failures.append(text)
     _note_missing(results)
+    # The folders that something has arrived in.
     size = 0
     folders: set[str] = set()
     for result in results.values():
@@ -544,10 +555,13 @@ def _note(texts: list[str], item: Item, text: str) -> None:
 
 
 def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
-    """Receive an item from its host.
+    """Receive an item, which is a path that the user collects from one task, from its host.
 
-    The host announces the size of the files (`FilesFollow`), for which there must be room on this disk, and
-    then sends them. If one cannot be written here, the failure is recorded, and the others still arrive.
+    - `FileNotice`: something is missing or was not copied as it is, which the user is told at the end.
+    - `FilesFollow`: the size of all files, for which the disk must have room.
+    - `FileEntry`: a file, folder or link, which is made here. If that fails, the failure is recorded, and the
+      other files still arrive.
+    - `FilesDone`: the item is complete.
 
     Args:
         transfer: Counts the announced bytes.
@@ -560,6 +574,7 @@ def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: 
         ProtocolError: The host has sent a wrong message, or too many.
     """
     destination = result.destinations[-1]
+    # A host that sends for ever must not keep the launcher from ending.
     for _ in range(_MAX_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):

@@ -110,6 +110,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
             tree.left_out[f"by {rule_file}"].append(path + "/" * is_folder)
         return bool(rule_file)
 
+    # With an empty name, the folder itself is no entry. It exists wherever its copy is made.
     for source, entry in entries_below(request.folder, "", on_problem, is_left_out):
         if entry.kind == FILE and not os.access(source, os.R_OK):
             on_problem(source, "Permission denied")
@@ -158,10 +159,11 @@ class _Rules:
         self._top = root
         while self._top != "/" and not os.path.lexists(f"{self._top}/.git"):
             self._top = os.path.dirname(self._top)
+        # From here on `_top` is "/" or the folder of a repository, and `folder` goes up to it.
         folder = root
         while folder != self._top:
             # There is no repository, or its rules ignore the folder itself or one above it.
-            if self._top == "/" or self.ignored_by(folder, True):
+            if self._top == "/" or self.ignored_by(folder, is_folder=True):
                 self._top = root
                 break
             folder = os.path.dirname(folder)

@@ -176,7 +176,7 @@ class TFNodeContext:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
         call = Arguments("DataFeed")
-        train_mode = call.optional("train_mode", train_mode, arguments.flag, True)
+        train_mode = call.optional("train_mode", train_mode, arguments.flag, default=True)
         qname_in = call.read("qname_in", qname_in, arguments.text)
         input_mapping = call.optional("input_mapping", input_mapping, _input_mapping)
         call.check()

@@ -119,9 +119,10 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
     def _can_travel(self, value: Any) -> bool:
         """Return whether a value can be pickled. A class that is being pickled at this moment can."""
         if id(value) not in self._tried:
-            # This holds while its own functions are tried, which may name it in their annotations.
+            # True holds while its own functions are tried, which may name it in their annotations. The pickle
+            # is of no use after that.
             self._tried[id(value)] = True
-            pickler = _SourcePickler(io.BytesIO(), None, None, False)
+            pickler = _SourcePickler(io.BytesIO(), protocol=None, keep=None, sources=False)
             pickler._tried = self._tried
             try:
                 pickler.dump(value)

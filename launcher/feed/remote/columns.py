@@ -41,7 +41,7 @@ def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[s
     if len(mapping) == 1 and _are_values(block):
         return dict.fromkeys(mapping.values(), block)
     _check_unnamed(block, mapping)
-    return {name: _column_at(block, place, "") for place, name in enumerate(mapping.values())}
+    return {name: _column_at(block, place, expected="") for place, name in enumerate(mapping.values())}
 
 
 def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:

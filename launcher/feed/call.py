@@ -72,6 +72,7 @@ class Chunker:
         rows = size(block)
         if not rows:
             return
+        # The size of rows is known only when they are pickled.
         buffers = encode(block)
         weight = sum([len(buffer) for buffer in buffers])
         fitting_rows = rows * CHUNK_BYTES // max(1, weight)
@@ -147,6 +148,7 @@ class Partition:
             FeedError: The rows, or the callable that returns them, cannot be sent.
             Exception: Whatever code of the user raises.
         """
+        # A callable of the user travels as code, which returns the rows in the task.
         if self._piece.remote is not None:
             code = encode_code(self._piece.remote)
             frames.check_size([code], f"the callable of partition {self.number}")
@@ -225,8 +227,9 @@ class Partition:
         Returns:
             The results that belong to later partitions, and the memory in bytes of those that are new here.
         """
+        # While the task itself makes the rows and their number is unknown, all results must be for them.
         taken = results if self._is_uncounted else results[: self.missing]
-        # A lost task may have returned the results of the first rows already.
+        # A lost task may have returned the results of the first rows already. These are skipped.
         known = max(0, self._result_count - self._answered)
         new = taken[known:]
         self._answered += len(taken)
@@ -359,9 +362,14 @@ class Call:
 
         The program takes results in the order of the rows, and those that wait for it need memory. While they
         are too many, rows are sent only if they bring the results that the program takes next.
+
+        Args:
+            number: The number of the partition, in the order of the rows. Results of training do not exist,
+                so any number may be sent then.
         """
         if self.result_bytes < MAX_RESULT_BYTES:
             return True
+        # The partition whose results the program takes next. None if it was not made yet.
         head = self._partitions.get(self._next)
         if number == self._next:
             # If some of its results wait already, the program has to take these first.
@@ -535,6 +543,7 @@ class Call:
                 return False
             del self._partitions[self._next]
             self._next += 1
+        # Without a partition of this number, it was not read yet, or the last one is behind us.
         return head is not None or (self.is_exhausted and self._next >= self._made)
 
     def take_results(self) -> list[Any] | None:

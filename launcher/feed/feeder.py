@@ -70,9 +70,11 @@ class Feed:
 
         At the end of the context the commands of the state are passed to the threads of the connections.
         """
+        # `news` is a condition that shares the lock of all feeds.
         with self.news:
             now = time.monotonic()
             yield now
+            # The user's thread waits for this in `Feeder._wait`.
             if self.state.is_ready():
                 self.news.notify_all()
             for command in self.state.commands(now):
@@ -222,7 +224,8 @@ class FeedChannel:
             while (frame := frames.recv_frame(file)) is not None:
                 self._handle_frame(*frame)
         except Exception as error:  # noqa: BLE001 - an invalid frame, which the task would send again
-            # Any other OSError means that the connection has broken, and the task may connect again.
+            # `FeedRefusedError` says that a frame is invalid. Any other OSError means that the connection has
+            # broken, and the task may connect again. Results may also fail to unpickle, by any exception.
             if isinstance(error, frames.FeedRefusedError) or not isinstance(error, OSError):
                 is_clear = isinstance(error, FeedError)
                 text = str(error) if is_clear else f"it sends an invalid frame: {error!r}"
@@ -377,6 +380,7 @@ class Feeder:
         """
         tasks = len(self._tasks)
         source: Generator[Any] = pieces_of(data, tasks, epochs)
+        # Equal batches are read as rounds, each with a batch for every task. The call is then "in step".
         if equal is not None:
             source = rounds(source, tasks, batch_size, equal)
         call = Call(source, self._tasks, feed_timeout, is_in_step=equal is not None)
@@ -460,6 +464,7 @@ class Feeder:
             for feed in self._feeds.values():
                 with feed.event():
                     feed.state.stop(_FEEDER_CLOSED)
+        # Without the lock, which the threads need before they end. All of them share the time limit.
         deadline = time.monotonic() + _LEAVE_TIMEOUT_SECONDS
         for channel in channels:
             channel.join(deadline)
@@ -510,11 +515,17 @@ class Feeder:
             self._end(feed, call)
 
     def _end(self, feed: Feed, call: Call) -> None:
-        """Stop serving a call, and close its source, unless the call is over."""
+        """Stop serving a call, and close its source, unless the call is over.
+
+        Args:
+            feed: The feed that serves the call.
+            call: The call.
+        """
         with self._lock:
             if not call.is_over:
                 with feed.event():
                     feed.state.end()
+                # A generator cannot be closed while another thread runs it. That thread closes it afterwards.
                 if not call.is_reading:
                     call.source.close()  # this stops the thread that reads ahead, if there is one
 
@@ -525,7 +536,8 @@ class Feeder:
             The results, or None if no results are left.
         """
         with self._lock:
-            # A thread that waits has not forgotten the results.
+            # When the cluster is shut down, an inference is stopped if nobody has taken results for a long
+            # time. A thread that waits here has not forgotten them.
             feed.taker, feed.taken_at = threading.current_thread(), inf
             try:
                 self._wait(feed, call)

@@ -213,7 +213,7 @@ def find_files(names: Sequence[str]) -> list[str]:
     paths: dict[str, None] = {}
     for pattern in patterns:
         files = sorted(file for file in glob.glob(pattern, recursive=True) if not os.path.isdir(file))
-        # The name of a file may contain characters of a pattern.
+        # The name of a file may contain characters of a pattern, such as brackets.
         files = [pattern] if os.path.exists(pattern) else files
         if not files:
             faults.append(Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}"))

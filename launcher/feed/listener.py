@@ -141,6 +141,7 @@ class Listener:
                 return False
             network.listen(SOCKET_BACKLOG)
             self._listening.append(network)
+            # Before `serve` nothing is accepted. It will then accept on this socket, too.
             if self._on_peer is not None:
                 self._begin_to_accept(network, self._on_peer)
             return True
@@ -157,8 +158,10 @@ class Listener:
         # This wakes the threads that accept connections, and those in a handshake.
         for sock in [*self._listening, *pending]:
             hang_up(sock)
+        # They need the lock before they end, so it is not held here.
         for thread in [*self._accepting, *pending.values()]:
             thread.join()
+        # While a thread used a socket, its number must not become that of another file.
         for sock in self._listening:
             sock.close()
         if self._network is not None:
@@ -226,6 +229,8 @@ class Listener:
             sock.close()
             if isinstance(error, RejectedError):
                 self._report(str(error))
+        # The lock lets `on_peer` be called with one task at a time. A connection that is not pending any more
+        # is not closed by `close`, because it belongs to the feeder.
         with self._lock:
             self._pending.pop(sock, None)
             if peer is None:

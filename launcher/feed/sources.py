@@ -446,6 +446,7 @@ def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], group_bytes: int) 
         group_bytes: About how many bytes a full group contains. A group of `_MAX_GROUP_ROWS` rows is full as
             well.
     """
+    # The bytes of the group, as far as they are known, and the number of rows in the next step.
     weight, step_rows = 0, 1
     for row in rows:
         group.append(row)
@@ -457,6 +458,7 @@ def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], group_bytes: int) 
         step_rows = min(2 * step_rows, _MAX_STEP_ROWS)
         is_full = weight >= group_bytes or len(group) >= _MAX_GROUP_ROWS
         yield is_full
+        # The caller has emptied the group. The next rows may have another size.
         if is_full:
             weight, step_rows = 0, 1
 

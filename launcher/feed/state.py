@@ -173,6 +173,7 @@ class FeedState:
         restarting = [task for task in self.tasks.values() if task.name in attempts]
         for task in restarting:
             task.ended = FeedEnd(attempts[task.name], "is to start again", now, is_restart=True)
+        # Without equal batches, the rows that a restarted task has not consumed go to any task.
         if restarting and self.call.is_in_step and not self.call.is_over:
             self.call.should_feed_again = self._may_feed_rounds_again()
             if not self.call.should_feed_again:
@@ -315,9 +316,11 @@ class FeedState:
         Returns:
             Whether the chunk is to be sent.
         """
-        # The call may be over, or another task may have received the partition meanwhile.
+        # The call may be over, or another task may have received the partition meanwhile. Then the error
+        # concerns nobody.
         if error is not None and self.call.has_partition(partition):
             self.call.fail(error)
+        # This is also false after an error.
         if not self._is_sending(link):
             return False
         if chunk is None:
@@ -496,6 +499,7 @@ class FeedState:
     def _has_gathered(self, now: float) -> bool:
         """Return whether all tasks have opened the feed, or had the time to do so."""
         links = [task.link for task in self.tasks.values() if task.link is not None]
+        # Tasks that have ended, or are to start again, are not waited for.
         if len(links) >= sum(task.ended is None for task in self.tasks.values()):
             return True
         # The time starts when the first task opens the feed.
@@ -614,6 +618,7 @@ class FeedState:
         Returns:
             The warning, or an empty text if none is due. A call is warned about only once.
         """
+        # A late task has unread rows, or owes results.
         call, late = self.call, self._late_tasks()
         is_silent = call.is_inference and now - call.progress_at >= SILENT_SECONDS
         # Tasks that ask for more rows, although they owe results, have probably returned too few.

@@ -83,6 +83,7 @@ def columnar(data: Any) -> Block | None:
     """
     if is_array(data):
         return data
+    # A tuple or dict may be columns, and any other data may be a frame or a series.
     columns: Sequence[Any] = ()
     if isinstance(data, (tuple, Mapping)):
         columns = data if isinstance(data, tuple) else tuple(data.values())
@@ -153,12 +154,16 @@ def as_rows(block: Block) -> list[Any]:
         return [dict(zip(block, row)) for row in zip(*block.values())]
     if isinstance(block, tuple):
         rows = list(zip(*block))
+        # Only a named tuple has this method. Its rows are named tuples of the same class.
         return [_like(block, row) for row in rows] if hasattr(block, "_make") else rows
     return block if isinstance(block, list) else list(block)
 
 
 def join(blocks: Sequence[Block]) -> Block:
     """Return one block with the rows of all blocks. Blocks of different forms become a list of rows.
+
+    A block is a list of rows, an array with the rows along its first dimension, or columns: a tuple or dict
+    of such arrays.
 
     Args:
         blocks: The blocks, at least one.
@@ -217,6 +222,7 @@ def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
     Raises:
         FeedError: Some rows cannot be sent to another process.
     """
+    # A list of other rows stays as it is.
     if isinstance(block, list) and block:
         stacked = _stacked(block)
         block = _columns(block) if stacked is None else stacked
@@ -311,6 +317,7 @@ def _stacked(rows: list[Any]) -> Any:
     first = rows[0]
     if not is_array(first) or first.dtype.hasobject:
         return None
+    # There is an array, so the program has imported NumPy.
     numpy = sys.modules["numpy"]
     if {*map(type, rows)} != {numpy.ndarray}:  # a subclass would lose its type
         return None

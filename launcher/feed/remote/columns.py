@@ -34,6 +34,7 @@ def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[s
     if not blocks:
         return {name: [] for name in mapping.values()}
     block = codec.join(blocks)
+    # Rows with names are dicts, named tuples or structured arrays.
     if _have_names(block):
         expected = f"the columns {', '.join(map(str, mapping))} of the input_mapping"
         return {name: _named_column(block, key, expected) for key, name in mapping.items()}
@@ -161,6 +162,7 @@ def _column_at(block: Block, place: Any, expected: str) -> Any:
         InputError: There is no such column.
     """
     try:
+        # Such a block consists of columns itself. In an array they lie along the second dimension.
         if isinstance(block, (Mapping, tuple)):
             return block[place]
         return block[:, place] if codec.is_array(block) else [row[place] for row in block]

@@ -98,7 +98,7 @@ class DriverRoutes:
                 except OSError as error:
                     errors.append("{}: {}".format(route.partition(":")[2], error))
                     continue
-                # The next call tries this route first.
+                # The next call tries this route first. The loop over the list does not continue.
                 self._routes.remove(route)
                 self._routes.insert(0, route)
                 return sock
@@ -166,6 +166,7 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
         OSError: The route does not work, or another program answers.
     """
     kind, _, address = route.partition(":")
+    # Of a Unix socket the address is a path, and these two are not used.
     host, _, port = address.rpartition(":")
     if kind == "unix":
         sock = socket.socket(socket.AF_UNIX)

@@ -199,6 +199,7 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
         sock: The socket.
         views: The buffers. An item is replaced if only a part of it could be sent.
     """
+    # The number of buffers that were sent as a whole.
     done = 0
     while done < len(views):
         sent = sock.sendmsg(views[done : done + _MAX_BUFFERS_PER_SEND])

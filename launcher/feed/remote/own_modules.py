@@ -21,7 +21,8 @@ def is_own(name: str) -> bool:
     file = getattr(module, "__file__", None)
     if name == "__main__":
         return True
-    # A module under another name than its own, such as ``os.path``, counts only under its own.
+    # A module under another name than its own, such as ``os.path``, counts only under its own. Tasks receive
+    # these two packages in any case.
     if name.partition(".")[0] in ("launcher", "cloudpickle") or getattr(module, "__name__", None) != name:
         return False
     if not isinstance(file, str) or not file.endswith(".py"):

@@ -138,6 +138,7 @@ class RecordReader(NamedTuple):
             return _CHECKSUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
 
         with _opened(self.path) as file:
+            # The number of bytes before the present record.
             offset = 0
             while head := file.read(_HEAD):
                 if len(head) < _HEAD:
@@ -145,6 +146,7 @@ class RecordReader(NamedTuple):
                 size = int(_LENGTH.unpack_from(head)[0])
                 # Without checksums, only its size can show that a length is wrong.
                 if size > _MAX_RECORD_BYTES or not is_right(head[: _LENGTH.size], head[_LENGTH.size :]):
+                    # If not even the first length is right, the file is probably of another kind.
                     kind = "damaged" if offset else "not a TFRecord file"
                     raise BrokenFileError(
                         f"{self.path}: {kind}: the length of the record at byte {offset} is wrong"

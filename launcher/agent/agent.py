@@ -181,8 +181,10 @@ class Agent:
         while self._tasks or not self._ends_tasks:
             self._turn()
         self._ports.release_all()
+        # The last step of a stop sequence is SIGKILL, with the seconds after which a process counts as
+        # unkillable. What is left belongs to no task, because it has left its session and removed its process
+        # tag.
         _, kill_seconds = ABANDONED_STOP_SEQUENCE[-1]
-        # What is left belongs to no task, because it has left its session and removed its process tag.
         processes.kill_descendants(kill_seconds, self._reap)
         # An agent that was cut short has told the launcher already that it exits.
         if self._phase is not _AgentPhase.CUT_SHORT:
@@ -436,7 +438,7 @@ class Agent:
         exited: List[RunningTask] = []
         while True:
             ended_child, ended_tasks = processes.ended_child(), self._exits.in_order()
-            # Main processes of tasks come first, because their order matters.
+            # Main processes of tasks come first, because their order matters: the first failure is the job's.
             if ended_tasks:
                 for pid in ended_tasks:
                     self._reap_one(pid, exited)
@@ -452,15 +454,18 @@ class Agent:
             pid: The child.
             exited: If the child is the main process of a task, the task is added to this list.
         """
+        # Even if a debugger keeps it from being reaped, its end must not wake the loop again and again.
         self._exits.forget(pid)
         reaped_pid, status, usage = os.wait4(pid, os.WNOHANG)
         # A debugger may keep it from us. SIGCHLD arrives again when it detaches.
         if not reaped_pid:
             return
+        # Each part ignores a process that is not its own.
         self._task_processes.own_children.discard(pid)
         self._children.reaped(pid, status)
         self._fork_servers.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
+        # A task that not even SIGKILL has ended was reported as ended before.
         if task is not None and not task.has_exited:
             self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
             exited.append(task)
@@ -478,6 +483,7 @@ class Agent:
             cpu: The CPU time that it has used, in seconds.
         """
         task.has_exited = True
+        # Either it has exited with a code, or a signal has killed it.
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         # A SIGKILL that was not ours may come from the kernel's OOM killer.
@@ -520,13 +526,20 @@ class Agent:
                 self._report_gone_if_done(task)
 
     def _report_gone_if_done(self, task: RunningTask) -> None:
-        """Report that a task is gone if it has no process, no open output and no delayed report left."""
+        """Report that a task is gone if it has no process, no open output and no delayed report left.
+
+        A report is delayed if SIGTERM has ended the task and was not ours, see `_on_exit`.
+
+        Args:
+            task: The task.
+        """
         is_gone = task.is_empty and task.output is None and task not in self._delayed
-        # It may have been reported before.
+        # It may have been reported before, and a new attempt may have its name.
         if not is_gone or self._tasks.get(task.id) is not task:
             return
         del self._tasks[task.id]
         self._task_processes.forget(task.id)
+        # All of its output has to reach the launcher before.
         self._send_after_output(
             events.TaskGone(*_stamp_of(task), leftovers=len(task.leftovers), unkillable=task.unkillable)
         )
@@ -535,12 +548,13 @@ class Agent:
 
     def _stop(self, command: events.StopTasks) -> None:
         """Start to stop tasks as the launcher commands, by its signals and seconds between them."""
-        # A task that waits for a fork server starts first, so that it is stopped and reported like all
-        # others.
+        # A task that waits for a fork server (a process from which it is forked) starts first, so that it is
+        # stopped and reported like all others.
         for start in self._fork_servers.cancel(command.tasks):
             self._start_cold(start)
         self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
-        # When the launcher has stopped all tasks, it will close the agent, even one that was sent SIGTERM.
+        # When the launcher has stopped all tasks, it will close the agent. Then an agent that is sent SIGTERM
+        # leaves the end of the job to the launcher.
         self._is_stopped = all(
             task in self._stopping or task.id in command.tasks for task in self._tasks.values()
         )
@@ -616,6 +630,7 @@ class Agent:
         """
         addresses = {} if self._cluster is None else self._cluster.addresses
         roles = [role for role in TF_CONFIG_ROLES if role in addresses]
+        # A single task has no other one that could connect to it.
         if sum(len(addresses[role]) for role in roles) < 2:
             return []
         running = [task for task in self._tasks.values() if task.id.role in roles and not task.has_exited]

@@ -220,6 +220,7 @@ def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
             output: What the program has printed if it has listed no GPU, otherwise an empty text.
             list: The ``index``, ``uuid`` and ``name`` of each GPU.
     """
+    # The locale must not change what the program prints.
     state, output = _run((*NVIDIA_SMI, "--query-gpu=index,uuid,name"), seconds, {**env, "LC_ALL": "C"})
     gpus = []
     for line in output.splitlines() if state == "ok" else ():
@@ -248,7 +249,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
             tensorflow, keras, tf_keras: The versions of these packages or None, if the state is ``ok``.
     """
     asked, venv = request["python"], request["venv"]
-    # A name without a slash is looked up along the PATH.
+    # A name without a slash is looked up along the PATH, by the command below.
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
         env = env if venv is None else {**env, **environment_variables(env, venv)}
@@ -338,6 +339,7 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
     """
     where, address = (peer["address"].strip("[]"), peer["port"]), ""
     try:
+        # Of the first result, the fifth part is the socket address, which begins with the IP address.
         address = str(socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0][4][0])
         with socket.create_connection(where, seconds) as connection, connection.makefile("rb") as file:
             line = file.readline(_MAX_TOKEN_BYTES)

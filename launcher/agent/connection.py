@@ -159,8 +159,9 @@ class LauncherConnection:
 
     def refuse(self, why: str) -> None:
         """Tell the launcher why the agent exits unasked, then close the connection for good."""
+        # What waits to be sent comes before the reason. A connection that does not accept it all ends in the
+        # middle of a message, where another one would be of no use.
         self._flush()
-        # A message in the middle of another one would be of no use.
         if self._writing >= 0 and not self._is_full:
             # The connection may be broken.
             with suppress(OSError):
@@ -199,6 +200,11 @@ class LauncherConnection:
 
     def on_time(self, now: float) -> None:
         """Send pings and acknowledgements that are due, and give up if the launcher is gone.
+
+        - The time to give up has not come: what is due is sent.
+        - It has passed while this process was suspended, and the lease (the time for which tasks outlive a
+          silent launcher) has not ended: the launcher has some time to connect again.
+        - Otherwise the launcher is gone, and the agent is told so.
 
         Args:
             now: The time (monotonic).
@@ -313,6 +319,7 @@ class LauncherConnection:
 
     def _flush(self) -> None:
         """Write as much as the connection accepts now, or in a moment."""
+        # Without a connection, messages wait for the next one.
         if self._writing < 0:
             return
         is_full = True
@@ -351,9 +358,11 @@ class LauncherConnection:
             return
         self._received_at = time.monotonic()
         messages = self.channel.receive(data)
+        # They are acknowledged only when all of them are handled.
         for message in messages:
             self._on_message(message)
         self.channel.took(len(messages), self._received_at)
+        # What the messages have caused is sent at once. A full connection wakes us when it has room.
         if not self._is_full:
             self._flush()
 

@@ -264,6 +264,7 @@ def _remember_boot(owner: ProcessIdentity) -> None:
             return
         temporary, flags = f"{folder}/boots.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with open(os.open(temporary, flags | os.O_NOFOLLOW, 0o600), "wb") as file:
+            # With the new line, at most `_MAX_BOOTS` lines are kept. The oldest ones are dropped.
             file.write(b"".join([*lines[1 - _MAX_BOOTS :], _boot_line(owner)]))
         os.replace(temporary, f"{folder}/boots")
 

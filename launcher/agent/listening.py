@@ -30,12 +30,14 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
     Args:
         tasks: The name of each task, the port that it should listen on, and the pid of its main process.
     """
+    # The kernel lists listening sockets by inode, and the inodes of each process as its open files.
     port_of_inode = dict(_listening_sockets())
     listening_ports = set(port_of_inode.values())
     # Somebody has chosen these. Ports that the kernel chose do not count.
     chosen_ports = listening_ports - set(_ephemeral_ports())
     elsewhere: Dict[str, int] = {}
     for task, expected_port, main_pid in tasks:
+        # It does not matter which process listens there.
         if expected_port in listening_ports:
             continue
         inodes = set(_socket_inodes(main_pid))

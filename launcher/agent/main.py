@@ -302,6 +302,7 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
         0 if the watchdog has reported that no process of the agent is left. 1 if both have ended without
         such a report. None if one of them still runs.
     """
+    # The pause grows, because most agents end at once.
     until, pause = time.monotonic() + _ACCEPT_TIMEOUT_SECONDS, _FIRST_POLL_SECONDS
     while time.monotonic() < until:
         if watchdog:

@@ -123,6 +123,7 @@ class Outputs:
     def _read(self, task: RunningTask) -> None:
         """Send what can be read from a task's output to the launcher, and close the output at its end."""
         output = task.output
+        # The selector may have reported it before it was closed, or before too much waited to be sent.
         if output is None or self._is_paused:
             return
         try:

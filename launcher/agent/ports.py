@@ -222,7 +222,7 @@ def call_side_by_side(
         work()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    # A thread that is late may still change its own list.
+    # A thread that is late may still change its own list, so the caller gets another one.
     return list(results)
 
 
@@ -243,6 +243,7 @@ def _why_unreachable(address: str) -> str:
     except (socket.gaierror, UnicodeError):
         return "its name is unknown here"
     why = ""
+    # All addresses are tried several times, because a packet may get lost.
     for family, kind, _, _, where in resolved * MAX_CONNECT_ATTEMPTS:
         try:
             with socket.socket(family, kind) as sock:

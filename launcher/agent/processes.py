@@ -269,6 +269,7 @@ def send(process: Process, number: int) -> bool:
         # Python 3.8 has no pidfds. There the pid could be reused between the check and the signal.
         pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         try:
+            # The pidfd is opened before the check, so that both are about the same process.
             if _is_still(process):
                 if pidfd < 0:
                     os.kill(process.pid, number)
@@ -534,6 +535,7 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         function: Called in a session of its own. Its result is the exit status.
         streams: The descriptors that become stdin, stdout and stderr. All others are closed.
     """
+    # If anything below fails, the process exits with this.
     status: Any = 1
     try:
         os.setsid()
@@ -545,12 +547,14 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
+        # The parent may block signals that the function must receive.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         close_inherited()
         status = function()
     except SystemExit as error:
         status = error.code
     finally:
+        # An exception is being raised, and must be shown here, because nothing may run after `_exit`.
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
         # The reader may be gone.

@@ -92,6 +92,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         line = (line + byte).lstrip()
     signal.alarm(0)
     arguments = json.loads(line)
+    # This process runs in a step of the Slurm job (srun), whose variables must not reach the tasks.
     environ = without_step(os.environ, arguments["variables"])
     os.environ.clear()
     os.environ.update(environ)

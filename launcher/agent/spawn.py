@@ -112,6 +112,7 @@ class Limits:
         Yields:
             Whether the child gets the tag. The hard limit of this user may forbid that.
         """
+        # The agent itself has raised its limit of open files, which is not meant for tasks.
         resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
             _, hard = self._realtime
@@ -170,12 +171,14 @@ class Spawner:
         """
         # A Python of a virtual environment finds its packages by argv[0], so that gets the whole path, too.
         argv = [os.path.expanduser(argv[0]), *argv[1:]]
+        # Later variables replace earlier ones: the agent's, those of the task, those of the environment.
         environment: Dict[str, str] = {**self._environment, **extra}
         # gRPC would use the proxy for the connections between tasks, too.
         if any(environment.get(name) for name in _PROXY_VARIABLES):
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
             environment.update(environment_variables(environment, venv))
+        # From here on relative paths are those of the task. posix_spawn starts the program in this folder.
         _enter(self._home, workdir)
         # The user may have set it for the task.
         if "PWD" not in extra:
@@ -248,6 +251,7 @@ class Spawner:
         # posix_spawn refuses descriptors above the task's limit of open files. So the one that the process
         # inherits takes the place of a low one for the moment.
         os.dup2(inherited, self._inherited, inheritable=False)
+        # The tag, by which the processes of a task are found, is one of the limits that they inherit.
         tag = self.new_tag()
         try:
             with self.limits.of_task(tag) as is_tagged:

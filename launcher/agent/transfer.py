@@ -87,6 +87,7 @@ def entries_below(
     Yields:
         A path on this machine, and the entry for it.
     """
+    # Paths that were not visited yet, each here and in the tree.
     waiting, count = deque([(top, name)]), 0
     while waiting:
         source, path = waiting.popleft()
@@ -94,6 +95,7 @@ def entries_below(
             # A link that leads nowhere cannot be followed, and is sent as a link.
             is_followed = source == top and os.path.exists(top)
             status = os.stat(source) if is_followed else os.lstat(source)
+            # Of a folder that is left out, the content is not visited either.
             if path and is_left_out(path, stat.S_ISDIR(status.st_mode)):
                 continue
             entry = entry_of(path, status, source)
@@ -111,6 +113,7 @@ def entries_below(
         if path:
             yield source, entry
         prefix = f"{path}/" if path else ""
+        # `SYNC_MARK` is the list that an earlier sync has left in its copy. It describes that copy only.
         waiting.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
 
 
@@ -248,6 +251,7 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
     Raises:
         OSError: The file cannot be opened, or it is no longer a file. Then nothing was sent.
     """
+    # Without O_NONBLOCK, opening a pipe that has taken the place of the file would wait for ever.
     with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
         entry = entry_of(path, before, source)
@@ -261,6 +265,7 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
             with suppress(OSError):
                 data = b"" if is_cut_short else file.read(min(remaining, _READ_BYTES))
             is_cut_short = not data
+            # The other end waits for as many bytes as were announced, so zeros take their place.
             data = data or bytes(min(remaining, _READ_BYTES))
             stream.put(FileData(data))
             stream.moved(len(data))
@@ -339,6 +344,7 @@ class DestinationTree:
             ProtocolError: The other end has sent something that it must not send.
             OSError: This entry cannot be made here. Later ones can still be received.
         """
+        # The other end is not trusted: it must not write outside of the tree, or fill the disk.
         check_entry(entry)
         self._bytes_left -= entry.size
         if self._bytes_left < 0:

@@ -236,6 +236,7 @@ class Agent:
         """Let ended children, SIGTERM and the end of the watchdog wake the loop, and ask for the GPUs."""
         self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
         self._selector.register(self._wake, selectors.EVENT_READ, self._poll_ended)
+        # This one becomes readable at the end of a task, and tells which task has ended first.
         self._selector.register(self._exits, selectors.EVENT_READ, self._poll_ended)
         self._selector.register(self._watchdog, selectors.EVENT_READ, self._on_watchdog)
         self._questions.ask_for_gpus()
@@ -315,6 +316,7 @@ class Agent:
 
     def _on_watchdog(self) -> None:
         """Stop all tasks and exit, because the watchdog has ended and nothing else guards them."""
+        # The end-of-file would wake the loop again and again.
         self._selector.unregister(self._watchdog)
         self._cut_short("its watchdog was killed")
 
@@ -392,9 +394,15 @@ class Agent:
             self._send(events.TaskNotStarted(*about_task, code=fault.exit_code, why=str(fault)))
 
     def _on_started(self, start: events.StartTask, started: Started) -> None:
-        """Report a task whose process exists now, and read its output from now on."""
+        """Report a task whose process exists now, and read its output from now on.
+
+        Args:
+            start: The command of the launcher.
+            started: The process, its output and its process tag.
+        """
         task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
+        # This task was not stopped by the launcher.
         self._is_stopped = False
         self._questions.on_task_started()
         self._task_processes.add(task.id, task.pid, started.tag)
@@ -517,11 +525,12 @@ class Agent:
             exited: Tasks whose main process was reaped just now.
         """
         stopped = self._stopping.poll(time.monotonic())
-        # A task may be in both.
+        # A task may be in both, and is handled once.
         for task in dict.fromkeys((*exited, *stopped)):
             # The processes that it has left behind may still have to be stopped. Otherwise none is left.
             if task.has_exited and task not in self._stopping:
                 task.is_empty = True
+                # What its processes have printed last may still be in the pipe.
                 self._outputs.read_rest(task)
                 self._report_gone_if_done(task)
 

@@ -362,8 +362,9 @@ def _remove_abandoned_runs() -> None:
 def _is_abandoned(mark: str) -> bool:
     """Return whether a mark is old, and the process that made it has provably ended.
 
-    If that is proven, the tasks on the machine of that process can be seen from here. A mark of an earlier
-    version names only a machine, so that it never counts as abandoned.
+    Such a mark is in the folder of each run that is not over. If the end is proven, the tasks on the machine
+    of that process can be seen from here. A mark of an earlier version names only a machine, so that it never
+    counts as abandoned.
 
     Args:
         mark: The path of a mark that `_use` has made. It contains the identity of the process that made it.

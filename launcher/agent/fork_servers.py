@@ -118,7 +118,12 @@ class ForkServers:
         self._by_task: Dict[TaskId, _ForkServer] = {}
 
     def start(self, command: Preload) -> None:
-        """Start a fork server for tasks, unless one with the same modules and environment can be shared."""
+        """Start a fork server for tasks, unless one with the same modules and environment can be shared.
+
+        Args:
+            command: The names of the tasks, the Python, its environment and the modules.
+        """
+        # Two commands are equal if nothing but their tasks differs.
         without_tasks = replace(command, tasks=())
         shared = [server for server in self._fork_servers if server.command == without_tasks]
         if not shared:

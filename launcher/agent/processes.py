@@ -329,6 +329,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     Returns:
         Whether any child is left.
     """
+    # How many polls in a row have found nobody alive.
     until, quiet_polls, is_late = time.monotonic() + seconds, 0, False
     reap()
     # `ended_child` returns None only if this process has no child at all. A single poll that finds nobody
@@ -337,6 +338,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
         # Even when the time is up this kills once more, because this process may have been suspended.
         is_late = time.monotonic() >= until
         alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
+        # A process that forks again and again can be killed only with its group. Others have left theirs.
         kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)

@@ -176,6 +176,7 @@ class Driver:
         try:
             return self.over.wait(seconds)
         except KeyboardInterrupt:
+            # The launcher has a session of its own, so the Ctrl-C at the terminal did not reach it.
             self.signal(signal.SIGINT)
             try:
                 self.over.wait()
@@ -268,13 +269,22 @@ class Driver:
                 self.over.set()
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
-        """Keep what an event says about the run, its report or its failure, and pass the event on."""
+        """Keep what an event says about the run, its report or its failure, and pass the event on.
+
+        - ``Opened``: the run has a name and a folder.
+        - ``Report``: how the job and its tasks have ended.
+        - ``Failed``: the launcher itself has failed, with the pickled exception.
+
+        Args:
+            event: The event. All others are only passed on.
+        """
         if event["event"] == "Opened":
             self.job, self.run_dir = event["job"], event["run_dir"]
         elif event["event"] == "Report":
             self.report = report_from_json(event)
         elif event["event"] == "Failed":
             error = pickle.loads(bytes.fromhex(event["error"]))
+            # Wrong input is raised as it is.
             if not isinstance(error, InputError):
                 # Parts of the text may come from a host, which must not send control characters to the
                 # terminal.

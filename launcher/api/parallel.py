@@ -158,6 +158,8 @@ class _Instances(FunctionJob):
     ) -> None:
         work = {"slot": True, "instances": len(arguments), "function": function}
         max_restarts = options.get("restarts") or 0
+        # A slot fails only if the job is to stop, or if its process was killed. In the latter case it alone
+        # starts again, if restarts are allowed.
         options = {**options, "on_failure": "stop", "restart": "task" if max_restarts else None}
         super().__init__({"worker": {"count": slots}}, options, job=None, work=work)
         self._restarts, self._max_restarts = 0, max_restarts
@@ -182,6 +184,7 @@ class _Instances(FunctionJob):
         """
         self.start()
         try:
+            # A future is done when its instance has ended for good, or the job has.
             for future in wait(self._futures, return_when=FIRST_EXCEPTION).done:
                 future.result()  # raises the failure
             self.driver.wait(60.0)  # The slots exit by themselves, and then the launcher.
@@ -194,6 +197,7 @@ class _Instances(FunctionJob):
 
         In this case `launch` stops the job by itself, and says why.
         """
+        # No instance has failed in a way that stops the job.
         if self._failed is None:
             return False
         slot, _ = self._failed

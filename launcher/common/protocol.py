@@ -520,6 +520,7 @@ class MessageChannel:
         Raises:
             ProtocolError: The greeting belongs to another session, or counts more messages than were sent.
         """
+        # A second greeting on one connection is wrong, too.
         if self.met or hello.session != self._session:
             raise ProtocolError("a greeting that belongs to another session")
         # Until the greeting is handled, every message that was sent may have arrived.
@@ -527,6 +528,7 @@ class MessageChannel:
         self._acknowledge(hello.received)
         self._to_resend = len(self._unacked)
         self.met = True
+        # The agent answers the greeting of the launcher, which has greeted first.
         if not self._greets:
             self._control.append(Hello(self._session, self._attempt, self._received))
 
@@ -613,6 +615,7 @@ class MessageChannel:
             count -= len(self._wire[whole_buffers])
             whole_buffers += 1
         del self._wire[:whole_buffers]
+        # So many bytes of the next buffer were written, too.
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
 

@@ -58,6 +58,7 @@ class Chunker:
             FeedError: The rows cannot be sent.
             Exception: Whatever code of the user raises.
         """
+        # The number of rows is asked for before each block, because `_encoded` has learned from the last one.
         for block in piece.blocks(lambda: self.next_rows):
             yield from self._encoded(block)
 

@@ -294,7 +294,8 @@ class Feeder:
         Args:
             peer: The task that has connected, with the socket and the name of the feed.
         """
-        # A connection that is refused needs a feed, too, whose threads tell the task the reason. Any will do.
+        # A connection that is refused needs a feed, too, whose threads tell the task the reason. Any will do,
+        # so the first one is used.
         any_feed = next(iter(self._feeds.values()))
         feed = self._feeds.get(peer.feed, any_feed)
         with feed.event() as now:

@@ -117,9 +117,9 @@ class FeedLink:
 
     @property
     def is_late(self) -> bool:
-        """Whether the task has unread rows, or owes results."""
-        # A task that waits for rows has read all of them, even if a batch that is not full yet does not count
-        # as consumed.
+        """Whether the task has unread rows, or owes results, so that a call waits for it."""
+        # A task that waits for rows (is hungry) has read all of them, even if a batch that is not full yet
+        # does not count as consumed.
         has_unread_rows = self._sent > self._consumed and not self.is_hungry
         owes_results = any(partition.missing > 0 for partition in self._inferred)
         return not self.task.has_refused and (has_unread_rows or owes_results)

@@ -342,7 +342,10 @@ class FeedState:
         self.links.remove(link)
 
     def close(self, link: FeedLink, reason: str) -> None:
-        """Send no more rows on a connection. The first reason becomes the error for the task."""
+        """Send no more rows on a connection. The first reason becomes the error for the task.
+
+        An empty reason stands for the end of the feed, which is no error.
+        """
         if link.reason is None:
             link.reason = reason
 
@@ -413,7 +416,11 @@ class FeedState:
         return commands
 
     def _give_back(self, link: FeedLink) -> None:
-        """Return the partitions that a task will not finish to the call, which feeds them to others."""
+        """Return the partitions that a task will not finish to the call, which feeds them to others.
+
+        Args:
+            link: The connection of the task, which is lost or accepts no more rows.
+        """
         # A task that has refused its rows is not lost, so the rows that it has may count as consumed.
         loss = "" if link.task.has_refused else f"{link.task.name} is lost ({link.reason})"
         for partition in link.pop_unfinished():
@@ -469,7 +476,11 @@ class FeedState:
         return Make(link, partition)
 
     def may_make(self, link: FeedLink) -> bool:
-        """Return whether the next chunk of the partition that is being sent may be made now."""
+        """Return whether the next chunk of the partition that is being sent may be made now.
+
+        It may not if no more rows of this partition are wanted, if the task has too much unread (its window
+        is full), or if too many results wait for the user's program.
+        """
         partition = link.sending
         if partition is None or not self._is_sending(link):
             return False
@@ -477,6 +488,7 @@ class FeedState:
 
     def _is_sending(self, link: FeedLink) -> bool:
         """Return whether a partition is being sent on a connection, and more of its chunks are wanted."""
+        # The connection is over, the task accepts no more rows, or the call raises an error.
         is_stopped = link.is_over or link.task.has_refused or self.call.error is not None
         return not is_stopped and self.call.has_partition(link.sending)
 

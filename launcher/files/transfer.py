@@ -246,8 +246,10 @@ class ProgramStream(TransferStream):
 
     def _end_error(self) -> TransportError:
         """Return the error about a remote command that has ended too early, with its last line on stderr."""
+        # The connection to the host may have failed before the command ran.
         if error := self._command.start_error():
             return error
+        # Its output has ended, so its status should be known within this time.
         status = self._command.wait(2.0)
         how = "was killed" if status is None else f"exited with {status}"
         printed = last_line(self._command.stderr())
@@ -300,6 +302,7 @@ def sync(
     # When the time is over, even hosts that may fail have kept the job from starting.
     if failed and transfer.is_late:
         raise StartTimeoutError(failed.values())
+    # Some host has failed that must not.
     if failed.keys() - optional:
         raise HostsError(failed.values())
     for text in failed.values():

@@ -153,6 +153,10 @@ def _leave(code: int) -> None:
 def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, with_result: bool) -> Message:
     """Call the user's function, and return the message about how it ended.
 
+    - It returns, or exits with 0: the code is 0.
+    - It exits with another code (``sys.exit``): that is the code.
+    - It raises an exception: the code is 1, and the message describes the exception.
+
     Args:
         function: The pickled function.
         arguments: The pickled first argument of the function.
@@ -177,6 +181,7 @@ def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, with_result: boo
         if code:
             if not isinstance(exit_.code, int):
                 print(exit_.code, file=sys.stderr, flush=True)
+            # The kernel keeps only this byte of an exit code.
             return {"code": code & 0xFF}
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the program reports any of them
         return _failure_message(error)

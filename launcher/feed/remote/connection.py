@@ -115,7 +115,7 @@ class FeedConnection:
 
     def close(self) -> None:
         """Close the connection, and end the thread."""
-        # The error ends the thread, once the connection wakes it.
+        # The error ends the thread, once the connection wakes it below.
         self._fail("was closed")
         if (sock := self._sock) is not None:
             frames.hang_up(sock)
@@ -129,7 +129,10 @@ class FeedConnection:
         return self._end_received or self._error is not None
 
     def _receive_all(self) -> None:
-        """Connect, receive until the connection breaks, and connect again, until the feed has ended."""
+        """Connect, receive until the connection breaks, and connect again, until the feed has ended.
+
+        If no connection can be made for some time, the function gets an error.
+        """
         broken_at = time.monotonic()
         while not self._is_over:
             try:
@@ -140,6 +143,7 @@ class FeedConnection:
             else:
                 self._receive(sock)
                 broken_at = time.monotonic()
+            # A pause, which ends early if there is nothing more to connect for.
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over, RECONNECT_PAUSE_SECONDS)
 

@@ -589,9 +589,16 @@ class Agent:
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
-        """Report that a signal of a stop sequence was sent to a number of processes of a task."""
+        """Report that a signal of a stop sequence was sent to processes of a task.
+
+        Args:
+            task: The task.
+            number: The number of the signal.
+            count: How many processes were sent it.
+        """
         signalled = events.TaskSignalled(*_stamp_of(task), signal=number, processes=count)
-        # The main process has ended, and the signal went to what it left behind: the end is reported first.
+        # The main process has ended, and the signal went to what it left behind: the end, whose report is
+        # delayed, is reported first.
         if task in self._delayed:
             _, delayed = self._delayed[task]
             delayed.append(signalled)

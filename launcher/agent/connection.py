@@ -266,10 +266,15 @@ class LauncherConnection:
         return True
 
     def _attach(self, reading: int, writing: int) -> None:
-        """Make two descriptors the present connection: the one that is read, and the one that is written."""
+        """Make two descriptors the present connection.
+
+        Args:
+            reading: The descriptor on which messages of the launcher arrive.
+            writing: The descriptor on which messages to the launcher are written.
+        """
         for fd in (reading, writing):
             os.set_blocking(fd, False)
-        # It may not be a pipe, or the size may be above this user's limit. A smaller pipe works, too.
+        # A larger pipe wakes us less often. It may be no pipe, or the size may be above this user's limit.
         with suppress(OSError):
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
         self._reading, self._writing = reading, writing

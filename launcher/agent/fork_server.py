@@ -63,10 +63,9 @@ def run() -> None:
     # The garbage collector of a task need not visit, and so copy, what all tasks share.
     gc.collect()
     gc.freeze()
-    # A fork has less memory to pass on to the tasks than the process that has imported the modules. The agent
-    # is told its pid, as the one to watch from now on.
+    # The rest runs in a fork, without the memory that only the imports needed. The agent gets its pid.
     _continue_in_fork(link)
-    # Modules may set variables when they are imported. Tasks get these in addition to their own.
+    # The variables that the imports have set, which each task gets, too.
     added = {name: value for name, value in os.environb.items() if name not in initial_names}
     link.send(str(os.getpid()).encode())
     request = _serve(link)

@@ -195,6 +195,7 @@ class Children:
     def _report_end(self, number: int) -> None:
         """Tell the launcher how a remote command has ended, unless the launcher has closed it."""
         child = self._commands.pop(number, None)
+        # It was reaped, so its status is known.
         if child is not None:
             errors = child.stderr_end.decode("utf-8", "replace")
             self._connection.send(CommandEnded(number, child.status or 0, errors))

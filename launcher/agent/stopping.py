@@ -135,7 +135,12 @@ class StopProgress:
         self._begin(steps, now)
 
     def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
-        """Start the first of these steps. The others follow when `advance` is called in time."""
+        """Start the first of these steps. The others follow when `advance` is called in time.
+
+        Args:
+            steps: Signals, each with the seconds until the next one is due.
+            now: The time (monotonic).
+        """
         #: The signal of the present step.
         (self.signal, seconds), *self._next_steps = steps
         self._until = now + seconds

@@ -130,6 +130,7 @@ class TFCluster:
         _open.add(self)
 
     def __repr__(self) -> str:
+        """Return ``<TFCluster RUN running: chief/0, worker/0; TensorBoard: URL>``."""
         has_ended = self not in _open or self._nodes.driver.over.is_set()
         state = "failed" if self._nodes.error is not None else "ended" if has_ended else "running"
         url = self.tensorboard_url()
@@ -430,6 +431,7 @@ class TFCluster:
         if self not in _open:
             return
         _open.remove(self)
+        # The nodes are stopped first. A node whose feed was closed before would fail.
         try:
             self._nodes.close(at_once)
         finally:

@@ -294,7 +294,13 @@ class Driver:
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
-        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until it has exited."""
+        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until it has exited.
+
+        Args:
+            pipe: The stdout or stderr of `launch`.
+            name: ``stdout`` or ``stderr``. The stream is looked up each time, because a notebook replaces it.
+        """
+        # A character of several bytes may be cut by the end of a piece.
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with pipe:
             while data := os.read(pipe.fileno(), 1 << 16):

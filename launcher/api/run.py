@@ -273,8 +273,8 @@ def program_driver(
     # The roles that launch receives in the form of a job file. They replace those of a job file.
     roles: dict[str, Mapping[str, Any]] = {}
     if given_roles or is_job_file:
-        # None means that the call says nothing about the role, so that a job file may. A False of ``chief``
-        # or ``evaluator`` is such a default.
+        # A role with None is left to the job file. False is the default of ``chief`` and ``evaluator``, so it
+        # says nothing about the role either.
         counts = {
             "chief": int(chief) or None,
             "worker": workers,

@@ -190,7 +190,11 @@ def flag(value: Any) -> bool:
 
 
 def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
-    """Return a reader of whole numbers, including those of NumPy, from ``low`` to ``high``."""
+    """Return a reader of whole numbers, including those of NumPy, from ``low`` to ``high``.
+
+    A reader is a function that converts an argument of the user, or raises a ValueError with the text of what
+    was expected.
+    """
     limit = f", {low} or more" if high == _MAX_WHOLE else f" from {low} to {high}"
 
     def read(value: Any) -> int:
@@ -208,7 +212,11 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Reader:
-    """Return a reader of numbers, including those of NumPy, from ``low`` to ``high``. It refuses NaN."""
+    """Return a reader of numbers, including those of NumPy, from ``low`` to ``high``. It refuses NaN.
+
+    A reader is a function that converts an argument of the user, or raises a ValueError with the text of what
+    was expected.
+    """
     expected = "expected a number"
     if low > -math.inf:
         expected += f", {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"

@@ -200,6 +200,11 @@ def task_environment(cluster: ClusterSpec, task: TaskId, attempt: int) -> Dict[s
     """Return the environment variables that tell a task its role, index and attempt, and all addresses.
 
     The names ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are those of TonY, another launcher.
+
+    Args:
+        cluster: The addresses of all tasks of the job.
+        task: The task.
+        attempt: How often it was started, including this time.
     """
     return {
         "TF_CONFIG": cluster.tf_config(task),

@@ -370,6 +370,12 @@ class Decoder:
     def _read_fields(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
         """Return the checked values of a record from its fields as JSON, with the host of this connection.
 
+        The host is not sent, so that no host can speak for another one.
+
+        Args:
+            record: The class of the record.
+            fields: The fields as JSON.
+
         Raises:
             ProtocolError: The fields are no JSON, or not those of the record.
         """

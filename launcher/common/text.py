@@ -118,7 +118,7 @@ def closest_match(written: str, known: Iterable[str]) -> str:
         elif len(word) > 2 and other.startswith(word):
             longer.append(name)
     if similar:
-        # Of equally similar names, the first one counts.
+        # Of equally similar names, the first one counts. The third item is the name.
         return min(similar, key=lambda candidate: candidate[:2])[2]
     return longer[0] if len(longer) == 1 else ""
 

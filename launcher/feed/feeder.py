@@ -99,6 +99,10 @@ class Feed:
         """Serve a new connection in threads. Call this within `event`.
 
         If the system has no thread left, the connection is closed and the call fails.
+
+        Args:
+            link: What the state knows about the connection.
+            sock: The socket of the connection.
         """
         try:
             self.channels[link] = FeedChannel(self, link, sock)
@@ -532,6 +536,10 @@ class Feeder:
 
     def _results(self, feed: Feed, call: Call) -> list[Any] | None:
         """Wait for the next results of a call, and return them in the order of the rows.
+
+        Args:
+            feed: The feed that serves the call.
+            call: The call, an inference.
 
         Returns:
             The results, or None if no results are left.

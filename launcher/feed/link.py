@@ -30,7 +30,11 @@ class FeedEnd(Record):
 
 
 class FedTask:
-    """A task that is fed, with its last connection and its end."""
+    """A task that is fed, with its last connection and its end.
+
+    Args:
+        name: The name of the task, such as ``worker/0``.
+    """
 
     def __init__(self, name: str) -> None:
         """Record a task that has not opened the feed."""

@@ -111,6 +111,7 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
     Raises:
         InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
     """
+    # Wrong data is refused now, and not when the rows are read.
     _check(data, "rows")
     arguments = Arguments("rows")
     per_partition = arguments.optional("per_partition", per_partition, whole(1))
@@ -387,7 +388,11 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
 
 
 class _ReadAhead:
-    """Reads rows in a thread of its own, at most one group ahead, while another thread takes them."""
+    """Reads rows in a thread of its own, at most one group ahead, while another thread takes them.
+
+    Args:
+        rows: The rows. Iterating may run code of the user.
+    """
 
     def __init__(self, rows: Iterator[Any]) -> None:
         """Prepare to read rows. Reading starts when `run` is called in a thread of its own."""
@@ -414,6 +419,7 @@ class _ReadAhead:
         """Append rows to the group until no more come. A full group waits until it was taken."""
         for is_full in _fill(self.group, self._rows, GROUP_BYTES):
             if is_full:
+                # In this order no `take` between the two is missed: it comes after `is_ready` is set.
                 self._was_taken.clear()
                 self.is_ready.set()
                 self._was_taken.wait()

@@ -226,7 +226,10 @@ class FeedState:
             task.link = None
 
     def _may_feed_rounds_again(self) -> bool:
-        """Return whether the rounds can be fed again: all tasks start again, and rows may be fed twice."""
+        """Return whether the rounds can be fed again: all tasks start again, and rows may be fed twice.
+
+        A round is one batch for each task, of a call with equal batches.
+        """
         return not self._exactly_once and all(task.is_restarting for task in self.tasks.values())
 
     # Events of connections.
@@ -279,6 +282,7 @@ class FeedState:
                 ended.
             now: The time.
         """
+        # If the task does not connect again in time, `commands` gives its rows to others.
         link.ended = now
         if error is not None:
             self.close(link, str(error))

@@ -59,6 +59,10 @@ def request(connector: DriverRoutes, message: Message) -> Message:
 
     If the connection breaks, the message is sent again, so the program may receive it twice.
 
+    Args:
+        connector: The routes to the program.
+        message: The message.
+
     Raises:
         OSError: The program cannot be reached any longer.
     """
@@ -111,7 +115,13 @@ def main(sock: socket.socket, connector: DriverRoutes) -> None:
 
 
 def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
-    """Return the ``ctx`` of this task, the second argument of its function."""
+    """Return the ``ctx`` of this task, the second argument of its function.
+
+    Args:
+        work: What the program has sent: among other things the ``numbers`` of all nodes by the names of their
+            tasks, and whether they are ``fed`` with rows.
+        connector: The routes to the program, and the name of this task.
+    """
     task, numbers = connector.hello["task"], work["numbers"]
     role, _, index = task.rpartition("/")
     # The cluster may also contain roles of a job file, whose tasks run programs. They are no nodes.

@@ -189,7 +189,13 @@ def _joined(blocks: Sequence[Any]) -> Any:
 
 
 def _are_alike(first: Block, other: Block) -> bool:
-    """Return whether two blocks can be joined without changing their rows."""
+    """Return whether two blocks can be joined without changing their rows.
+
+    - Columns by name: both have the same names, and columns that are alike.
+    - A tuple of columns: both are tuples or the same kind of named tuple, and the columns are alike.
+    - Arrays: both have the same type and the same shape of a row.
+    - Lists of rows can always be joined.
+    """
     if isinstance(first, Mapping):
         has_same_names = isinstance(other, Mapping) and first.keys() == other.keys()
         return has_same_names and all(_are_alike(first[name], other[name]) for name in first)

@@ -51,6 +51,10 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
     TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it. So
     only a mapping that is sorted is certain.
 
+    Args:
+        block: The rows.
+        mapping: The ``input_mapping``: the name of each column for the user, by its name in the rows.
+
     Raises:
         InputError: The rows have more or fewer columns, or the mapping is in another order.
     """
@@ -227,6 +231,10 @@ def _check_width(block: Block, max_width: int) -> None:
 
 def _array(values: Sequence[Any], spec: Any) -> Any:
     """Return a column as one array with the type of a ``tf.TensorSpec``.
+
+    Args:
+        values: The values of the column, one for each row: a list or an array.
+        spec: The specification of one value, a ``tf.TensorSpec``.
 
     Raises:
         InputError: The values do not fit the specification.

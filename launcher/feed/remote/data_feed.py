@@ -340,11 +340,17 @@ class FeedReader:
         return True
 
     def _blocks_of(self, kind: int, buffers: Sequence[memoryview]) -> Iterator[Block]:
-        """Yield the rows of a chunk in blocks. If the chunk is code, run it and report the number of rows."""
+        """Yield the rows of a chunk in blocks. If the chunk is code, run it and report the number of rows.
+
+        Args:
+            kind: The kind of the frame that contains the chunk, ROWS or CODE.
+            buffers: The content of the frame.
+        """
         content = codec.decode(buffers)
         if kind == frames.Kind.ROWS:
             yield content
             return
+        # The content is a function of the user, which returns the rows of a partition.
         rows = 0
         for block in codec.blocks_of(content(), lambda: _CODE_ROWS):
             rows += codec.size(block)

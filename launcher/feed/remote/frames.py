@@ -143,7 +143,11 @@ def reader(sock: socket.socket) -> io.BufferedReader:
 
 
 class _ConnectionFile(io.RawIOBase):
-    """The bytes of a connection as a raw file, for `io.BufferedReader`."""
+    """The bytes of a connection as a raw file, for `io.BufferedReader`.
+
+    Args:
+        sock: The connection.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         """Read from this connection."""

@@ -241,6 +241,7 @@ def _remove(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
+    # A file can be removed only if its folder is writable. Folders come before what they contain.
     os.chmod(path, 0o700)
     for folder, folders, _ in os.walk(path):
         for name in folders:

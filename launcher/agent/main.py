@@ -111,7 +111,7 @@ def _run_agent(
     selector = selectors.DefaultSelector()
     token, patience = str(arguments.get("token", "")), _patience(arguments)
     connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
-    # In the main process of a pod, our own streams are the first connection, and others may follow.
+    # The streams that a program has passed to us are the first connection, and others may follow.
     if peer is not None:
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
     # The connection has descriptors of its own by now.

@@ -201,6 +201,8 @@ class Spawner:
             reading, writing = os.pipe()
         except OSError as error:
             raise LaunchError(f"no pipe for its output: {error.strerror}") from error
+        # Stdin is /dev/null. Stdout and stderr are the writing end of the pipe, which the agent closes in any
+        # case, because it would otherwise never read the end of the output.
         try:
             pid, tag = self._spawn(prepared, writing, (self._null, self._inherited, self._inherited))
         except LaunchError:

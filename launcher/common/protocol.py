@@ -542,7 +542,7 @@ class MessageChannel:
         """Decode bytes of the connection, and handle the messages of the protocol itself.
 
         - Without a session (on a pipe of this machine) every message is for the application.
-        - `Refused`, by which the agent exits unasked, may come at any time, and is for the application.
+        - `Refused` (the agent exits unasked) may come at any time, and is for the application.
         - Before all others the greeting `Hello` must come.
         - `Ack` and `Ping` are handled here.
         - Each other message is counted, so that it will be acknowledged, and is for the application.

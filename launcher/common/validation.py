@@ -132,7 +132,7 @@ class FieldReader(Record):
             ProtocolError: The value has another type, or is outside its limits.
             ValueError: An enum has no such value.
         """
-        # `type`, because `isinstance` would accept True for an int, and is slower.
+        # `type`, because `isinstance` would accept True for an int.
         kind = type(value)
         if hint is str and kind is str:
             return self._text(name, value)

@@ -570,7 +570,7 @@ class Feeder:
             BaseException: The error passed to `fail`.
         """
         while call.error is None and not feed.state.is_ready():
-            # Times pass without any event, so the commands that depend on them are asked for here.
+            # Some commands are due at a time and not after an event. They are passed on here.
             with feed.event() as now:
                 feed.state.check(now)
             if warning := feed.state.silence_warning(now):

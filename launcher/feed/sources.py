@@ -185,7 +185,7 @@ def source_of(data: Any) -> FeedSource:
     if isinstance(data, FeedSource):
         return data
     if (block := columnar(data)) is not None:
-        # Arrays stay where they are, so each epoch can cut them into pieces again, of a size by default.
+        # Arrays stay where they are, so each epoch can cut them again. None: pieces of the default size.
         return FeedSource(partial(_split, block, size(block), None), once=False)
     if callable(data):
         return partitions([data])

@@ -53,5 +53,6 @@ def main(python: tuple[int, int], importer: type) -> None:
         modules = read_exactly(sock, int(read_exactly(sock, SIZE_DIGITS)))
     except OSError as error:
         sys.exit(f"{task}: {error}")
+    # `TASK_MODULE` is one of the modules that the program has sent, which can be imported only from now on.
     sys.meta_path.insert(0, importer(modules))
     __import__(TASK_MODULE, fromlist=["main"]).main(sock, connector)

@@ -218,6 +218,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    # A variable that the user has set for the task has priority.
     for name, value in added.items():
         os.environb.setdefault(name, value)
     _show_as(request["argv"])

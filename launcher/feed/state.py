@@ -298,6 +298,7 @@ class FeedState:
             error: The exception that reading has raised, or None.
             now: The time.
         """
+        # The time that the user's source has taken does not count for the time limit of the call.
         link.is_busy = call.is_reading = False
         call.progress_at, call.is_exhausted = now, item is None
         if error is not None:
@@ -368,7 +369,7 @@ class FeedState:
             now: The time.
         """
         self.call, call.progress_at = call, now
-        # This is true if all tasks are restarting at this moment.
+        # With equal batches this is true if all tasks are restarting at this moment.
         call.should_feed_again = call.is_in_step and self._may_feed_rounds_again()
         for task in self.tasks.values():
             # The process that accepted no more rows has ended. The next one of the task may accept some.

@@ -308,6 +308,7 @@ class _PlainPickler(pickle.Pickler):
         kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
         if kind.__module__ == "__main__" or (self.by_value and is_own(kind.__module__)):
             raise _OwnCodeError(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
+        # Then pickle does what it always does.
         return NotImplemented
 
 

@@ -349,7 +349,8 @@ def _keep(tree: str, kept_tree: str, entries: Dict[str, FileEntry]) -> None:
 def _remove_abandoned_runs() -> None:
     """Remove the folders of runs that were cut off, if all processes that used them have provably ended.
 
-    The marks of `_use` tell which processes those are. What cannot be removed stays.
+    The marks of `_use`, a file in the folder for each host, tell which processes those are. What cannot be
+    removed stays.
     """
     for run_folder in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):

@@ -115,7 +115,11 @@ class TaskProcesses:
         return self._owners[key]
 
     def _find_owner(self, process: Process) -> Optional[TaskId]:
-        """Return the task to which an orphan belongs, or None if that cannot be known."""
+        """Return the task to which an orphan belongs, or None if that cannot be known.
+
+        An orphan is a child of the agent whose own parent has ended. Its process tag or its session, which it
+        has inherited from the main process of the task, tells the task.
+        """
         owner = self._tasks.get(processes.tag_of(process.pid)) or self._tasks.get(process.session)
         tasks = set(self._tasks.values())
         # With a single task, an orphan that has lost both its tag and its session can be nobody else's.

@@ -85,7 +85,10 @@ def is_looked_after(group: List[Process]) -> bool:
 
 
 def tagged() -> Dict[int, List[Process]]:
-    """Return the living processes of this machine that carry a process tag, by the number of their agent."""
+    """Return the living processes of this machine that carry a process tag, by the number of their agent.
+
+    A process tag is a number in one of the limits of a process, which its children inherit.
+    """
     by_agent: Dict[int, List[Process]] = {}
     for pid in processes.all_pids():
         agent = agent_of(tag_of(pid))

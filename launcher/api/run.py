@@ -112,6 +112,9 @@ def _reader(row: Setting[Any]) -> arguments.Reader:
     """Return the function that converts a keyword argument to the type of its setting.
 
     The function checks no more than the type. `launch` itself reports values that the setting does not allow.
+
+    Args:
+        row: The row of the setting in the table of all settings, which says of what kind its values are.
     """
     if row.is_switch:
         return arguments.flag

@@ -129,7 +129,10 @@ class Partition:
         self._begin()
 
     def _begin(self) -> None:
-        """Prepare to make all chunks, for the first task or for another one."""
+        """Prepare to make all chunks (some rows each), for the first task or for another one.
+
+        The results that an earlier task has returned stay, see `answer`.
+        """
         self._chunks = self._all_chunks()
         #: Whether all chunks were made.
         self.is_complete = False
@@ -439,13 +442,21 @@ class Call:
     def finish_partition(self, partition: Partition) -> None:
         """Note that all rows of a partition are consumed, or answered by results."""
         partition.is_done = True
+        # It will not be fed again, so chunks that were kept for that free their memory.
         partition.forget()
         # In inference it stays until its results are taken.
         if not self.is_inference and self.has_partition(partition):
             del self._partitions[partition.number]
 
     def limit_kept(self, partition: Partition) -> None:
-        """Stop keeping the chunks of this partition if those of all partitions became too large."""
+        """Stop keeping the chunks of this partition if those of all partitions became too large.
+
+        Chunks of rows that can be read only once are kept, so that they can be fed again if a task is lost.
+        Without them, such a loss fails the call.
+
+        Args:
+            partition: The partition of which a chunk is sent now.
+        """
         kept_bytes = sum([each.kept_bytes for each in self._partitions.values()])
         if partition.kept_bytes and kept_bytes > MAX_KEPT_BYTES:
             partition.forget()

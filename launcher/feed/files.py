@@ -44,7 +44,13 @@ class DataFiles(FeedSource):
         self._is_remote = is_remote
 
     def _pieces(self, workers: int) -> Iterator[Piece]:
-        """Yield the pieces of all files: each file by itself if tasks read it, otherwise groups of rows."""
+        """Yield the pieces of all files: each file by itself if tasks read it, otherwise groups of rows.
+
+        A piece is what one task receives, and what is fed again as a whole if the task is lost.
+
+        Args:
+            workers: The number of tasks that take pieces.
+        """
         # A reader is a callable that returns rows, which a task calls.
         if self._is_remote:
             return map(piece_of, self._readers)

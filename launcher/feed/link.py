@@ -190,13 +190,16 @@ class FeedLink:
         """Remove and return the partitions whose rows are all consumed, or answered by results."""
         finished = []
         for partitions in (self._trained, self._inferred):
-            # They are finished in their order.
+            # The task reads them one after another, so the oldest one is finished first.
             while partitions and partitions[0].is_finished(self._consumed):
                 finished.append(partitions.popleft())
         return finished
 
     def pop_unfinished(self) -> list[Partition]:
-        """Remove and return the unfinished partitions, except one that a thread still sends."""
+        """Remove and return the unfinished partitions, except one that a thread still sends.
+
+        The task will not finish them, so their rows go to other tasks.
+        """
         unfinished = [*self._trained, *self._inferred]
         self._trained.clear()
         self._inferred.clear()

@@ -356,6 +356,9 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for each host at once, in threads, and tell the user which hosts are slow.
 
+    This blocks until all calls have ended. If an exception such as KeyboardInterrupt ends the wait, calls
+    that have not begun are dropped, and the others are left to their own time limits.
+
     Args:
         hosts: The names of the hosts.
         function: It is called with the name of a host, and must limit its own time.
@@ -373,7 +376,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
     pool = new_pool(fanout or len(names) or 1, "host")  # A pool needs one thread, even for no hosts.
     try:
         futures = {name: pool.begin(partial(function, name)) for name in names}
-        if not pool.can_work():
+        if not pool.can_work():  # The system allows no more threads, so nothing was called.
             return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
             # Otherwise this thread would hold the interpreter while the others wait to begin.
@@ -399,7 +402,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
             slow_hosts = [name for name in names if not futures[name].done()]
             if not quiet:
                 say(f"{waiting} {join_names(slow_hosts)}: {step if isinstance(step, str) else step()}")
-            pause *= 2
+            pause *= 2  # The user is told less and less often.
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     results: dict[str, _T] = {}
@@ -408,5 +411,6 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         try:
             results[name] = future.result()
         except TransportError as error:
+            # Callers show reasons after the names of hosts, and group hosts of one reason.
             failed[name] = str(error).removeprefix(f"{name}: ")
     return results, failed

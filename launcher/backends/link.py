@@ -309,7 +309,10 @@ class ReconnectingLink:
             self._schedule()
 
     def _schedule(self) -> None:
-        """Set the timer for the next moment at which something changes only because time passes."""
+        """Set the timer for the next moment at which something changes only because time passes.
+
+        With an infinite lease it may be that nothing is due. Then no timer is set.
+        """
         # The lease is over, or the link ends without its last acknowledgement.
         moments = [self._received_at + self._lease, self._forced_end_at]
         if self._accepted_bytes is not None:  # The rest is sent then.
@@ -322,7 +325,7 @@ class ReconnectingLink:
             silent_at = -math.inf if self._program is None else self._silent_at()
             moments.append(max(self._attempt_ended_at + _RECONNECT_PAUSE_SECONDS, silent_at))
         due = min(moment for moment in moments if moment is not None)
-        # A timer that is set for an earlier moment comes here again.
+        # A timer that is set for an earlier moment comes here again, so it may stay.
         if math.isfinite(due) and (self._timer is None or due < self._timer.due):
             if self._timer is not None:
                 self._timer.cancel()
@@ -362,6 +365,9 @@ class ReconnectingLink:
     def _receive(self) -> None:
         """Receive messages in a few reads, and deliver them.
 
+        The number of reads is limited, so that one host that sends much does not keep the loop from the
+        others. What is left makes the loop call this again.
+
         Raises:
             _LinkClosed: The connection has ended after the agent has closed.
             TransportError: The connection is broken.
@@ -370,7 +376,7 @@ class ReconnectingLink:
             program = self._program
             data = None if program is None else program.recv(_READ_BYTES)
             if program is None or data is None:  # There is nothing more now.
-                if self._channel.has_part:
+                if self._channel.has_part:  # The next turn waits a moment for the rest of the message.
                     self.loop.await_rest()
                 return
             if not data:  # The connection has ended.
@@ -382,10 +388,12 @@ class ReconnectingLink:
             with self.lock:
                 had_met = self._channel.met
                 messages = self._channel.receive(data)
-            if self._channel.met and not had_met:  # The agent has answered over a new connection.
+            # The channel "has met" the agent once the agent has answered over the present connection.
+            if self._channel.met and not had_met:
                 # The next connection may need a login, too, so the agent should wait for it for several times
                 # as long as this one took.
                 grace = _GRACE_FACTOR * (self._received_at - self._attempt_started_at)
+                # A later connection that was faster does not shorten that time.
                 self._channel.grace = max(self._channel.grace, grace) if self._has_answered else grace
                 self._has_answered = True
             # The user is told before the messages that come over the connection are shown.
@@ -393,13 +401,16 @@ class ReconnectingLink:
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None
             for message in messages:
-                if isinstance(message, Refused):
+                if isinstance(message, Refused):  # The agent exits, so what else it sent does not matter.
                     self._handle_refusal(program, message.why)
                     return
             self._deliver(messages, len(data))
 
     def _deliver(self, messages: list[Message], size: int) -> None:
-        """Pass messages about programs to their pipes, and keep all others for the reader.
+        """Pass messages about programs to their pipes, and keep all others for the caller of `receive`.
+
+        Each message is acknowledged exactly once, so that the agent drops it: here if it is handled here, or
+        by `receive` when the reader gets it.
 
         Args:
             messages: The messages that have arrived.
@@ -468,6 +479,13 @@ class ReconnectingLink:
     def _check_deadlines(self, now: float) -> None:
         """End the link, or give its connection up, if a time limit is over. Connect again when it is time.
 
+        The time limits, in this order:
+
+        - The lease: after so long without an answer, the agent itself stops its tasks, so the link ends.
+        - The end: the agent has said that it exits, and its last messages were read. The link stays a moment
+          longer to acknowledge them.
+        - The silence: a connection over which nothing comes counts as lost, and another one is made.
+
         Args:
             now: The time (monotonic).
 
@@ -478,22 +496,26 @@ class ReconnectingLink:
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._agent_closed)
                 self._inbox.clear()
+        # The agent exits when its last messages are acknowledged, and that ends the connection and the link.
         if self._agent_closed and not self._inbox and self._forced_end_at is None:
             self._forced_end_at = now + _LAST_ACK_TIMEOUT_SECONDS
         silence = f"no answer for {now - self._received_at:.0f}s"
         if now >= self._received_at + self._lease:
             tasks = "; its agent stops the tasks there" if self._has_answered and self.tasks else ""
             raise _LinkClosed(f"{silence}: {self._connect_error}{tasks}")
+        # For a last acknowledgement alone no new connection is made.
         if self._forced_end_at is not None and (now >= self._forced_end_at or self._lost_at is not None):
             raise _LinkClosed
         if self._is_connecting or self._is_finding_reason:  # Another thread reports soon.
             return
-        if self._program is not None and now < self._silent_at():
+        if self._program is not None and now < self._silent_at():  # The connection is alive.
             return
         # There is no connection, or it counts as lost because it is silent.
         if self._program is not None and not self._has_answered:
             self._connect_error = nothing_started(FIRST_ANSWER_SECONDS)
         self._note_loss(silence if self._has_answered else self._connect_error)
+        # Otherwise the timer comes back here after the pause between two attempts. A connection that is only
+        # silent is kept until the new one is there, because it may come back.
         if now >= self._attempt_ended_at + _RECONNECT_PAUSE_SECONDS:
             self._connect()
 
@@ -521,7 +543,7 @@ class ReconnectingLink:
 
         def connect() -> RemoteProgram:
             """Return a program on the host whose bytes are the messages of the agent. This blocks."""
-            if self.is_over:
+            if self.is_over:  # It ended while this call waited for a thread. Nobody reads the error.
                 raise TransportError("the link has ended")
             if not is_first:
                 self._connections.reconnect(self.host)
@@ -531,7 +553,7 @@ class ReconnectingLink:
 
         def on_done(attempt: Future[RemoteProgram]) -> None:
             """Use the new connection, or close it if the link has ended meanwhile."""
-            self._step(lambda: self._handle_connected(attempt))
+            self._step(lambda: self._handle_connected(attempt))  # It does nothing if the link has ended.
             if attempt.exception() is None and attempt.result() is not self._program:
                 self.loop.run_in_thread(attempt.result().close, lambda closed: closed.result())
 
@@ -557,6 +579,7 @@ class ReconnectingLink:
             if self._attempt_count == 1:
                 raise
             return
+        # The old connection, which was silent, is dropped only now that there is a new one.
         self._drop_connection()
         self._program = program
         with self.lock:
@@ -569,8 +592,9 @@ class ReconnectingLink:
         Args:
             program: The program on the host that was the connection.
         """
+        # Until then no timer connects again, and the loop does not report the ended connection all the time.
         self._is_finding_reason = True
-        self.loop.watch(program.fileno())  # This stops the watching, because the program is at its end.
+        self.loop.watch(program.fileno())  # Without callbacks this stops the watching.
 
         def on_found(error: Future[TransportError | None]) -> None:
             """Raise the reason as the error of this step, which `_handle_break` handles."""
@@ -592,8 +616,9 @@ class ReconnectingLink:
         """
         if self._agent_closed:
             raise _LinkClosed
+        # Until then no timer connects again, and the loop does not report the ended connection all the time.
         self._is_finding_reason = True
-        self.loop.watch(program.fileno())  # This stops the watching.
+        self.loop.watch(program.fileno())  # Without callbacks this stops the watching.
 
         def on_found(reason: Future[str]) -> None:
             """End the link, with this reason or with the error of the other thread."""
@@ -606,8 +631,11 @@ class ReconnectingLink:
     def _handle_break(self, error: TransportError) -> None:
         """React to a broken connection: end the link, or drop the connection and try again.
 
-        Until the agent has answered once, only one other connection is tried. If the way to the host is down,
-        more are tried, until the lease is over.
+        - The agent has said that it exits: the link ends as it should.
+        - The host or its allocation is gone: the link ends, and `all_gone` and `preempted` say more.
+        - The agent has answered before: another connection is tried until the lease is over.
+        - It has never answered, so perhaps it cannot start: the link ends. But if only the connection was
+          lost, one other is tried, and if the way to the host is down, more are, until the lease is over.
 
         Args:
             error: What is wrong with the connection.
@@ -623,6 +651,7 @@ class ReconnectingLink:
             self.preempted = isinstance(error, HostPreemptedError)
             raise _LinkClosed(reason) from error
         is_first_loss = isinstance(error, ConnectionLostError) and self._attempt_count == 1
+        # If another thread is connecting already, its result decides.
         tries_again = self._is_connecting or is_first_loss or isinstance(error, RouteDownError)
         if not self._has_answered and not tries_again:
             raise _LinkClosed(reason) from error
@@ -633,6 +662,7 @@ class ReconnectingLink:
         """Give the present connection up. Another thread closes it."""
         if self._program is not None:
             program, self._program = self._program, None
+            # The watching stops before another thread closes the descriptor, whose number may be reused.
             self.loop.watch(program.fileno())
             self.loop.run_in_thread(program.close, lambda closed: closed.result())
             self._is_finding_reason = False

@@ -102,6 +102,9 @@ def follow(
 ) -> Iterator[None]:
     """Write what is new in logs to stdout until the run has ended and everything is written.
 
+    Each round of the loop looks first whether the run is over, then reads the messages and the logs, writes
+    both, and waits for more. It returns after a round that began with the run over and found nothing new.
+
     Args:
         run: The run.
         open_logs: Returns the logs to follow. It is called whenever the plan was written: at the start, and
@@ -121,10 +124,12 @@ def follow(
     unwritten_messages, read_until = io.BytesIO(), 0.0
     plan_time = opened_plan_time = 0  # When the plan was written, and when that was whose logs are open.
     while True:
-        # The launcher first completes the logs, then writes the report, then the table into its messages. So
-        # this asks in the opposite order: whatever is known to be complete here is read afterwards.
+        # These lines must stay in this order. The launcher first completes the logs, then writes the report,
+        # then the table into its messages. So this asks in the opposite order: whatever is known to be
+        # complete here is read afterwards.
         is_over = follower.is_over()
         is_complete = is_over or (not follower.is_live and os.path.exists(run.paths.report))
+        # They are only collected here, because the output of tasks that came before them is written first.
         has_new_messages = messages is not None and messages.write(unwritten_messages)
         if not logs and not is_complete:
             # The launcher has said this before any task was started.
@@ -149,8 +154,9 @@ def follow(
         if is_over and not (grown_logs or has_new_messages):
             return
         yield
-        # Logs that have grown are read again at once. Otherwise the launcher tells when they do, and without
-        # its connection they are read at each poll.
+        # Logs that have grown are read again at once. Otherwise the launcher reports an event when they do,
+        # and after it they are read for a while, because its last line may still be unfinished. Without a
+        # connection to the launcher they are read at each poll.
         while not grown_logs:
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS

@@ -82,7 +82,9 @@ def groups() -> tuple[Group, ...]:
 def run(settings: Settings) -> int:
     """Make a Python environment on the hosts that the user names, and print a table of the hosts.
 
-    With ``--check`` the hosts are only compared. With ``--clean`` unused environments are removed instead.
+    - Without an option, hosts that lack the environment get it.
+    - With ``--check`` the hosts are only compared with the packages that the user names.
+    - With ``--clean`` environments that no run has used for `_UNUSED_DAYS` are removed instead.
 
     Returns:
         0, or 1 if any host lacks the environment or could not be cleaned.
@@ -94,7 +96,7 @@ def run(settings: Settings) -> int:
     hosts, packages = read_hosts(hosts_text), Requirements()
     if is_cleaning and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
-    if not is_cleaning:
+    if not is_cleaning:  # Faults of the packages are shown before any host is asked.
         packages = wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
 
     # A signal raises an exception, so that the contexts below remove what they have made. One that the parent

@@ -395,10 +395,10 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
         words = text.split()
         for name, slots in zip(words[::2], words[1::2], strict=True):
             settings = ConfigNode({"slots": ConfigNode(slots)})
-            builder.add(name, 0, schema.read_mapping(settings, HOST, builder.faults))
+            builder.add(name, line=0, settings=schema.read_mapping(settings, HOST, builder.faults))
     else:
         for entry in split_entries(text) if text.strip() else ():
-            builder.add(entry, 0)
+            builder.add(entry, line=0)
     hosts = builder.hosts()
     builder.faults.raise_any(HostfileError)
     return hosts
@@ -439,7 +439,7 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
                 expected = "expected a mapping, as in {name: node1, slots: 2}"
                 faults.add(entry.line, f"host is {quoted(text)}", expected)
             elif text is not None:
-                builder.add(text, entry.line, None, defaults)
+                builder.add(text, entry.line, defaults=defaults)
             continue
         settings = schema.read_mapping(entry, HOST, faults)
         settings.lacks("name", 'a host without "name"', "expected name: and its name or address")
@@ -590,12 +590,16 @@ class HostListBuilder:
     ) -> None:
         """Add the host, or the range of hosts, of one entry.
 
+        Nothing is added if the entry has a fault. A name that was added before is a fault, too, unless both
+        entries are bare names of a node file, see ``repeatable``.
+
         Args:
             written: ``[user@]host[:slots]``, whose user and slots override the defaults.
             line: The line of the entry.
             settings: The settings of the entry. None means an entry of a list, which cannot contain any.
             defaults: The settings of hosts that do not set them. Variables of ``env`` are merged.
-            repeatable: Whether an entry without settings may be repeated, where each time means one slot.
+            repeatable: Whether an entry without settings may be repeated, as in node files of PBS, where each
+                time means one slot.
         """
         faults, faults_before = self.faults, len(self.faults)
         nodes = {} if settings is None else settings.nodes
@@ -604,12 +608,13 @@ class HostListBuilder:
         if entry is None:
             return
         names, inline_fields = entry
+        # The user and the slots may stand with the name or below it, but not in both places.
         for key in [key for key in inline_fields if key in nodes]:
             problem = f"{key} is written twice, as {quoted(str(inline_fields[key]))} with the name"
             faults.add(nodes[key].key_line, problem, "expected it once")
         fields = {**defaults, **(settings or {}), **inline_fields}
         fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
-        # Ranges in the address make one address for each host.
+        # Ranges in the address make one address for each host. Without an address a host is reached by name.
         addresses = fields.pop("address", None) or (None,) * len(names)
         if len(addresses) != len(names):
             problem = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
@@ -618,7 +623,7 @@ class HostListBuilder:
         if slots and max_slots and max_slots < slots:
             problem = f'max_slots is "{max_slots}", slots "{slots}"'
             faults.add(line, problem, "expected at least as many max_slots")
-        if len(faults) > faults_before:
+        if len(faults) > faults_before:  # One of them is about this entry.
             return
         # In node files of PBS, each line with nothing but a name is one slot of that host.
         is_bare = repeatable and not nodes and "slots" not in inline_fields and len(names) == 1
@@ -627,6 +632,7 @@ class HostListBuilder:
             if known and is_bare and name in self._bare and known.user == inline_fields.get("user"):
                 self._hosts[name] = replace(known, slots=(known.slots or 1) + 1)
             elif known:
+                # Without a line all hosts come from one place, which the fault names anyway.
                 problem = f"host {quoted(name)} was already written" + (f" at {known.source}" if line else "")
                 faults.add(line, problem, "expected each host once")
                 return

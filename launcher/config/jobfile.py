@@ -283,10 +283,13 @@ class _JobFileReader:
     def _role(self, name: str, line: int, keys: MappingValues) -> Role:
         """Return a role, and add its faults and notes.
 
+        With a fault the role is only good for finding more faults of the file, because the file is refused.
+
         Args:
             name: The name of the role.
             line: The line of the name.
-            keys: The values of the keys of the role.
+            keys: The values of the keys of the role. Two of them are changed in place: ``workdir`` becomes
+                absolute, and a limit of GPUs becomes ``gpus``.
         """
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
         # The program is that of the role, or else the one at the top of the file.
@@ -295,6 +298,7 @@ class _JobFileReader:
         if "command" not in program_owner.nodes and count and not (keys.misspelt or self.top.misspelt):
             expected = "expected command: in the role, or once for all roles"
             self.faults.add(line, f"role {quoted(name)} has no program", expected)
+        # The program at the top of the file gets its note only once, from `_roles`.
         if program_owner is keys and "command" in keys:
             self._note_shell_syntax(keys.line_of("command"), keys["command"])
         self._note_name(name, line)
@@ -316,6 +320,7 @@ class _JobFileReader:
             program_owner.get("command", _NO_PROGRAM),
             gpus=keys.get("gpus"),
             hosts=tuple(dict.fromkeys(host for names in keys.get("hosts", ()) for host in names)),
+            # A service, such as a ps, need not exit by itself: the job does not wait for it.
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
             program_source=self.faults.where(program_owner.line_of("command")),

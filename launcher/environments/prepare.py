@@ -67,8 +67,11 @@ class Requirements(Record):
 def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, str]) -> Requirements:
     """Return the packages that files and the command line name.
 
-    If both name none, return those of ``requirements.txt`` in the current folder, or else of its
-    ``pyproject.toml``, or else TensorFlow in the version that is installed on this machine.
+    If both name none, these are tried, and the first that exists decides:
+
+    - ``requirements.txt`` in the current folder.
+    - ``pyproject.toml`` in the current folder, if it has ``dependencies``. It is returned as it is, for uv.
+    - TensorFlow in the version that is installed on this machine.
 
     Args:
         files: The paths of requirements files.
@@ -94,6 +97,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         if not files and not packages:
             expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
             raise InputError([Fault("", "no packages are named", expected)])
+    # Each line with its place for messages, because all faults are reported together.
     written = [("PACKAGE", package) for package in packages]
     for path in files:
         lines = read_text(path, "requirements file", InputError).splitlines()
@@ -108,6 +112,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         completed_lines.append(completed)
     if faults:
         raise InputError(faults)
+    # The options are kept apart, too, for the hosts: these install the packages from the same indexes.
     options = [line for line in completed_lines if re.fullmatch(_OPTION_PATTERN, line)]
     return Requirements("\n".join(completed_lines), "-", "\n".join(options))
 

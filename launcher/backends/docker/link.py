@@ -212,6 +212,16 @@ class ContainerConnections(Connections):
 def end_fault(code: int, container: Container, has_run: bool, stderr: str) -> str:
     """Return how a container ended, from its ``docker run``. Empty if it ended as it should.
 
+    The command can end in these ways, which are told apart in this order:
+
+    - The command itself was killed. The container may run on.
+    - Its agent ran, and then the engine ended.
+    - The engine did not start the container: the image, an option or the Python is wrong.
+    - It ended as it should.
+    - The container was killed by a signal, such as SIGKILL for its memory limit.
+    - Its agent ran, and then exited or was cut off.
+    - The container started, but its Python did not run the agent.
+
     Args:
         code: The exit status of the command, negative if a signal killed it. It is that of the container, or
             one that docker itself chooses.
@@ -223,11 +233,13 @@ def end_fault(code: int, container: Container, has_run: bool, stderr: str) -> st
     last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
+    # The container did start, so this status only says that the command lost its engine.
     if code in _NOT_STARTED_STATUSES and has_run:
         return f"its Docker engine has gone: was it stopped? ({last})"
+    # A shell in the container exits with 126 and 127, too, but without a message of docker.
     if code == _REFUSED_STATUS or (code in _NOT_STARTED_STATUSES and "docker: " in stderr):
         return explain(Result(code, err=stderr).fault, container.image, container.python)
-    if code == 0 and has_run and not lines:
+    if code == 0 and has_run and not lines:  # An agent that fails says so on stderr.
         return ""
     if code - 128 in signal.valid_signals():  # docker reports a signal as shells do.
         limit = ""
@@ -240,7 +252,7 @@ def end_fault(code: int, container: Container, has_run: bool, stderr: str) -> st
         return f"the agent was cut off: its Docker engine has gone, or its container ({last})"
     if has_run:
         return f"the agent exited: {last}" if last else "the agent was killed"
-    if "exec format error" in last:
+    if "exec format error" in last:  # The image is for another CPU, which `explain` says.
         return explain(last, container.image, container.python)
     how = f"exited with {code}"
     if _CUT_OFF_MESSAGE.match(last):  # The status is that of the command, which could not send the program.

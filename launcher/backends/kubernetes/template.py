@@ -23,7 +23,8 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
     """Return our mapping of a pod with the user's template merged into it, at all levels.
 
     Items of the user's lists follow ours, and ``null`` removes a field. An item of ``env`` or ``volumes``
-    replaces ours of the same name. The user's container is merged into ours.
+    replaces ours of the same name, because Kubernetes accepts each name once. The user's container is merged
+    into ours.
 
     Args:
         ours: A pod, or a part of one, as JSON. It is not changed.
@@ -51,7 +52,9 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
 def template_faults(template: Any) -> Iterator[str]:
     """Yield what is wrong with a pod template of a job file: for each fault what was expected instead.
 
-    Only what launch itself needs is checked. The cluster checks the rest.
+    Only what launch itself needs is checked: the kinds of the parts that `merged` merges, that there is one
+    container, and that launch's own fields are free. The cluster checks the rest. A fault of these
+    kinds ends the list, because more checks would make no sense.
 
     Args:
         template: The template, as any JSON value.
@@ -69,6 +72,7 @@ def template_faults(template: Any) -> Iterator[str]:
     for name in (MANAGED_BY_LABEL, RUN_LABEL, HOST_LABEL, LAUNCHER_LABEL):
         if name in metadata.get("labels", {}):
             yield f"expected no label {name}: launch sets it"
+    # Without containers the template changes only the pod.
     containers: Sequence[Any] = spec.get("containers", [{}])
     if len(containers) != 1 or not isinstance(containers[0], dict):
         yield "expected one item below containers:, the container of the task; others go to initContainers:"
@@ -78,6 +82,7 @@ def template_faults(template: Any) -> Iterator[str]:
         yield "expected mappings of resources: and limits:"
     for mapping, our_fields in ((spec, _OUR_POD_FIELDS), (containers[0], _OUR_CONTAINER_FIELDS)):
         for field in our_fields:
+            # A template may repeat the value that launch sets.
             if field in mapping and (field, mapping[field]) not in _OUR_VALUES:
                 yield f"expected no {field}: launch sets it"
 

@@ -274,7 +274,7 @@ class HostChecks:
 
 
 def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
-    """Print a table of the hosts, how many connections work, then the findings.
+    """Print a table of the hosts, how many connections work, then the findings, and last how many there are.
 
     Args:
         results: The results of the checks.
@@ -284,12 +284,14 @@ def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
     checks = {check.host.name: check for check in results.checks}
     print_table(_COLUMNS, [_row(host, checks.get(host.name), failed.get(host.name, "")) for host in hosts])
     print()
+    # Each pair is a connection from one host to another. With a single host there is none to count.
     if len({pair.source for pair in results.pairs}) > 1:
         working = sum(pair.result == "ok" for pair in results.pairs)
         print(f"{working} of {plural(len(results.pairs), 'connection')} between the hosts work")
     for finding, following in zip(all_findings, [*all_findings[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
+        # The advice for several findings in a row is printed once, after the last of them.
         if finding.advice and (following is None or following.advice != finding.advice):
             print(escape_controls(f"    try: {finding.advice}"))
     severities = [finding.severity for finding in all_findings]

@@ -27,6 +27,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
         out. If the files are too large together, the packages that programs import are left out. If they
         are too large even then, or one of them is not text, there are none.
     """
+    # Two sets are collected, because the smaller one may fit into a ConfigMap if the larger one does not.
     base = Path(os.path.expanduser(spec.workdir or ".")).resolve()
     program_only: set[Path] = set()
     with_imports: set[Path] = set()
@@ -36,6 +37,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
             script = Path(os.path.realpath(base / program.name))
             if not os.path.isfile(script):
                 notes.append(f"{program.name} is not here: the images must contain it")
+            # Python looks for modules beside a script first, so all of them may be imported.
             files, folder = {script, *script.parent.glob("*.py")}, script.parent
         elif program.kind is ProgramKind.MODULE:
             files, folder = _module(program.name, base), base

@@ -82,6 +82,9 @@ GROUPS = (Group("positional arguments", (RUN,)), Group("options", (ALL, WATCH, J
 def run(settings: Settings) -> int:
     """Print the tasks of the run that the user names; without a name print all runs, the newest first.
 
+    ``--watch`` without a name means the newest run. Without ``--all``, runs that have ended are not listed.
+    Before the list, processes on this machine whose launchers have died are killed.
+
     Raises:
         InputError: The name matches no run, or several.
         LaunchError: The launcher of the run cannot be asked.
@@ -89,6 +92,7 @@ def run(settings: Settings) -> int:
     if settings[WATCH] or settings[RUN]:
         target_run = find_or_newest(settings[RUN])
         # If the launcher runs at a cluster, its machine runs this command.
+        # Then this process has nothing more to do. None means that the files of the run are here.
         options = [row.flag for row in (WATCH, JSON) if settings[row]]
         if (code := relayed(target_run, "ps", *options, target_run.paths.root)) is not None:
             return code
@@ -99,7 +103,8 @@ def run(settings: Settings) -> int:
     swept = kill_leftovers(runs)
     if swept.text:
         say(swept.text)
-    runs.reverse()
+    runs.reverse()  # `all_runs` returns the oldest first.
+    # Of runs whose launcher a queue of a cluster starts, only the queue knows the state.
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
     listed = [(run, run.state, queued.get(run.name)) for run in runs]
@@ -139,7 +144,8 @@ def _watch(run: Run, as_json: bool) -> None:
     """
     run.check_trusted()
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
-    # A run may end while events of it are still to be read.
+    # The run may have ended although events of it are still to be read. And without a connection to the
+    # launcher, the run may still go on.
     while follower.is_live or run.state is RunState.RUNNING:
         events = follower.wait()
         moves = [event for event in events if event["event"] == "TaskMoved"]
@@ -298,8 +304,9 @@ def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
         # A machine that shares the folder of runs may have the name of this one.
         another = "another " if record["machine"] == os.uname().nodename else ""
         state = f"on {another}{record['machine']}"
-    if hosts == ["localhost"]:
+    if hosts == ["localhost"]:  # This is so usual that the column stays empty.
         hosts = []
+    # The sums are those of processes on this machine. Without any they would say nothing.
     runs_here = record["processes"] > 0
     return [
         record["run"],

@@ -118,8 +118,10 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
     else:
         host, colon, number = rest.partition(":")
         number = number if colon else None
+    # The last "@" separates the user. An earlier one belongs to a user with a domain.
     if "@" in user and "." not in user.rpartition("@")[2]:
         raise ValueError('expected one "@", as in user@node1; a user of a domain is user@corp.org@node1')
+    # The rest of the checks tells users of other programs what to write instead of the syntax there.
     # ClusterShell writes "@group", and joins sets of hosts by "!" and "&".
     if at and not user:
         raise ValueError(f"expected a host; `nodeset -f {text}` prints the hosts of a group of ClusterShell")

@@ -133,7 +133,13 @@ def read_template(
 
 
 class _ContainerReader:
-    """A reader of the pod template of one type of replicas. Its arguments are those of `read_template`."""
+    """A reader of the pod template of one type of replicas.
+
+    Args:
+        target: What the command line says about the tasks, such as whether Kubernetes runs them.
+        faults: Receives the faults of the template.
+        leave: Called with the name and the node of everything that launch does not use.
+    """
 
     def __init__(self, target: Target, faults: FaultList, leave: Callable[[str, ConfigNode], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
@@ -145,6 +151,10 @@ class _ContainerReader:
         self, template: Mapping[str, ConfigNode], main: ConfigNode, containers: list[ConfigNode]
     ) -> PodTemplate:
         """Return the content of the template: the keys of a role for launch, and the rest for Kubernetes.
+
+        - The command, the variables and the limits of the main container become keys of the role.
+        - Its other keys go to Kubernetes, if that runs the tasks. Otherwise a note or a fault names them.
+        - Other containers become sidecars of the task's pod in Kubernetes. Elsewhere they are left out.
 
         Args:
             template: The mapping of the template.
@@ -163,7 +173,8 @@ class _ContainerReader:
             role["workdir"] = nodes["workingDir"]
         if uses_image and "image" in container:
             role["image"] = nodes["image"]
-        # No note names an image that another one on the command line replaces.
+        # With an engine the image counts as used even if another one on the command line replaces it, because
+        # the user then needs no note about it.
         used = _USED_KEYS | ({"image"} if self._target.engine else set())
         rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if uses_image else set())))
         if pod_variables:
@@ -289,11 +300,13 @@ class _ContainerReader:
                 if self._in_pods:
                     pod_variables[name] = item
                 elif name not in self._target.variables:
+                    # The program needs a value, which -x on the command line may set instead.
                     problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
                     faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
             else:
                 value = item.value.get("value", ConfigNode("", item.line))
                 text = text_of(value, f"variable {quoted(name)}", faults) or ""
+                # Only Kubernetes can complete a value that refers to a variable of the pod.
                 if {*re.findall(_VARIABLE, text)} & pod_variables.keys():
                     pod_variables[name] = item
                 else:

@@ -214,6 +214,9 @@ def several(
 ) -> Read:
     """Return a reader of a list of different values, which makes a tuple of them.
 
+    The file may contain a list (``[a, b]``), with ``split`` a text in its place (``a,b``), and with ``pairs``
+    a mapping (``zone: a``).
+
     Args:
         read: Converts the text of each value, or raises ``ValueError("expected ...")``.
         split: Makes a list of a text that is written in place of a list.
@@ -232,6 +235,7 @@ def several(
             if parts is None:
                 return None
             items = [ConfigNode(part, node.line) for part in parts]
+        # A wrong item becomes None, and its fault is added.
         converted = [single(read)(item, label, faults) for item in items]
         texts = [item.value for item in items]
         if None not in converted and len(set(texts)) < len(texts):

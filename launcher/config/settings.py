@@ -335,6 +335,12 @@ class Settings:
 def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settings, list[Fault]]:
     """Merge the values of several sources into the settings of one launch.
 
+    For each setting:
+
+    - The value of the strongest source counts, unless the setting has a ``join``. Then all values are joined.
+    - A value removes values of weaker sources for the settings that exclude it or that it excludes, such as
+      ``--python`` and ``--venv``. In the same source they are a fault.
+
     Args:
         levels: The values of each source, the weakest first: a project file or job file, then the command
             line.
@@ -357,6 +363,7 @@ def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settin
         for name, value in level.items():
             weaker_values = given.get(name, []) if by_name[name].join else []
             given[name] = [*weaker_values, value]
+    # What is left of two settings that exclude each other comes from the same source.
     faults = [
         Fault(given[name][-1].source, f"{given[other][-1].source} is given, too", "expected one of them")
         for name, other in exclusive_names

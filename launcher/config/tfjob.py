@@ -77,7 +77,13 @@ def job_of(node: ConfigNode, target: Target, faults: FaultList, notes: list[str]
 
 
 class _TFJob:
-    """A converter of one TFJob to a job file. Its arguments are those of `job_of`."""
+    """A converter of one TFJob to a job file.
+
+    Args:
+        target: What the command line says about the tasks, such as whether Kubernetes runs them.
+        faults: Receives the faults of the TFJob.
+        notes: Receives notes for the user.
+    """
 
     def __init__(self, target: Target, faults: FaultList, notes: list[str]) -> None:
         self._target, self._faults, self._notes = target, faults, notes
@@ -223,7 +229,8 @@ class _TFJob:
         roles: dict[str, ConfigNode] = {}
         for name, written in mapping_of(spec.nodes["tfReplicaSpecs"], "tfReplicaSpecs", faults).items():
             role = name.lower()
-            # A job has one chief, which may be called master.
+            # A job contains only one chief, under one of its two names. Kubeflow accepts names in any case,
+            # so other types may be written twice, too.
             names_of_role = CHIEF_ROLES if role in CHIEF_ROLES else (role,)
             twins = [other for other in names_of_role if other in roles]
             if role not in [known.lower() for known in _TYPES]:

@@ -338,7 +338,9 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
 def fill(path: str, wanted: Dict[str, str]) -> str:
     """Make an environment, and return its folder. Exit if that is not possible.
 
-    If the host reaches no package index, the launcher sends it the wheels.
+    The packages are installed by uv if the host has it, because it is faster, and by pip otherwise. If the
+    host reaches no package index, the launcher sends it the wheels, and the same installer runs again. The
+    manifest is written last, so that a folder without it counts as unfinished.
 
     Args:
         path: The path of the Python.
@@ -361,11 +363,13 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     if uv:
         command = [uv, "pip", "install", "--compile-bytecode", "--python", python]
     command += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
-    settings = IndexSettings(path, "/") if uv else None
+    # Only pip reads the user's settings of pip, so uv gets them as variables.
+    settings = IndexSettings(path, folder="/") if uv else None
     variables = settings.variables if settings else {}
     no_index = "--no-index\n" if settings and settings.no_index else ""
     text = "{}{options}\n{packages}".format(no_index, **wanted)
     failed, reason = run(command, text, variables=variables)
+    # Wheels do not help against a full disk. Every other failure may come from the package index.
     if failed and not re.search("No space left on device|Disk quota exceeded", reason):
         os.mkdir(wheels)
         stage = f"no package index, so wheels are sent ({reason})"
@@ -408,8 +412,11 @@ def main(request: Dict[str, Any]) -> None:
             ``makes``: whether to make the environment if it is missing or another one. ``python``: the Python
             for that, see `choose`. ``days``: what to remove, see `clean`, or 0 to remove nothing.
     """
+    # A program that is started over SSH has a short PATH, on which uv and other Pythons may be missing.
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
+    # An exit by an exception removes what is unfinished.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # Installing may be silent for minutes, and the launcher gives a silent host up.
     signal.signal(signal.SIGALRM, say_alive)
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_answers, daemon=True).start()
@@ -420,7 +427,8 @@ def main(request: Dict[str, Any]) -> None:
     if request["days"]:
         clean(request["days"])
         present, state = {}, "clean"
-    # A known hash needs no question to the launcher. Without an environment there is nothing to compare.
+    # A known hash needs no question to the launcher. Without an environment there is nothing to compare. A
+    # comparison uses the Python of the environment, because other Pythons need other packages.
     elif (makes or present) and present.get("hash") not in request["known"]:
         path, wanted = choose(request["python"] if makes else f"{folder}/bin/python")
         if present.get("hash") != wanted["hash"]:

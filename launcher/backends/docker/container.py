@@ -70,7 +70,7 @@ def seen_inside(host: Host) -> Host:
 def containers(
     docker: DockerOptions, spec: JobSpec, placement: Placement, gpus: Mapping[str, Sequence[str]], here: bool
 ) -> list[Container]:
-    """Return a container for each host that runs tasks.
+    """Return a container for each host that runs tasks, whose limits are enough for all its tasks together.
 
     Args:
         docker: The options, without faults.
@@ -84,7 +84,7 @@ def containers(
     """
     mounts, _ = asked_mounts(docker, here)
     template = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
-    if here:
+    if here:  # Elsewhere the folders of this machine do not exist.
         template = with_folders(template, task_folders(docker, spec), docker.read_only)
     found = []
     for host, tasks in placement.by_host().items():

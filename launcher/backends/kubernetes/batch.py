@@ -109,7 +109,7 @@ class KubernetesQueue(BatchQueue):
                 try:
                     with slow(f"{run.name}: waiting for the pod of its launcher"):
                         status = self._inspect_run(kubectl, run, pods.get(run.name), jobs.get(run.name))
-                except TransportError as error:  # Other pods may answer.
+                except TransportError as error:  # Until more is known, it counts as running.
                     status = BatchJobStatus(JobPhase.RUNNING, f"the pod of its launcher runs: {error}")
                 if status is not None:
                     statuses[run.name] = status
@@ -120,7 +120,14 @@ class KubernetesQueue(BatchQueue):
     ) -> BatchJobStatus | None:
         """Return the state of the launcher of a run, or fetch its files and return None if it has ended.
 
-        A Job that is of no more use is removed.
+        The launcher runs in a pod, which a Job makes:
+
+        - Without a pod it is pending if the Job has not made one yet. Otherwise it is over, and its files are
+          lost. What is left of it is removed.
+        - A pod that has ended is over as well.
+        - A pod that does not run yet is pending.
+        - In a pod that runs, the launcher runs or has ended. After its end the pod waits for somebody who
+          fetches the files. Then the Job is removed, and the pod with it.
 
         Args:
             kubectl: The kubectl that reaches the pod.
@@ -142,6 +149,7 @@ class KubernetesQueue(BatchQueue):
         if not status.running:
             return BatchJobStatus(JobPhase.PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
         pod_runner = launcher_pod.PodRunner(kubectl, name)
+        # A pod that has not got its files yet has no launcher that could have ended.
         if not run.batch.node or not pod_runner.has_ended():
             return BatchJobStatus(JobPhase.RUNNING, f"its launcher runs in the pod {name}")
         results_path = f"{run.paths.root}/{_RESULTS_FILE}"
@@ -149,6 +157,7 @@ class KubernetesQueue(BatchQueue):
         with open(results_path, "ab") as file:
             with slow(f"{run.name}: waiting for another command that fetches its files"):
                 fcntl.flock(file, fcntl.LOCK_EX)
+            # Otherwise another command has fetched the files while this one waited for the lock.
             if not os.path.exists(run.paths.report):
                 results = (json_of(results_path) or {}).get("results", [])
                 launcher_pod.fetch_files(pod_runner, run, _FETCHED_FILES, results)

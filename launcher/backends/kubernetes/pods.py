@@ -247,6 +247,9 @@ class KubernetesAllocation(Allocation):
     def _await_running(self, hosts: Sequence[str], selector_option: str) -> None:
         """Wait until the pods of hosts run, and tell the user what keeps them from running.
 
+        Each round waits for news of the pods, asks for their states, and from time to time for the reasons,
+        which costs more. An API server that does not answer counts as a reason, too, until the time is over.
+
         Args:
             hosts: The names of the hosts.
             selector_option: The option of kubectl that selects their pods.
@@ -267,7 +270,7 @@ class KubernetesAllocation(Allocation):
                     self._ask_reasons(hosts)
                     reasons_asked_at = time.monotonic()
                 reason = self._waiting_reason(hosts)
-            except HostsError:  # A pod will never run.
+            except HostsError:  # A pod will never run. This is a TransportError, too, but a final one.
                 raise
             except TransportError as error:  # The API server may answer again.
                 reason = str(error)
@@ -275,6 +278,7 @@ class KubernetesAllocation(Allocation):
                 return
             waited = time.monotonic() - started_at
             if waited >= time_limit:
+                # The earlier reason may be the cause of the last one.
                 if shown_reason and reason != shown_reason:
                     reason += f"; before that: {shown_reason}"
                 limit = f"{duration(time_limit)} (--start-timeout)"

@@ -101,6 +101,7 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     end_reason = _end_reason(pod, task_state, node)
     running = isinstance(_get(task_state, "state", "running"), Mapping)
     waiting, hopeless = "", False
+    # What a pod waits for is of no interest when it runs or ends.
     if not end_reason and not running:
         waiting, hopeless = _waiting_for(pod, task_state, uid, events)
     has_final_phase = _text(pod, "status", "phase") in ("Failed", "Succeeded")
@@ -171,7 +172,14 @@ def _host(pod: _Json) -> str:
 def _end_reason(pod: _Json, task_state: _Json, node: str) -> str:
     """Return why a pod has ended or is ending, for messages. Empty if it does not end.
 
-    Several fields of a pod may say why. The one that explains most comes first.
+    Several fields of a pod may say why. The one that explains most comes first:
+
+    - Its container was killed because the memory was used up.
+    - Its node is lost.
+    - The reason of the pod itself, such as an eviction.
+    - A disruption by the cluster, such as a preemption or a drain.
+    - A user has deleted it.
+    - Its container or its init container exited.
 
     Args:
         pod: The pod.
@@ -197,6 +205,7 @@ def _end_reason(pod: _Json, task_state: _Json, node: str) -> str:
         return "its pod was deleted"
     if isinstance(terminated, Mapping):
         return _container_end(pod, "its container", terminated)
+    # Nothing says why. Only a final phase still tells that the pod has ended.
     phase = _text(pod, "status", "phase")
     if phase not in ("Failed", "Succeeded"):
         return ""

@@ -172,6 +172,7 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
         user=user,
         gateways=_gateways(host, address, value("proxyjump")),
         proxy_command=_replace_tokens(command, tokens),
+        # A file of a public key stands for the private key beside it.
         identity_files=tuple(path(file).removesuffix(".pub") for file in identities),
         identities_only=value("identitiesonly").lower() == "yes",
         agent={"SSH_AUTH_SOCK": os.environ.get("SSH_AUTH_SOCK", ""), "none": ""}.get(agent, path(agent)),
@@ -252,7 +253,9 @@ class Queries:
         self._key_locks: dict[object, threading.Lock] = {}
 
     def ask(self, host: Host) -> Values:
-        """Return the options of a host, each with its values in order.
+        """Return the options of a host, each with its values in order. Any thread may call this.
+
+        Asking ``ssh`` takes time, so hosts that the same lines of ssh_config are about share one answer.
 
         Raises:
             SshError: ``ssh`` fails.
@@ -272,7 +275,7 @@ class Queries:
         asked_name, values = self._answers[key]
         if asked_name == host.name:
             return values
-        if _is_shared(asked_name, values):
+        if _is_shared(asked_name, values):  # Then the hosts differ only in their addresses.
             return {**values, "hostname": [host.name]}
         values, _ = _query(host)  # The shared answer depends on the name of the other host.
         return values
@@ -327,7 +330,8 @@ def _is_shared(name: str, values: Values) -> bool:
 def _query(host: Host) -> tuple[Values, list[str]]:
     """Return the options that ``ssh -G`` prints, and the paths of the files that it has read.
 
-    Both are empty if neither the ``ssh`` command nor the user's ssh_config exists.
+    Both are empty if neither the ``ssh`` command nor the user's ssh_config exists, because then the defaults
+    hold. The caller reads the ``Host`` lines of these files, which tell for which hosts the options differ.
 
     Raises:
         SshError: ``ssh`` fails, or does not exist although ssh_config does.
@@ -355,7 +359,8 @@ def _query(host: Host) -> tuple[Values, list[str]]:
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
-        # These are the only paths in which ssh has expanded the home.
+        # These are the only paths in which ssh has expanded the home, which is that of the account. If HOME
+        # names another folder, `~` stands for that one.
         if is_home_elsewhere(home) and key == "userknownhostsfile":
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)

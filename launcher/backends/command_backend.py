@@ -56,7 +56,12 @@ class CommandAllocation(Allocation):
 
 
 class _NamedHosts(CommandAllocation):
-    """The hosts that the user names, or else this machine."""
+    """The hosts that the user names, or else this machine.
+
+    Args:
+        start_command: Returns the command line that runs our programs on a host.
+        request: The request of the launch, which contains the named hosts.
+    """
 
     def __init__(self, start_command: Callable[[Host], Sequence[str]], request: LaunchRequest) -> None:
         """Store the hosts, and the function that returns the command line for one."""

@@ -181,6 +181,7 @@ def task_hosts(
     if twins:
         raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
     needed = sum((role.gpus or 0) * role.count for role in spec.roles)
+    # GPUs of other machines are chosen there, so their ids here are only stand-ins.
     unused_gpus = [*map(str, range(needed))] if free is None else list(free)
     if needed > len(unused_gpus):
         problem = f"the tasks ask for {plural(needed, 'GPU')}, this machine has {len(unused_gpus)}"

@@ -470,7 +470,8 @@ class ReconnectingLink:
                 self._accepted_bytes = count
                 break
         if not self._is_finding_reason:
-            # A connection that accepted nothing may not show when it accepts more, so a timer tries again.
+            # If nothing waits, nobody needs to know when it accepts more. And a connection that accepted
+            # nothing may not show when it does, so a timer tries again.
             on_writable = self._flush if self._accepted_bytes else None
             self.loop.watch(program.fileno(), self._on_readable, on_writable)
 

@@ -214,7 +214,7 @@ def fork_agent(host: str) -> ForkedAgentLink:
     agent_id = processes.new_agent_id()
     fds: list[int] = []
     try:
-        for _ in range(3):
+        for _ in range(3):  # For the commands, the events and the stderr of the agent.
             fds.extend(os.pipe())
         commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
         thread_count = len(os.listdir("/proc/self/task"))

@@ -297,7 +297,12 @@ class _Refuse(argparse.Action):
 
 
 class _Print(argparse.Action):
-    """The action of an option such as ``--version``, which prints a text and exits."""
+    """The action of an option such as ``--version``, which prints a text and exits.
+
+    Args:
+        text: Returns the text. It is called only if the option is typed.
+        settings: Further arguments of `argparse.Action`.
+    """
 
     def __init__(self, text: Callable[[], str], **settings: Any) -> None:
         super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)

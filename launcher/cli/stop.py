@@ -193,6 +193,7 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
         The exit code of the command.
     """
     deadline = time.monotonic() + settings[TIMEOUT]
+    # The file must exist before the signal comes, which lets the launcher look for it.
     # The file tells the launcher that the user stops the run, and whether at once. On a full disk it cannot
     # be written. Then the second SIGTERM asks for the same.
     with suppress(OSError):

@@ -33,8 +33,8 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
         The content of the file, which is empty if there is none. It has a fault if a file cannot be read or
         belongs to another user, or if both files of a folder contain defaults.
     """
-    # The owner of the program is trusted, too, as his program runs anyway. In a container root runs the files
-    # of a user.
+    # The owner of the program is trusted, too, because the program runs anyway. In a container root runs
+    # the files of a user.
     users = {os.stat(script).st_uid} if script else set()
     for folder in dict.fromkeys([os.path.dirname(script), ""]):
         paths = [os.path.join(folder, name) for name in _TABLES_BY_FILE]

@@ -265,7 +265,8 @@ class _JobFileReader:
             keys = schema.read_mapping(_role_mapping(written), ROLE, faults, self._above_roles, f"of {name}")
             roles_and_keys.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in roles_and_keys if role.count)
-        if faults:  # One of them may be the reason why something seems to be missing.
+        # One of the faults may be the reason why something seems to be missing.
+        if faults:
             return roles
         if not roles:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")

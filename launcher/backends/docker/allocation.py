@@ -23,6 +23,10 @@ class DockerAllocation(Allocation):
     """The containers of a launch. `fleet` starts and removes them.
 
     If the user names hosts, an allocation over SSH reaches the engines on them.
+
+    Args:
+        options: The options about containers.
+        request: The request of the launch.
     """
 
     moves_tasks = False

@@ -74,7 +74,7 @@ def clean(request: CleanRequest) -> Iterator[str]:
     """Remove containers and networks of ended launches, and yield a line for each.
 
     They are removed at the engine of each named host, or else at that of this machine. A dry run removes
-    nothing.
+    nothing. An engine that is not installed contains nothing to remove.
 
     Args:
         request: The request of ``launch clean``.

@@ -48,6 +48,7 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
+    # The order matters: descriptor 0 must be copied before it is replaced.
     # At first descriptor 0 is the socket to the process that has passed us its stdin (3) and stdout (1). The
     # socket replaces that stdin, which is not needed, and stays open until the tasks start.
     os.dup2(0, _PASSER_FD, False)

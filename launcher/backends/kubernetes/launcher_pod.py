@@ -315,6 +315,9 @@ def fetch_files(
 def start_launcher(pod: LauncherPod, content: bytes, owner: str) -> int | None:
     """Start the launcher in its pod, and show what it prints until its tasks start. This blocks.
 
+    The launcher itself is started by the keeper, the main process of the pod, which stays after the launcher
+    has ended. The program that is started here only passes its stdin and stdout to the keeper.
+
     Args:
         pod: The pod of the launcher.
         content: The content of the file with the launcher's options.

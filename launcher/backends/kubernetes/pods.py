@@ -111,6 +111,10 @@ class KubernetesAllocation(Allocation):
     """The hosts of a launch as pods: one for each task, in a Job of its own.
 
     Entering the context of `connect` makes the Jobs, and leaving it removes them.
+
+    Args:
+        options: The options of the pods.
+        request: The request of the launch.
     """
 
     moves_tasks = False

@@ -41,6 +41,10 @@ class SlurmAllocation(Allocation):
     """The nodes of the job around this process, or of a job that this launch asks Slurm for.
 
     A step inspects each node, and stays on it: later the step becomes the agent of the node.
+
+    Args:
+        options: What the user asks of Slurm.
+        request: The request of the launch.
     """
 
     def __init__(self, options: SlurmOptions, request: LaunchRequest) -> None:

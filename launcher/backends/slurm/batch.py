@@ -232,13 +232,13 @@ def clean(request: CleanRequest) -> Iterator[str]:
         if not re.fullmatch(_JOB_NAME_PATTERN, name):
             continue
         fields = SlurmJob(number, {}).fields()
-        if fields.get("BatchFlag") != "0":
+        if fields.get("BatchFlag") != "0":  # A batch job, or a job that has just ended and has no fields.
             continue
         owner = owner_in_comment(fields.get("Comment", ""))
         # The field is HOST:SESSION. The session is that of the shell that asked for the job, its holder. It
         # outlives a launcher that was killed, and frees the job soon.
         session = fields.get("Sid", "").rpartition(":")[2]
-        if is_dead(owner) and _has_processes(session):
+        if is_dead(owner) and _has_processes(session):  # The holder itself frees the job soon.
             continue
         run_name = name.partition("-")[2]
         if request.cleaning.may_remove(run_name, owner, f"Slurm's job {number}"):

@@ -167,10 +167,11 @@ class Step(RemoteProgram):
         """Return why the program never ran, or what the end of its srun means for the agent.
 
         Returns:
-            A `ConnectionLostError` if the step may live on without its srun, or if the agent was lost before
-            any task, so that another one may be started. A `HostGoneError` if the agent is gone with its
-            tasks, or the job has ended. Another error if the program never ran. None if it ran and none of
-            this has happened.
+            - A `ConnectionLostError` if the step may live on without its srun, or if the agent was lost
+              before any task, so that another one may be started.
+            - A `HostGoneError` if the agent is gone with its tasks, or the job has ended.
+            - Another error if the program never ran.
+            - None if it ran and none of this has happened.
         """
         never_ran = super().start_error()
         if never_ran is None:

@@ -17,7 +17,11 @@ from launcher.job import Host
 
 
 class SshAllocation(Allocation):
-    """The hosts that the user names, or else this machine. Nothing is acquired, and nothing given back."""
+    """The hosts that the user names, or else this machine. Nothing is acquired, and nothing given back.
+
+    Args:
+        request: The request of the launch, which contains the named hosts.
+    """
 
     def __init__(self, request: LaunchRequest) -> None:
         """Find out which hosts are this machine. The others are not connected to yet."""

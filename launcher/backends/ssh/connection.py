@@ -255,6 +255,9 @@ class Packets(Packetizer):
       512 MiB can deadlock when the server closes a channel.
     * It sends nothing on a channel after the CLOSE of that channel. `Channel.send` checks and sends in two
       steps, and if the channel is closed between them, an OpenSSH server ends the connection.
+
+    Args:
+        sock: The connected socket of the transport.
     """
 
     REKEY_BYTES = 1 << 36

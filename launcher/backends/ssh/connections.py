@@ -236,6 +236,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """
         with self._lock:
             future = self._gateways.get(gateways)
+            # A connection that failed or broke is forgotten, so that this thread makes another one.
             if future is not None and future.done() and (future.exception() or not future.result().is_alive):
                 future = None
             is_first_thread = future is None

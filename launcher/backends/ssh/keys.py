@@ -265,6 +265,9 @@ class SshAgent(AgentSSH):
     `paramiko.Agent` connects only to the socket in ``SSH_AUTH_SOCK``. If that variable were changed for a
     moment, programs that other threads start just then would get the wrong one.
 
+    Args:
+        sock: A socket that is connected to the ssh-agent.
+
     Raises:
         SSHException, OSError: The ssh-agent does not answer.
     """

@@ -82,6 +82,9 @@ def tcp_socket(options: HostOptions, seconds: float) -> socket.socket:
 class ProxyCommand(SubprocessPipe):
     """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
+    Args:
+        command: The command line, with its tokens such as ``%h`` replaced.
+
     Raises:
         SshError: The command cannot be started.
     """

@@ -72,6 +72,7 @@ class ForkedAgentLink:
     def unwatch(self) -> None:
         """Let the loop no longer watch the pipes. A second call does nothing."""
         if self._loop is not None:
+            # Without callbacks `watch` stops the watching of a descriptor.
             self._loop.watch(self._reading)
             self._loop.watch(self._writing)
             self._loop = None

@@ -197,7 +197,7 @@ class RemoteProgram:
             The error, which is a `HostGoneError` if the host can never be reached again. None if the program
             ran.
         """
-        if self.is_ready:
+        if self.is_ready:  # The program has reported that it runs.
             return None
         if reason := bootstrap.explain_status(self.wait(_EXIT_TIMEOUT_SECONDS)):
             return self.fault(reason)

@@ -99,6 +99,7 @@ def run(settings: Settings) -> int:
         TransportError: No hosts are available, for example because no allocation is active.
     """
     check_current_folder()
+    # The hosts may be named by the argument of the command or by the option --hosts.
     text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
     with (
         allocate(settings, read_hosts(text)) as allocation,

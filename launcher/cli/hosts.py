@@ -51,6 +51,7 @@ def run(settings: Settings) -> int:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
+    # A host without a number of slots counts as one slot.
     slots = plural(sum(host.slots or 1 for host in hosts), "slot")
     known_numbers = [len(host.gpus) for host in hosts if host.gpus is not None]
     gpus = plural(sum(known_numbers), "GPU") if known_numbers else "GPUs not known"

@@ -210,6 +210,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     Raises:
         LaunchError: The launcher of the run cannot be asked.
     """
+    # The first question lets the launcher ask all agents. Until they answer, the memory is not known.
     state = snapshot(run, measure=True)
     waiting = Waiting()
     while state.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:

@@ -227,7 +227,7 @@ def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
         fast_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         loader = yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else fast_loader
         roots = yaml.compose_all(_without_tabs(text), Loader=loader)
-        nodes = [_node(root, 0, faults, set()) for root in roots]
+        nodes = [_node(root, key_line=0, faults=faults, seen=set()) for root in roots]
         return [node for node in nodes if node.value is not None] if len(faults) == faults_before else []
     except RecursionError:
         faults.add(0, "nested too deep", "expected a few levels")
@@ -541,6 +541,7 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
     Returns:
         The documents, or None if faults were added.
     """
+    # These faults are kept apart, because a placeholder that is not filled in may explain all of them.
     yaml_faults = FaultList(faults.source)
     documents = [each for node in parse_yaml(text, yaml_faults) for each in _objects(node)]
     is_yaml = not yaml_faults

@@ -194,6 +194,13 @@ class _TFJob:
     def _restarts(self, roles: Mapping[str, ConfigNode], policy: MappingValues) -> dict[str, ConfigNode]:
         """Return the settings of the job file about restarts, and set the keys of roles about them.
 
+        In a job file the number of restarts is one for all roles, and each role may be excepted. So:
+
+        - If no role restarts, or the ``backoffLimit`` is 0, nothing is set, because that is the default.
+        - A role with ``Never`` beside others that restart gets ``restart: never``.
+        - A role with ``ExitCode`` restarts only after exit codes that Kubeflow calls retryable.
+        - ``Always`` counts as ``OnFailure``, because launch restarts no task that has succeeded.
+
         Args:
             roles: The roles of the job file. The ``restartPolicy`` of each is replaced by the keys of job
                 files that do the same.

@@ -326,6 +326,8 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
         path: The path of the Python.
         wanted: The packages, as `choose` returns them.
     """
+    # The lock keeps two launches from making the same environment. The name is linked last, so that a run
+    # never sees an incomplete one.
     with locked():
         matching = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
         folder = matching[0] if matching else fill(path, wanted)

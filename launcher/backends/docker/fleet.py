@@ -152,7 +152,9 @@ class ContainerFleet:
         self._stack = ExitStack()
 
     def __enter__(self) -> ContainerFleet:
-        """Connect to the machines, and check their engines.
+        """Connect to the machines, and check their engines. No container is started yet.
+
+        If an engine cannot be used, the connections are closed again.
 
         Raises:
             HostsError: An engine cannot be used, or cannot get the image.
@@ -335,7 +337,7 @@ class ContainerFleet:
         for_each(
             self._started, lambda host: self._started[host].first.close(), "its container to exit", quiet=True
         )
-        if KEPT_LABEL in self._labels:
+        if KEPT_LABEL in self._labels:  # The user wants to look at the containers later (--keep).
             return
         have_exited = all(started.first.wait(0.0) is not None for started in self._started.values())
         engine, seconds = self._engines[_THIS_MACHINE], _HURRIED_ANSWER_SECONDS

@@ -132,6 +132,8 @@ class SlurmBackend(Backend[SlurmOptions]):
         if request.settings[DETACH] and is_in_script(os.environ) and not was_submitted:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
             yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
+        # From here on the faults are those of a launch that uses Slurm, because the user asks for it or
+        # because this process runs inside an allocation.
         if options is not None:
             yield from _wrong_variables()
             if request.hosts_named:

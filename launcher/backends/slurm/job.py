@@ -511,6 +511,7 @@ def _await_grant(
         TransportError: Slurm does not grant the job.
     """
     assert holder.stdout is not None
+    # Each poll asks Slurm why the job is pending, and the pauses between polls become longer.
     printed, pause, last_notice = b"", _FIRST_POLL_SECONDS, ""
     next_poll = time.monotonic() + pause
     while not printed.endswith(_GRANTED_MARK):
@@ -528,7 +529,7 @@ def _await_grant(
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
-        if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:
+        if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:  # salloc has exited.
             raise _not_granted(stderr)
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return SlurmJob.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})

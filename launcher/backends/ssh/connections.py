@@ -256,7 +256,8 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     def reconnect(self, host: str) -> None:
         """Connect to a host again, and close the old connection. Any thread may call this, which blocks.
 
-        A new connection that is alive stays, because another link to the host has just made it.
+        A new connection that is alive stays, because another link to the host has just made it. Without the
+        lock, two links that lose the same connection would close each other's new one.
 
         Raises:
             TransportError: No connection can be made now.
@@ -268,6 +269,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             old = self._connections.pop(host, None)
             if old is not None:
                 old.abort()
+            # One attempt is enough, because the caller itself tries again.
             connection = self._connect_host(host, attempts=1)
             try:
                 # The ports that the host forwards to this machine ended with the old connection.

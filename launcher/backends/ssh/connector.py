@@ -87,7 +87,7 @@ class SshConnector:
             log_in(transport, options, self._load_key, seconds)
         except BaseException as error:
             sock.close()
-            if self._closed.is_set():
+            if self._closed.is_set():  # The error comes only from the socket that `close` has closed.
                 raise SshError("connecting was stopped") from error
             if isinstance(error, SshError):
                 raise SshError(f"{error}{_route(options, proxy)}", error.may_pass) from error

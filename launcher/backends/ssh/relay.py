@@ -94,6 +94,8 @@ class Relay:
                 self._ports[host] = transport.request_port_forward(_LOOPBACK, port, on_connection)
                 return
             except (SSHException, EOFError, OSError) as error:
+                # The first request is not repeated, because the server refuses it for good. A port of an
+                # earlier connection may still be in use until the server notices the end of that one.
                 if not port:
                     reason = reason_of(error)
                     if isinstance(error, SSHException):  # The server refuses, without a reason.

@@ -527,7 +527,7 @@ def _roles(
     # A drain is the time that a role may run on when the job is done.
     roles["evaluator"]["drain"] = _DRAIN
     # The job is done when the chief has exited. The other nodes may need some time then.
-    if master_node == "chief" and drains:
+    if has_chief and drains:
         roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _DRAIN
     # A role without tasks was needed for the sums only.
     return {name: role for name, role in roles.items() if role["count"]}

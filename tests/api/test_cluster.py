@@ -272,11 +272,12 @@ def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Pa
     assert after == before
 
 
-def test_workers_may_finish_when_the_chief_is_done(tmp_path: Path):
+@pytest.mark.parametrize("chief", ["chief", "master"])
+def test_workers_may_finish_when_the_chief_is_done(tmp_path: Path, chief: str):
     def fun(args: Any, ctx: Any) -> None:
         if ctx.job_name == "worker":
             time.sleep(0.7)
             (tmp_path / "finished").touch()
 
-    TFCluster.run(fun, None, 2, master_node="chief", quiet=True).shutdown()
+    TFCluster.run(fun, None, 2, master_node=chief, quiet=True).shutdown()
     assert (tmp_path / "finished").exists()

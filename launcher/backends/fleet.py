@@ -331,8 +331,10 @@ class AgentFleet:
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program of ours on a host, over the link to its agent if there is one.
 
-        Such a program survives a broken connection. The arguments are those of `ProgramRunner.run`.
+        Such a program survives a broken connection. Without an open link to an agent that stays, the
+        program gets a connection of its own. The arguments are those of `ProgramRunner.run`.
         """
+        # If the link could not be made, the error stands in its place.
         error = self._links.get(host)
         if isinstance(error, TransportError):
             raise error

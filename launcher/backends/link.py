@@ -535,7 +535,10 @@ class ReconnectingLink:
     # ------------------------------------------------------------------ connections
 
     def _connect(self) -> None:
-        """Let another thread start the agent, or connect to it again. `_handle_connected` gets the result."""
+        """Let another thread start the agent, or connect to it again. `_handle_connected` gets the result.
+
+        If the link has ended by then, the new connection is closed at once.
+        """
         self._attempt_count += 1
         self._is_connecting = True
         is_first, has_answered = self._attempt_count == 1, self._has_answered

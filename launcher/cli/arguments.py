@@ -176,6 +176,7 @@ class RowParser(argparse.ArgumentParser):
         self.command = name
         self._help_option = "--help-all" if name == "run" else "--help"
         # The usage lists options in the order in which they are added.
+        # So the command's own options, the group "options", come first.
         groups = sorted(groups_of(name), key=lambda group: group.title != "options")
         self.rows = [row for group in groups for row in group.rows if COMMAND_LINE in row.given_in]
         self.add_argument("-h", "--help", action=_Print, text=self.format_help)

@@ -76,7 +76,8 @@ def _missing_files_note(spec: JobSpec, base: Path, texts: Collection[str]) -> It
     """
     # A role with a folder of its own runs in a folder of its image, to which its paths are relative.
     programs = [role.program for role in spec.roles if role.workdir is None]
-    # A file may be the value of an option, as in --config=model.json.
+    # Any word may name a file, even as the value of an option, as in --config=model.json. Absolute paths and
+    # those below the home are left out, because users know that a pod lacks them.
     words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
     # The test also excludes empty words, which begin with an empty text.
     named = {word for word in words if word[:1] not in "/~"}

@@ -152,6 +152,8 @@ def uv_names_indexes(folder: str) -> bool:
     Args:
         folder: The folder in which uv runs. It may contain settings of a project.
     """
+    # A file is only searched for words, because Python 3.8 cannot parse TOML. A word too many only means that
+    # the settings of pip are not passed on.
     if any(map(os.environ.get, (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES))):
         return True
     settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")

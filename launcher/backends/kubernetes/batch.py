@@ -235,6 +235,7 @@ def clean(kubectl: Kubectl, request: CleanRequest) -> Iterator[str]:
 
     Only Jobs of runs that this machine knows are removed.
     """
+    # Each of the later questions is asked only if the earlier answers leave something to remove.
     jobs = _launcher_objects(kubectl, "jobs")
     runs = {run.name: run for run in all_runs() if run.batch is not None} if jobs else {}
     pods = _launcher_objects(kubectl, "pods") if jobs.keys() & runs else {}

@@ -240,7 +240,7 @@ class KubernetesAllocation(Allocation):
         """
         manifests = [self.manifest(*job) for job in jobs]
         with self._jobs_lock:
-            if self._is_closing:
+            if self._is_closing:  # Nobody would remove Jobs that are made now.
                 raise TransportError("launch is exiting")
             job_list = {"apiVersion": "v1", "kind": "List", "items": manifests}
             # The numbers are stored before the command runs. If it fails, some Jobs may exist nevertheless,

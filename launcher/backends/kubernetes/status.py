@@ -148,6 +148,7 @@ def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
         events: Events of the namespace. Those with the reason `JOB_EVENT` say why the Job gets no pod.
     """
     for condition in _list(job, "status", "conditions"):
+        # A Job that was suspended may go on. One that has failed makes no more pods.
         condition_type = _text(condition, "type")
         if condition_type in ("Failed", "Suspended") and _text(condition, "status") == "True":
             waiting = sanitize_host_text(_reason_and_message(condition))

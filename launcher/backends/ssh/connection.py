@@ -170,6 +170,7 @@ class ClosingSocket:
         poll.register(self._wake_fd, select.POLLIN)
         poll.register(self._fd, events)
         poll.poll(seconds * 1000 + 1)
+        # Other threads wake this one by the descriptor, which must not stay readable.
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
 

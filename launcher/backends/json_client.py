@@ -90,13 +90,13 @@ class JsonClient:
         """
         self._check()
         data = self._program.recv(_READ_BYTES)
-        if data is None:
+        if data is None:  # Nothing has arrived yet.
             if time.monotonic() > deadline:
                 raise TransportError("no answer in time")
             await_readable(self._program, seconds)
         elif data and len(self._received) < _MAX_ANSWER_BYTES:
             self._received += data
-        else:
+        else:  # The program has ended, or what it sends can be no answer.
             if error := self._program.start_error():
                 raise error
             printed = last_line(self._program.stderr(), "it printed no error")

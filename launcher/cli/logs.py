@@ -191,7 +191,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         InputError: The first argument names neither a run, nor a task of the newest run.
     """
     if not selected:
-        return find(None), ()
+        return find(), ()
     try:
         return find(selected[0]), selected[1:]
     except InputError:
@@ -199,6 +199,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         if not newest:
             raise
         roles = {task.role for task in tasks(newest[0])}
+        # Only tasks have a slash in their names. A wrong task is reported later.
         if "/" in selected[0] or selected[0] in roles:
             return newest[0], selected
         # The user may have typed worker0 or worker-0 for worker/0.

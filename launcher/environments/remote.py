@@ -198,11 +198,12 @@ def run_here(request: Dict[str, Any]) -> None:
     threading.Thread(target=read_answers, daemon=True).start()
     argv, text = list(request["argv"]), request["text"]
     if "uv" not in argv[:4]:  # The command line is ``python -I -m uv ...``, or the same with pip.
-        code, printed = run(argv, text, ".")
-    else:
-        settings = IndexSettings(argv[0], ".")
+        code, printed = run(argv, text, cwd=".")
+    else:  # Only pip reads the user's settings of pip, so uv gets them as variables.
+        settings = IndexSettings(argv[0], folder=".")
         code, printed = run([*argv, *["--no-index"] * settings.no_index], text, ".", settings.variables)
-        if code and "index" not in text:  # The requirements themselves name no index.
+        # The requirements themselves name no index, so that settings of the user may explain the failure.
+        if code and "index" not in text:
             printed += f" ({settings.described()})"
     send(fault=printed if code else "")
 

@@ -191,6 +191,7 @@ class EventLoop:
         Args:
             seconds: The longest time to wait. None waits until something is due.
         """
+        # The rest of a message is on its way (`await_rest`). After a short pause one turn reads all of it.
         if self._is_rest_awaited:
             self._is_rest_awaited = False
             time.sleep(_REST_SECONDS)

@@ -205,8 +205,8 @@ def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]
     """Return the roles whose tasks decide when the job is done.
 
     By default that is the chief or master, and without one all roles that are not services. A ps or evaluator
-    never exits (``server.join()`` never returns), so it decides only in a job of nothing but services. A
-    sidecar decides only in a job of nothing but sidecars.
+    is a service: it never exits (``server.join()`` never returns), so it decides only in a job of nothing but
+    services. A sidecar, such as TensorBoard, decides only in a job of nothing but sidecars.
 
     Args:
         roles: The roles of the job.

@@ -46,6 +46,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     file, project = _read_files(words, engine)
     # The levels of settings, the weakest first. Settings of one level may exclude each other.
     settings, excluded = merge([implied, project.level, file.level, words.level], backends.rows())
+    # Faults are collected until all checks are made, so that the user sees all of them at once.
     found: list[Fault | Note] = [*words.faults, *file.faults, *project.faults, *excluded]
     found += map(Note, file.notes)
     try:
@@ -67,6 +68,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
     in_containers = choice.backend.runs_in_containers
     other_machines = request.hosts_named or choice.backend.provides_hosts
+    # Where TensorBoard runs depends on the backend. The request, which the backends check, contains its task.
     spec, faults = with_tensorboard(spec, settings, own_container=in_containers and not other_machines)
     found += [*choice.faults(), *faults]
     request, are_files_right = replace(request, spec=spec), not (file.faults or project.faults)
@@ -91,7 +93,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
 
 
 def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileContent]:
-    """Read the job file, or the project file if there is no job file.
+    """Read the job file, or the project file (``launch.toml``, the defaults of a project) without a job file.
 
     Roles of the command line, and of ``--roles-fd``, replace those of the job file. The project file is
     beside a ``.py`` program on this machine, or in the current folder.
@@ -110,7 +112,8 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
         with open(descriptor, encoding="utf-8") as stream:
             roles.update(json.load(stream))
     if words.job_file:
-        # A TFJob says neither which backend runs it nor whether its images are used: the command line does.
+        # A TFJob (a job file of Kubernetes) says neither which backend runs it nor whether its images are
+        # used: the command line does.
         asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
         engine = asked.name if asked else engine
         # ``--docker IMAGE`` replaces the images of the file.
@@ -122,9 +125,10 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
         has_unknown_key = any(fault.problem.startswith("unknown key") for fault in file.faults)
         if has_unknown_key and backends.find_installed():
             file = read_job_file(words.job_file, roles, backends.sections(), target)
-    elif words.has_roles:
+    elif words.has_roles:  # Roles without a job file are checked as if they were in one.
         file = parse_job("", ON_COMMAND_LINE, roles, backends.sections())
     if not words.job_file and not options[table.NO_DEFAULTS]:
+        # Without roles the first word after the options is the program. It is empty if there is none.
         program = file.roles[0].program.name if file.roles else "".join(words.command[:1])
         folder = os.path.expanduser(options[table.WORKDIR] or ".")
         script = os.path.normpath(os.path.join(folder, program))

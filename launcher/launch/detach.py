@@ -81,7 +81,8 @@ def run_detached(options: LaunchOptions) -> int:
 def _run_in_background(options: LaunchOptions) -> int:
     """Run a job in a child process that goes on, and return when all tasks run.
 
-    Signals that stop a launch are passed on to the child until then.
+    Signals that stop a launch are passed on to the child until then. They are blocked, so that they wait,
+    while no handler could pass them on: around the fork, and once this process is about to exit.
 
     Args:
         options: The options of the launch.

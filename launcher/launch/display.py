@@ -162,7 +162,8 @@ def _console(
     is_terminal = os.isatty(_STDOUT)
     # There is no live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
     live = is_terminal and os.isatty(_STDERR) and tmux is None and os.environ.get("TERM") != "dumb"
-    # The panes of tmux in this terminal show the output, and nobody sees that of a detached launch.
+    # Nobody sees the output of a detached launch. With ``--tmux`` in this terminal the panes show it, unless
+    # the user asks for it by ``--show``. An empty set shows the output of no task.
     if settings[table.DETACH] or (show is None and tmux and is_terminal):
         show = frozenset()
     console_options = ConsoleOptions(

@@ -256,6 +256,9 @@ class HostConnections:
     def close(self, is_immediate: Callable[[], bool]) -> list[str]:
         """Close all connections, and wait for the agents to exit. Kill those that do not.
 
+        All are told to exit first, then all are waited for within one limit, so that many hosts take no
+        longer than one. A link is closed last, because it shows whether its agent has exited.
+
         Args:
             is_immediate: Returns whether the user has asked to end the job at once.
 

@@ -188,7 +188,13 @@ class Interrupts:
                 self._mode = before
 
     def _on_signal(self, number: int, _: object) -> None:
-        """React to a signal as the mode says. Python calls it between two instructions of any code."""
+        """React to a signal as the mode says. Python calls it between two instructions of any code.
+
+        - QUEUE and IGNORE: Python has written the signal to a pipe, which is read later or never.
+        - LIMIT (work after the job, such as collecting files): the first signal only starts a time limit. A
+          repeated one, or the end of that time (SIGALRM), raises an exception.
+        - Otherwise the first signal raises an exception. Later ones do not, unless the user repeats one.
+        """
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
             return
         is_first, count_before = not self._received, self._repeat_count
@@ -196,7 +202,7 @@ class Interrupts:
         # Another thread may have received the signal, and not have written it to the pipe yet.
         if number in STOP_SIGNALS and number not in self._received:
             self._note_signal(signal.Signals(number))
-        # The time of the work after the job is over, or the user wants the end at once.
+        # The limit is over, or the user has sent the same signal again and wants the end at once.
         if number == signal.SIGALRM or self._repeat_count > count_before:
             self._raise()
         elif self._mode is _Mode.LIMIT:

@@ -230,9 +230,16 @@ def _restart_notes(settings: Settings, roles: Sequence[Role]) -> Iterator[Note]:
 def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault | Note]]:
     """Check ``--done-when``, and return the job with the times that ``--drain`` allows its tasks.
 
+    ``--done-when`` names the roles whose tasks decide that the job is done. ``--drain ROLE=S`` lets the tasks
+    of another role run on for S seconds after that, instead of being stopped at once. ``--drain S`` does so
+    for all roles whose tasks may exit by themselves and whose job file says nothing else.
+
     Args:
         spec: The job. If it has no roles, they have faults.
         settings: The settings of the launch.
+
+    Returns:
+        The job, which is unchanged without ``--drain``, and the faults and notes for the user.
     """
     roles, done_when = spec.roles, settings[table.DONE_WHEN]
     found: list[Fault | Note] = []
@@ -253,14 +260,15 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
     with_own_time = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
     for name, seconds in settings[table.DRAIN]:
-        # The name is empty for ``--drain S``, which is for all roles.
+        # The name is empty for ``--drain S``, which is for all roles. If the roles have faults, none is known
+        # here, so that every name is accepted.
         if name in names or not (name and roles):
             times[name] = seconds
         else:
             expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
             problem = f"{name!r} cannot run on after the job is done"
             found.append(Fault(f"--drain {name}=", problem, expected))
-    if "" in times:
+    if "" in times:  # A role's own time, and a time for this role by name, are stronger.
         times = {**dict.fromkeys(may_exit - with_own_time, times[""]), **times}
     if not any(role.name in times and (role.service or role.name not in awaited) for role in roles):
         found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))

@@ -152,8 +152,11 @@ def _conflict_faults(settings: Settings) -> Iterator[Fault]:
 def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault]:
     """Yield the fault that the word in place of the program is a job file or the value of an option.
 
-    It is a value in ``--tensorboard logs train.py`` and ``--hosts a b train.py``. With ``--`` before the
-    program there is no fault, as the program may be in an image or on other machines.
+    - A word that looks like a program, or is a command here, has no fault.
+    - An existing file has one only if its content is that of a job file whose name has another ending.
+    - A word without a file is the value of an option in ``--tensorboard logs train.py`` and ``--hosts a b
+      train.py``: an option or a program follows it. With ``--`` before the program there is no such fault, as
+      the program may be in an image or on other machines.
     """
     # The word in place of the program and the next one. Missing words are empty.
     name, following = [*(words.program if words.job_file else words.command), "", ""][:2]
@@ -179,6 +182,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
     if words.is_marked or not (is_option or is_program):
         return
     problem = f"{name!r} would be the program, and {following!r} its argument"
+    # ``--tensorboard`` without a value is the empty string.
     if settings[table.TENSORBOARD] == "" and settings.source_kind(table.TENSORBOARD) == COMMAND_LINE:
         expected = f"use --tensorboard={name} for a folder, or -- before a program"
         yield Fault("--tensorboard", problem, expected)

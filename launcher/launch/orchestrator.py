@@ -92,7 +92,8 @@ class Orchestrator:
             spec,
             # The supervisor moves tasks to standby hosts, which only the placement for recovery contains.
             self._placement if recovery is None else recovery.placement,
-            # Hints about the network are all that comes of the check, so without them it is left out.
+            # There are hints if and only if there are other machines and the user wants checks (no
+            # ``--no-check``). The check of the network, too, is of use only then.
             checks_network=hints is not None,
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
             managed=interrupts.managed,
@@ -158,7 +159,8 @@ class Orchestrator:
             with suppress(OSError):  # The job runs without a control socket if no file descriptor is left.
                 self._control.open(self._run_info.run_name)
             self._execute(self._machine.begin())
-            for host in self._placement.agent_hosts():  # The agents start already.
+            # The agents start already. The state machine has begun before, so that it expects their events.
+            for host in self._placement.agent_hosts():
                 self._connections.open(host, self._tasks_of(host.name))
             while self._machine.phase is not Phase.OVER:
                 self._run_one_turn()
@@ -183,7 +185,11 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _run_one_turn(self) -> None:
-        """Wait for the next events or timers, react to them, and look for requests to stop."""
+        """Wait for the next events or timers, react to them, and look for requests to stop.
+
+        The lines that renderers have made from the events are written after that. Only then it is known
+        whether a reader is slow, so that the agents must keep further output. That comes last.
+        """
         self._loop.run_once(self._tick_renderers())
         self._connections.report_losses()
         self._display.writer.flush()
@@ -195,6 +201,7 @@ class Orchestrator:
     def _hold_output(self) -> None:
         """Let the agents keep the output of tasks while its reader is slow. Other events still arrive.
 
+        Whenever that changes, the supervisor is told that output is late, so that no task counts as silent.
         The loop watches the descriptors of slow readers, so that it goes on when one can be written to again.
         """
         writer = self._display.writer
@@ -346,7 +353,7 @@ class Orchestrator:
             self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
             return
         self._connections.open(self._machine.state.hosts[host].host, self._tasks_of(host))
-        # The other agents were told before whether to keep the output.
+        # Its agent is new, so it does not know yet whether output is kept. The others were told before.
         self._connections.send(events.HoldOutput(host, self._is_output_held))
 
     def _make_plan(self, command: commands.MakePlan) -> None:
@@ -357,6 +364,8 @@ class Orchestrator:
             self.plan = replace(self.plan, tensorboard=self._tensorboard.url or None)
             if message:
                 self._show(events.Tell(message))
+        # The agents must know the addresses before `handle_plan` lets them start tasks. The file is written
+        # last, because no task waits for it.
         self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.handle_plan(self.plan))
         try:

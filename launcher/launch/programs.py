@@ -129,7 +129,7 @@ def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: b
                 # ``launch prepare`` makes no environment at a path.
                 advice = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
                 yield _Missing(where, "", ProgramError(f"{error}{advice}"))
-            return  # Its Python and its packages cannot be looked for.
+            return  # Without the environment, its Python and its packages cannot be looked for.
     if role.program.kind is not ProgramKind.EXECUTABLE:
         where, python = _python(options, placed)
         try:

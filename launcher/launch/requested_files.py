@@ -40,7 +40,13 @@ class RequestedFiles:
     """
 
     def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
-        """Read the options, and list what the folders of ``--sync`` contain. Nothing is copied yet."""
+        """Read the options, and list what the folders of ``--sync`` contain. Nothing is copied yet.
+
+        Args:
+            options: The options of the launch.
+            allocation: The hosts of the job, with those that are this machine or see its files.
+            placement: The host of each task.
+        """
         self.options, self.placement = options, placement
         self.runs_as_other_user = allocation.runs_as_other_user
         hosts = [host.name for host in placement.agent_hosts()]

@@ -144,7 +144,8 @@ class Session:
             LaunchError: The job could not be started. No process of it is left.
         """
         with Interrupts() as self.interrupts:
-            # SIGHUP then comes from `stop_at_end_of_file`, and not from a terminal.
+            # With ``--events-fd`` another program has started launch. SIGHUP then comes from
+            # `stop_at_end_of_file` when that program has ended, and not from a terminal.
             if self.settings[table.EVENTS_FD] is not None:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
@@ -251,6 +252,9 @@ class Session:
     def open_run_folder(self) -> None:
         """Make the folder of the run. From now on it gets a report, however the launch ends.
 
+        A launcher that was submitted to the queue of a cluster uses the folder that ``launch`` made when it
+        submitted it. A detached launcher (``--detach``) tells its parent process which folder it is.
+
         Raises:
             JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
         """
@@ -323,6 +327,7 @@ class Session:
             without_relay=self.relay.hosts_without(self.allocation),
         )
         checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
+        # Tasks of an earlier launch whose launcher was killed would take ports and memory from this one.
         killed = kill_leftovers(unfinished(self.run_name)).text
         gc.freeze()  # The collector need not look at imported modules.
         gc.enable()  # `launcher.__main__` has disabled it for the imports.
@@ -338,10 +343,11 @@ class Session:
             tensorboard=self.tensorboard,
             commands_fd=self.settings[table.COMMANDS_FD],
         )
-        # A signal after the end of the job, as at scancel, does not prevent the report.
+        # Signals wait, and the orchestrator reads them as requests to stop the job. So a signal after the end
+        # of the job, as at scancel (Slurm), does not prevent the report.
         with self.interrupts.queued():
             self.display.begin(run_info)
-            self.is_supervised = True
+            self.is_supervised = True  # From now on the orchestrator makes the report, also after an error.
             notes = (*self.options.notes, *self.placement.notes, *self.display.notes)
             for note in (self.announcement(), *notes):
                 say(note, urgent=False)
@@ -349,7 +355,8 @@ class Session:
                 say(killed)
             report = self.orchestrator.run()
             self.requeue = self.requeue_after(report)
-            # The queue signals the processes of the batch job, and this one must still write its report.
+            # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
+            # write its report.
             if self.requeue is Requeue.BY_QUEUE:
                 self.interrupts.ignore()
             run_continues = self.requeue is not Requeue.NO
@@ -479,7 +486,9 @@ class Session:
             error: The error or the signal.
         """
         if self.is_reported:
-            if self.requeue is Requeue.BY_US:  # No other launcher continues the run.
+            # The report has another name, because another launcher was to continue the run. The requeue has
+            # failed, so none does, and it becomes the report of the run.
+            if self.requeue is Requeue.BY_US:
                 with suppress(OSError):  # There is no report if the disk is full.
                     os.replace(self.paths.earlier, self.paths.report)
             return
@@ -492,6 +501,7 @@ class Session:
         is_input_error = is_launch_error and not isinstance(error, TransportError)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
             publish_report(report, self.options, self.paths if self.has_folder else None)
+        # Once the job is supervised, its own messages say this, and a LaunchError has a message, too.
         if self.interrupts.first_name and not self.is_supervised and not is_launch_error:
             say(f"{self.interrupts.first_name}: no task was started")
 

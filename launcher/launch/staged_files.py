@@ -161,7 +161,10 @@ class StagedFiles:
     # ------------------------------------------------------------------ after the job
 
     def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
-        """Copy the files that the user asks for from the hosts of the tasks.
+        """Copy the files that ``--collect`` and ``--output-dirs`` ask for from the hosts of the tasks.
+
+        If not all files of a host could be copied, or a signal stops the copying, the folder of the run on
+        that host is not removed later, and the user is told where it is.
 
         Args:
             plan: The plan of the job. None if nothing was started.

@@ -58,7 +58,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         with nullcontext() if queue.shares_files else interrupts:
             request = launch_request(options, run.name, interrupts.ignore)
             submitted = queue.submit(options.backend_options, request, run, sys.argv[1:], parcel)
-    except InputError:  # Nothing was started.
+    except InputError:  # Nothing was started, so that the run need not be listed.
         discard(run)
         raise
     except BaseException as error:
@@ -72,7 +72,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         return submitted.code
     if submitted.code is None:
         say(f"{submitted.text}; launch attach {run.name} shows it")
-    if not submitted.code:
+    if not submitted.code:  # A script that reads stdout gets a name only of a run that has not failed.
         print(run.name)
     return submitted.code or 0
 

@@ -125,7 +125,10 @@ class Console(Renderer):
             self._live_line = _LiveLine(self._writer, self._options, run_info.placement, self._clock())
 
     def on(self, event: DisplayEvent) -> None:
-        """Show output and messages, and update the states of the live line."""
+        """Show output and messages, and update the states of the live line, which counts the tasks.
+
+        When a task has ended, its last line is shown even if it is not complete.
+        """
         if isinstance(event, events.TaskOutput):
             self._show_output(event)
             return
@@ -136,6 +139,7 @@ class Console(Renderer):
             self._show_notices()
         elif isinstance(event, events.TaskMoved):
             if event.state is TaskState.RUNNING:
+                # `tick` imports a slow module then, so that this does not delay the start of tasks.
                 self._load_at = self._clock() + _CALM_SECONDS
             if event.state.is_over:
                 self._end_output(event.task)
@@ -153,6 +157,7 @@ class Console(Renderer):
         Returns:
             The seconds until it must be called again. None if only an event can make that necessary.
         """
+        # The import is slow. It is done while the tasks run, so that a failure report comes at once later.
         if now >= self._load_at:
             from launcher.output import failure  # noqa: F401, PLC0415 - for jobs that run for a while
 
@@ -188,7 +193,7 @@ class Console(Renderer):
             from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
             why = failure_report(report, self._paths, options.place, with_last_lines=options.last_lines)
-            # The report does not repeat the last message, which the user has just read.
+            # The report begins with the failure. If the last message was the same, the user has just read it.
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)

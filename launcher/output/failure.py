@@ -84,14 +84,16 @@ def _about_task(
 ) -> list[str]:
     """Return the lines about the task that failed: its last lines, hints, and the path of its log.
 
-    If the failure is about no task, there is at most a hint.
+    - If the failure is about no task, there is at most a hint.
+    - If the task never started, there are only hints, because it has no log.
+    - If it printed nothing, or nothing but TensorFlow's notices, a line says so in place of its last lines.
 
     Args:
         report: How the job ended.
         failure: The failure of the job.
         paths: The files of the run.
         place: Where the tasks ran.
-        with_last_lines: Whether to show the last lines of the task.
+        with_last_lines: Whether to show the last lines of the task (no ``--no-last-lines``).
     """
     hint = failure.hint
     if failure.task is None:

@@ -208,6 +208,7 @@ class Files(Renderer):
             fd = self._open_fds.get(path)
             if fd is None:
                 if len(self._open_fds) >= self._max_open_files:
+                    # If many files take turns, to close the oldest one would close each before its turn.
                     last_opened = next(reversed(self._open_fds))
                     self._close(last_opened)
                 fd = self._open_fds[path] = os.open(path, flags, 0o600)

@@ -89,7 +89,8 @@ class Tmux(Renderer):
             commands: list[str] = [] if first else ["-f", os.devnull]
             open_pane = ["new-window"] if first else _NEW_SESSION
             for placed in tasks[first : first + MAX_PANES]:
-                # With -P it prints the id of the pane.
+                # With -P it prints the id of the pane, which shows the log from its first line (-n +1), also
+                # after the file was replaced (-F), until launch exits (--pid).
                 commands += [*open_pane, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
                 commands += ["-n", "+1", "-F", run_info.paths.log(placed.task)]
                 commands += [";", "set", "-p", "@task", placed.task]
@@ -129,7 +130,10 @@ class Tmux(Renderer):
         return None if self._is_over else _POLL_SECONDS
 
     def close(self, report: Report) -> None:
-        """Show the end of the job until the user leaves the session, then stop the server."""
+        """Show the end of the job until the user leaves the session, then stop the server.
+
+        A server that has not answered a command in time (`_is_stuck`) is killed, as it may never answer.
+        """
         # A user who has stopped the job wants the terminal back.
         is_interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
         if self.is_attached and not is_interrupted and not self._is_stuck:
@@ -197,7 +201,7 @@ class Tmux(Renderer):
             What the command has printed. Empty if it failed.
 
         Raises:
-            LaunchError: It failed, and ``must`` is true.
+            LaunchError: It failed, and `is_required` is true.
         """
         if self._is_stuck:
             return ""

@@ -88,7 +88,8 @@ class Writer:
         if not is_urgent and queue.size >= self._limit:
             queue.drop(data)
             return
-        if self._limit:  # Otherwise all lines are dropped, and a notice would come after each urgent one.
+        # A limit of 0 drops all lines that are not urgent, and a notice would come before each urgent one.
+        if self._limit:
             queue.add_notice()
         queue.add(data, is_urgent=is_urgent)
         if not queue.is_blocked and queue.size >= _JOINED_BYTES:
@@ -164,10 +165,10 @@ class Writer:
         return is_complete
 
     def _wait(self, total: float, is_interrupted: Callable[[], bool]) -> bool:
-        """Write within limits.
+        """Write what waits, until it is written, a limit of time is over, or a signal asks to stop.
 
-        No time passes while launch and its reader stand still, because of Ctrl-Z or a machine that is
-        suspended.
+        One limit is for the whole time, and `IDLE_SECONDS` for the time in which the reader reads nothing. No
+        time passes while launch and its reader stand still, because of Ctrl-Z or a machine that is suspended.
 
         Args:
             total: How many seconds to wait at most.
@@ -292,7 +293,8 @@ class _OutputQueue:
     def send(self) -> None:
         """Write as much as the reader accepts now, and note whether it is slow, or gone.
 
-        A slow reader gets only complete lines, as it may never read again.
+        A slow reader gets only complete lines, as it may never read again. So does one to which writing may
+        block: it is asked before each write whether it accepts data.
         """
         try:
             while self._queue:

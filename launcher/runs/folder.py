@@ -327,6 +327,10 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
 def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
     """Kill what one run has left on this machine. Its agents have time to do it themselves first.
 
+    - With no limit for agents, nothing is killed while one of them runs, and the user is told so.
+    - Otherwise all processes of the run are killed when the agents have exited or their time is over.
+    - When none is left, the record of the run no longer names agents, so that no later launch looks for them.
+
     Args:
         run: The run, whose launcher has died.
         seconds: How long agents that still run may take. None: they are left alone.

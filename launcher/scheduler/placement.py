@@ -121,6 +121,7 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
     # Only the tasks of lost hosts are assigned, so roles are counted without the others.
     counts = Counter(placed.role for placed in placement.tasks if placed.host.name in lost)
     roles = [replace(role, count=count) for role, count in counts.items()]
+    # Sidecars use no slot, and follow the other tasks, so they are placed after these.
     with_slots = [placed for placed in staying if not placed.role.sidecar]
     assignment = assign([role for role in roles if not role.sidecar], hosts, with_slots)
     new_hosts = {name: [capacity.host for capacity in best] for name, best in assignment.chosen.items()}
@@ -131,6 +132,7 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
             new_hosts[role.name] = [placed.host for placed in sidecar_tasks]
     if any(len(new_hosts[role.name]) < role.count for role in roles):
         return None
+    # Each task of a lost host takes the next of the new hosts of its role.
     tasks = [
         replace(placed, host=new_hosts[placed.role.name].pop(0)) if placed.host.name in lost else placed
         for placed in placement.tasks

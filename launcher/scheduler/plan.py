@@ -239,7 +239,7 @@ def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
     tasks = plural(len(placement.tasks), "task")
     reported = set()
     for placed in placement.tasks:
-        if placed.task.index:
+        if placed.task.index:  # It is not the first task of its role.
             continue
         plan = completed(_task_plan(spec, placed, _LONGEST_PORT), cluster)
         # What messages call each variable and each argument, and its text.

@@ -29,7 +29,9 @@ _PEER_DISTANCES = (1, 2)
 def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     """Note that the agent of a host runs, and let it hold ports for the tasks of the host.
 
-    If the host was lost before, it can be used again.
+    - If the host was lost before, it can be used again.
+    - If no task runs on it (a standby host), nothing is asked of it.
+    - If all tasks have ended meanwhile, the agent is closed at once.
     """
     host = state.hosts[event.host]
     if host.state is HostState.RETURNING:
@@ -38,7 +40,7 @@ def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
             restarting.start_if_due(state, state.moving_restart)
         return
     host.has_agent = True
-    if host.state is HostState.STARTING:  # No task runs on this host, so nothing is asked of it.
+    if host.state is HostState.STARTING:  # The host of a task is HOLDING from the beginning.
         host.transition_to(HostState.READY, event)
     if state.phase is Phase.CLOSING:  # The agent started after the others had got CloseAgent.
         state.emit(events.CloseAgent(event.host))
@@ -69,7 +71,8 @@ def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
 def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
     """Let the launch fail, because a host has too few ports or lacks the environment of its tasks.
 
-    While tasks move to new hosts, a new host that refuses counts as lost, so that they can move on.
+    While tasks move to new hosts, a host that refuses counts as lost instead, so that they can move on.
+    Otherwise the other hosts may still answer, so that the user sees the faults of all of them.
     """
     reason = START_REASONS.get(event.code)  # None if the host has too few ports.
     if state.is_placing:
@@ -202,9 +205,12 @@ def _name_missing_environments(state: JobState, failure: Failure) -> None:
 
 
 def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
-    """Handle the loss of a host: its tasks start again elsewhere, or the job fails.
+    """Handle the loss of a host. No event of the host or of its tasks follows.
 
-    No event of the host or of its tasks follows.
+    - If it was lost before and only its new agent failed, that is tried again later.
+    - If the policy allows it and there is room, its tasks start again elsewhere, or in a new container.
+    - Otherwise the job fails if it needs the host.
+    - While agents close after the end of all tasks, the loss changes nothing but what is waited for.
     """
     # The loss may change which restart moves tasks, so the present one is kept.
     host, moving = state.hosts[event.host], state.moving_restart
@@ -215,19 +221,19 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
         return
     why = event.why.removeprefix(f"{event.host}: ")
     text = describe.host_lost(state, host, why)
-    cancelled = _lose(state, host, event)
+    cancelled = _lose(state, host, event)  # These are the restarts that waited for tasks of this host.
     starts_again, explanation = False, ""
     if not event.all_gone:  # Otherwise no host is left on which a task could start.
         starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
     text += f"; {explanation}" if explanation else ""
     state.tell(text, urgent=True)
-    if state.phase is Phase.CLOSING:  # No task of the job ran there.
+    if state.phase is Phase.CLOSING:  # All tasks had ended, so none was lost.
         finish_if_closed(state)
         return
     if starts_again:
         return
     # The tasks of this host cannot start elsewhere, and those that move cannot start without them.
-    if host.main_tasks and moving is not None:
+    if host.main_tasks and moving is not None:  # All tasks were to start again, on new hosts.
         state.cancel_restarts(state.tasks)
     if _is_needed(state, host):
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)

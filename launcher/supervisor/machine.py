@@ -120,7 +120,8 @@ class Machine:
         state, host = self.state, self.state.hosts.get(event.host)
         if host is None or not host.is_heard or self.phase is Phase.OVER:
             return
-        # An agent says once that it runs, before anything else.
+        # An agent says once that it runs, before anything else. So AgentReady is wrong from an agent that has
+        # said so, and every other event from one that has not.
         if isinstance(event, events.AgentReady) == host.has_agent:
             raise ProtocolError(f"{type(event).__name__} at the wrong moment")
         # An event about a task must fit the state of its present attempt.
@@ -128,7 +129,8 @@ class Machine:
         if record is not None and not _can_happen_to(record, event):
             found = f"attempt {record.attempt} is {record.state.value}"
             raise ProtocolError(f"{type(event).__name__} of {record.task} at the wrong moment: {found}")
-        # Later, tasks may have been assigned to the host after it was told which ports to hold.
+        # Before the first start, the answer must contain a port for each task. Later, tasks may have been
+        # assigned to the host after it was told which ports to hold.
         if isinstance(event, events.PortsHeld) and state.phase is Phase.STARTUP:
             missing = [record.task for record in host.tasks if record.task not in event.ports]
             if missing:
@@ -203,6 +205,11 @@ def _start_tasks(state: JobState) -> None:
 
 def _can_happen_to(record: TaskRecord, event: events.AgentEvent) -> bool:
     """Return whether this event can happen to a task in its present state.
+
+    - A start, or a failed start, is reported once, while the task is to start.
+    - Its own process exits once, after it has started.
+    - The task is gone (no process of it is left) after that exit, or if SIGKILL cannot stop the process.
+    - Any other event, such as output, can happen from the start of the process until the task is gone.
 
     Args:
         record: The task.

@@ -56,7 +56,10 @@ def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
 def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repeated: bool) -> None:
     """Handle one more request to stop a job that stops already.
 
-    The request kills what is left, or is answered with what the job waits for.
+    - The notice of a time limit, which a queue sends by itself, changes nothing.
+    - ``launch stop --now``, or the same signal of a person again, kills the tasks that are left. If none is
+      left, it abandons the agents that still close.
+    - Any other request is answered with what the job waits for.
 
     Args:
         state: The state of the job.

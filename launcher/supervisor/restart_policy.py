@@ -161,6 +161,9 @@ class RestartPolicy:
     def futility(self, record: TaskRecord, *, counts: bool) -> str:
         """Return why another attempt of a task that failed is useless.
 
+        It is if an import failed at the first attempt, or if the task has failed several times in a row with
+        the same exit code or signal and exception, while no task of the job has made progress.
+
         Call it once for each failure, when all output of the task has arrived.
 
         Args:
@@ -198,6 +201,11 @@ class RestartPolicy:
     ) -> Restart | None:
         """Decide what starts again after the failure of a task, and count the restart.
 
+        - Nothing does if the user wants no restarts of the task, its program cannot be run, or none is left.
+        - If the task was preempted (exit code 42 of TensorFlow's checkpoint handler), all tasks do, after
+          they had time to save their state. That does not count against ``--restarts``.
+        - Otherwise the task does, with those that the rule of its role (``--restart``) names.
+
         Args:
             task: The task that failed.
             status: How it ended.
@@ -219,6 +227,7 @@ class RestartPolicy:
         counts = counted and not is_preempted
         if counts and not self.has_restarts_left:
             return None
+        # A restart that does not count makes the next pause longer, too.
         self._restarts_by_task[task] = self._restarts_by_task.get(task, 0) + 1
         number = self.count_restart(task) if counts else 0
         tasks, includes_succeeded = failed, False

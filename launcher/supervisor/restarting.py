@@ -42,6 +42,11 @@ def restart_after_failure(
 ) -> bool:
     """Start a task again that has failed, if the policy allows it.
 
+    - A task that starts again anyway, with the restart of another task, needs no restart of its own.
+    - A failure that certainly or perhaps follows from that of another task leads to a restart that does not
+      count against ``--restarts``. If it is not certain, the last output of the task decides later.
+    - Any other failure leads to a restart that counts, unless its exit code shows that a restart is useless.
+
     Args:
         state: The state of the job.
         record: The task.
@@ -70,6 +75,7 @@ def restart_after_failure(
     restart.suspects, restart.caused_by = suspects, failed_ps
     if has_own_cause:
         state.tasks.failed_at[record.task] = failure.at
+    # The policy names whole roles, of which some tasks may have lost their host or may have ended for good.
     restart.tasks = {task for task in restart.tasks if _can_take_part(state, restart, task)}
     _begin_restart(state, restart, failure)
     # The notice is shown when the task is gone, as its last output may show that a restart is useless. A
@@ -207,7 +213,8 @@ def _begin_restart(state: JobState, restart: Restart, cause: Failure | None = No
         cause: The failure that led to it, if one did.
     """
     restarting = state.tasks.in_order(restart.tasks & state.tasks.restarting.keys())
-    # A dict contains each of the other restarts once, and in order.
+    # A dict contains each of the other restarts once, and in order. Their notices are shown now, because they
+    # end here. Their tasks are removed from them, so that a late event of a task does not continue them.
     for other in dict.fromkeys(state.tasks.restarting[record.task] for record in restarting):
         _show_notice(state, other)
         restart.tasks |= other.tasks
@@ -240,8 +247,9 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
 def _stop_tasks(state: JobState, restart: Restart) -> None:
     """Stop the tasks of a restart that still run, and begin the pause before their next start.
 
-    After a failure they have the pause to exit, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
-    hang without the task that failed.
+    After a failure, tasks that are still alive when the pause is over are killed, because TensorFlow's
+    collectives ignore SIGTERM, and hang without the task that failed. They have at least 1 s to exit. In any
+    other restart they have the time of the job's stop sequence.
     """
     sequence = state.stop_sequence
     if restart.cause:
@@ -251,9 +259,13 @@ def _stop_tasks(state: JobState, restart: Restart) -> None:
 
 
 def _begin_pause(state: JobState, restart: Restart) -> None:
-    """Begin the pause before the tasks of a restart start. When its timer fires, `advance` continues."""
+    """Begin the pause before the tasks of a restart start. When its timer fires, `advance` continues.
+
+    The pause grows with each restart of a task. After the loss of a host it lasts at least until the tasks
+    there have certainly ended. If it has begun before, it begins anew.
+    """
     restart.stage = Stage.WAITING
-    state.set_timer(TimerKind.NOTICE)
+    state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told what the job waits for.
     state.emit(SetTimer(restart.timer, restart.pause_seconds))
 
 
@@ -270,10 +282,13 @@ def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
 
 
 def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
-    """Continue the restart of a task that is gone, or give it up.
+    """Continue the restart of a task that is gone (no process of it is left), or give the restart up.
 
-    Only now has all output of the task arrived, which may show that another attempt is useless. A task with
-    processes that SIGKILL did not stop does not start again either.
+    - A task that is not to start again needs nothing.
+    - A task with processes that SIGKILL did not stop cannot start again, so the job fails.
+    - If the failure of this task has led to the restart, its last output may show that another attempt is
+      useless. Then the job fails, too. All of its output has arrived only now.
+    - Otherwise the tasks start, if this was the last one that was waited for.
 
     Args:
         state: The state of the job.
@@ -287,7 +302,7 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
         _give_up_restart(state, restart, describe.cannot_restart(record, at), HOST_FAULT_EXIT_CODE)
         return
     cause = restart.cause
-    if cause is None:  # The user asked for the restart, or a host was lost.
+    if cause is None:  # The user asked for the restart, or a host was lost, so no output is waited for.
         _show_notice(state, restart)
     elif cause.task == record.task:  # Its failure has led to the restart.
         if refusal := _late_refusal(state, restart, record, cause):
@@ -337,9 +352,16 @@ def _show_notice(state: JobState, restart: Restart) -> None:
 def advance(state: JobState, key: str) -> list[str]:
     """Take the next step of a restart, whose timer has fired.
 
+    The stage of the restart says what the timer was for:
+
+    - ENDING: the time in which preempted tasks save their state and exit is over. They are stopped now.
+    - WAITING: the pause is over. The tasks start if all of them are gone, and otherwise when the last one is.
+    - DUE: tasks are still not gone, although their agents had time for all signals. Their hosts count as
+      lost.
+
     Args:
         state: The state of the job.
-        key: The key of the restart.
+        key: The key of the restart, which may be over already.
 
     Returns:
         The names of the hosts that did not stop its tasks in time, and are lost.
@@ -347,15 +369,15 @@ def advance(state: JobState, key: str) -> list[str]:
     restart = state.restarts.get(key)
     if restart is None:
         return []
-    if restart.stage is Stage.DUE:  # The agents had enough time for all signals that stop a task.
+    if restart.stage is Stage.DUE:
         return state.hosts.names_of(state.tasks[task] for task in restart.tasks & state.tasks.not_gone)
-    if restart.stage is Stage.ENDING:  # The time in which tasks save their state and exit is over.
+    if restart.stage is Stage.ENDING:
         _stop_tasks(state, restart)
         return []
-    restart.stage = Stage.DUE  # The pause is over.
-    state.set_timer(TimerKind.NOTICE)
+    restart.stage = Stage.DUE
+    state.set_timer(TimerKind.NOTICE)  # The user is told if tasks are still waited for.
     state.emit(SetTimer(restart.timer, longest_stop(state.stop_sequence)))
-    # Now that the pause is over, lost containers are made again.
+    # Now that the pause is over, lost containers are made again. `start_if_due` waits for them.
     if state.moving_restart is not None and state.replaces_hosts:
         for host_name in state.hosts.names_of(state.tasks[task] for task in restart.tasks):
             if state.hosts[host_name].state is HostState.LOST:
@@ -367,13 +389,15 @@ def advance(state: JobState, key: str) -> list[str]:
 def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its pause is over and the last of them is gone.
 
-    Nothing happens otherwise. If tasks of a lost host move, their new hosts must hold ports first; the tasks
-    then start when the plan with these ports is made. A new container in place of a lost one is waited for.
+    - Nothing happens before that. Whatever may have been the last reason to wait calls this function again.
+    - After the loss of a host, all hosts must hold ports for their tasks first. The tasks then start when the
+      plan with these ports is made, and not here. A new container in place of a lost one is waited for, too.
+    - In all other cases, the tasks start at once on the hosts and ports that they had.
     """
     are_gone = restart.tasks.isdisjoint(state.tasks.not_gone)
     if not restart.tasks or restart.stage is not Stage.DUE or not are_gone:
         return
-    if state.moving_restart is not None:  # This restart is because of a lost host.
+    if state.moving_restart is not None:  # A restart because of a lost host includes all others.
         hosts_are_made = state.moves_tasks or not state.hosts.has_any(HostState.RETURNING)
         if hosts_are_made and not restart.is_placing:
             state.emit(CancelTimer(restart.timer))
@@ -384,8 +408,8 @@ def start_if_due(state: JobState, restart: Restart) -> None:
         state.tasks.begin_attempt(record)
         state.start(record)
     state.end_restart(restart)
-    state.set_timer(TimerKind.START)
-    state.set_timer(TimerKind.NOTICE)
+    state.set_timer(TimerKind.START)  # It limits how long the agents may take to start them.
+    state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told which starts are waited for.
 
 
 # ---------------------------------------------------------------------- lost hosts
@@ -399,6 +423,11 @@ def restart_after_loss(
     They wait until their last attempts on the lost host have certainly ended. A lost container is removed,
     which kills its tasks.
 
+    - A host without tasks needs no restart.
+    - If the job is ending, or the policy allows no restart of these tasks, they do not start again.
+    - If tasks of other lost hosts move already, the tasks of this host join them.
+    - Otherwise a restart of all tasks begins, if the other hosts have room and a restart is left.
+
     Args:
         state: The state of the job, in which the host and its tasks are lost already.
         host: The lost host.
@@ -411,7 +440,8 @@ def restart_after_loss(
         Two values. The first is whether the tasks start again, so that the job has not failed. The second is
         a text about that for the user, which is empty if the message about the loss needs no addition.
     """
-    # Tasks may have been about to move to this host, so it may be one too few.
+    # Tasks of other hosts may have been about to move to this host. When the timer PLACE fires, the job fails
+    # if the remaining hosts have no room for them.
     if moving is not None and not host.main_tasks:
         state.set_timer(TimerKind.PLACE)
     if not _can_restart_after_loss(state, host):
@@ -426,7 +456,7 @@ def restart_after_loss(
         restart_of_all = _restart_of_all(state, host.main_tasks, event)
         if restart_of_all is None:
             return False, state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
-        state.stop_placing()
+        state.stop_placing()  # It needs the earlier `moving_restart`, which is replaced below.
         _begin_restart(state, restart_of_all)
         restart, new_hosts = restart_of_all, _hosts_of(placement, host.main_tasks)
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
@@ -445,15 +475,16 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
 def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
     """Let the tasks of one more lost host move with the tasks of others.
 
-    The pause, after which the tasks of a lost host have certainly ended, begins again. New hosts are chosen
-    again, too, but not at once: until the timer PLACE is over, the same cause may take more hosts.
+    The pause before the start, after which the tasks of a lost host have certainly ended, begins again. New
+    hosts are chosen when it is over, and not now, because the same cause may take more hosts. If there is no
+    room for all tasks, the job fails sooner, when the timer PLACE fires.
 
     Args:
         state: The state of the job.
         host: The host that was lost last.
         moving: The restart in which the tasks of the other lost hosts move.
     """
-    state.stop_placing()
+    state.stop_placing()  # Hosts may have been chosen, and the lost one may be among them.
     _add_tasks(state, moving, {record.task for record in host.tasks if _takes_part_in_move(record)})
     _begin_pause(state, moving)
     state.set_timer(TimerKind.PLACE)
@@ -528,8 +559,9 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
     for placed in placement.tasks:
         state.tasks[placed.task].move_to(placed.host)
     state.hosts.assign(state.tasks.values())
+    # The launcher must know the new hosts of the tasks before it gets the commands to hold ports there.
     state.emit(MoveTasks(placement))
-    state.set_timer(TimerKind.READY)
+    state.set_timer(TimerKind.READY)  # It limits how long the agents may take to hold the ports.
     for host in state.hosts.values():
         if host.is_active and host.tasks:  # A host without an agent ran only a sidecar, which is lost.
             host.transition_to(HostState.HOLDING, "tasks move")
@@ -539,7 +571,7 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
 
 def _fail_without_room(state: JobState, restart: Restart) -> None:
     """Let the job fail, because its tasks have lost their hosts and no other host has room for them."""
-    failure = describe.no_room(state, restart)
+    failure = describe.no_room(state, restart)  # It names the tasks, which the next line removes.
     state.cancel_restarts(state.tasks)
     state.tell(failure.text, urgent=True)
     state.fail(failure, HOST_FAULT_EXIT_CODE)

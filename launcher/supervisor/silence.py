@@ -53,7 +53,9 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
         return []
     others = [record for record in working if not _is_silent(state, record, limit)]
     roles = {task.role for task in state.tasks}
+    # These workers do what the chief says, so that they may print although the job hangs.
     serving_roles = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
+    # There are no others, or they only serve the chief.
     if serving_roles.issuperset(record.task.role for record in others):
         return silent
     # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them.

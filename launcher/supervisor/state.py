@@ -119,8 +119,9 @@ class JobState:
     Args:
         spec: The roles and the policy of the job.
         placement: The host of each task.
-        checks_network: Whether the hosts connect to each other before the tasks start.
-        restart_policy: Decides about restarts. Only tests pass one, without randomness.
+        checks_network: Whether the hosts try to connect to each other before the tasks start.
+        restart_policy: Decides about restarts. None makes one from the job. Only tests pass one, without
+            randomness.
         seconds_until_tasks_ended: How long after the loss of a host a task of it may still be alive. 0 if a
             new host takes the place of the lost one, None if its tasks cannot start again.
         managed: Whether Slurm or Kubernetes may signal the launcher, see `StopRequests`.

@@ -102,7 +102,14 @@ def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
 
 
 def handle_exited(state: JobState, event: events.TaskExited) -> None:
-    """Decide what the exit of a task's own process means: success, failure, or that it was stopped."""
+    """Decide what the exit of a task's own process means.
+
+    - A silent task that launch has stopped for its silence has failed, whatever its exit code is.
+    - A task that was stopped for another reason is stopped, and neither succeeded nor failed.
+    - A task that fails after the job was done is stopped, too, as it cannot make the job fail then, unless it
+      had time to finish (``--drain``).
+    - The exit of any other task is a success or a failure, and a failed task may start again.
+    """
     record = state.tasks[event.task]
     attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)

@@ -94,7 +94,8 @@ def _open_standard_streams() -> None:
 def _run(argv: list[str]) -> int:
     """Run a command line and return its exit code.
 
-    It returns also where argparse exits, where the reader of a pipe has gone, and where the launcher fails.
+    It also returns the code where argparse exits, where the reader of a pipe has gone (0), and where launch
+    itself fails (125): stdout cannot be written, the system starts no more threads, or there is a bug.
 
     Args:
         argv: The words after ``launch``.
@@ -111,7 +112,8 @@ def _run(argv: list[str]) -> int:
         # An error without a file name is about stdout.
         if isinstance(error, OSError) and error.errno in _UNWRITABLE_ERRORS and error.filename is None:
             _report_unwritable(error)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
+            # Python writes the rest of its buffer to stdout at exit, which would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return _LAUNCHER_FAILED_EXIT_CODE
         if is_no_thread(error):
             print(f"launch: {NO_THREAD_REASON}", file=sys.stderr)

@@ -186,7 +186,7 @@ def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) ->
         hosts: The hosts on which tasks will run.
         facts: What the agent of each host reported, by the name of the host.
     """
-    # Of other hosts the Python of the tasks is not known.
+    # The facts contain the version of the agent's Python. On other hosts the tasks have another Python.
     names = [host.name for host in hosts if host.name in facts and _shares_python_with_agent(host)]
     pythons = _python_versions({name: facts[name].python for name in names})
     return _merged([*_addresses(hosts, facts), *pythons], hosts)

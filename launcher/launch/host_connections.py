@@ -205,6 +205,9 @@ class HostConnections:
     def _take_messages(self, connection: HostConnection) -> None:
         """Pass on what an agent has said since the last call, or note that its link has ended.
 
+        After the last message of an agent (AgentClosed) its connection is closed. The link of an agent that
+        stays, for programs that run on its host after the job, is left open.
+
         Raises:
             ProtocolError: The host sent what it may not send.
         """

@@ -29,13 +29,13 @@ class HostHints:
         self._ready: dict[str, HostFacts] = {}
 
     def observe(self, event: Event) -> str:
-        """Return hints once the agents of all hosts have reported.
+        """Return hints once the agents of all hosts have reported, and only that one time.
 
         Returns:
             The hints, a line each. Empty if this event leads to none.
         """
         if isinstance(event, AgentReady) and event.host in self._names:
-            is_known = event.host in self._ready  # A lost host has returned.
+            is_known = event.host in self._ready  # If so, a lost host has returned.
             self._ready[event.host] = event.facts
             if len(self._ready) == len(self._hosts) and not is_known:
                 return "\n".join(self._findings())

@@ -60,6 +60,9 @@ def need_faults(settings: Settings, met_needs: Sequence[Need]) -> Iterator[Fault
 def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) -> Iterator[Fault]:
     """Yield the faults of settings that tasks in containers cannot have.
 
+    ``--collect`` copies files from other machines. An environment (``--venv``) is a folder of a host, and a
+    container has the packages of its image instead.
+
     Args:
         settings: The settings of the launch.
         spec: The job.

@@ -126,7 +126,8 @@ class RequestedFiles:
             # On the host ``~`` is its own home, which the copy does not contain.
             inside = None if workdir.startswith("~") else synced.relative_path(workdir)
         name = role.program.name
-        # An absolute path of this machine does not exist on the host, but the copy contains the same file.
+        # An absolute path of this machine does not exist on the host, but the copy may contain the same file.
+        # The program is then named by its path there, relative to the working folder if the copy contains it.
         if os.path.isabs(name) and (copied := synced.relative_path(name)) is not None:
             name = os.path.join(top, copied) if inside is None else os.path.relpath(copied, inside or ".")
         if inside is not None:

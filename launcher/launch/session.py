@@ -185,7 +185,8 @@ class Session:
         allocation = self.allocation_stack.enter_context(allocating)
         if venv := self.options.spec.venv:  # It is the environment of hosts that name none themselves.
             allocation.hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
-        # A launcher that a queue has started again continues the counts of the launchers before it.
+        # A launcher that a queue has started again continues the counts of attempts and restarts of the
+        # launchers before it.
         if self.queue is not None and (requeued := self.queue.times_requeued()):
             allocation.spec = with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
         self.interrupts.name(allocation.limit_name, allocation.stop_name)
@@ -198,6 +199,7 @@ class Session:
         started.
         """
         placement = place(self.allocation.spec, self.allocation.hosts)
+        # Standby hosts are of use only if tasks of a lost host can move to them.
         self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
         self.requested_files = None
         if self.request.runs_programs:
@@ -229,7 +231,8 @@ class Session:
     def connect(self) -> None:
         """Start the agents on the hosts, and copy the files of the launch to them.
 
-        When the inner stack of `run` is closed, the files are removed and the agents are closed.
+        The job stack, which `run` closes after the job, then removes the files and closes the agents. Its
+        last entry is undone first, so the agents are still there when the files are removed.
         """
         self.started_at = events.now()  # The wait for hosts is no part of the job's time.
         self.loop = self.job_stack.enter_context(EventLoop())
@@ -469,7 +472,8 @@ class Session:
         if self.queue is not None and self.requeue is Requeue.BY_US:
             try:
                 self.queue.requeue()
-            except (KeyboardInterrupt, SystemExit):  # The queue has accepted, and stops this process.
+            # The signal that raises this comes from the queue, which has accepted and stops this process.
+            except (KeyboardInterrupt, SystemExit):
                 self.requeue = Requeue.BY_QUEUE
                 raise
 

@@ -180,9 +180,14 @@ class LineCutter:
         return shown
 
     def _whole_lines(self, block: bytes) -> bytes:
-        """Return the lines to show for a block of whole lines.
+        """Return the lines to show for a block of whole lines, each with the prefix that names the task.
 
-        The start or a state of the first one may have been shown. Most blocks need no work for each line.
+        Most blocks are handled as a whole, which is much faster than line by line:
+
+        - The first line is handled alone if its start, or an earlier state of it, was shown already.
+        - Each line is handled alone if one of them is rewritten by a carriage return or a backspace, as by a
+          progress bar.
+        - Other control sequences, and bytes that are no UTF-8, are replaced in the whole block.
         """
         first = b""
         if self._is_continued or self._last_state:
@@ -195,7 +200,7 @@ class LineCutter:
             return first + b"".join(map(self._finish_line, block[:-1].split(b"\n")))
         if has_controls(block):
             text = self._text_of(block)
-            if "\x1b" in text:
+            if "\x1b" in text:  # Colours are kept, but none may last beyond its line.
                 text = "\n".join(map(_with_reset, text.split("\n")))
             block = text.encode()
         elif not block.isascii():

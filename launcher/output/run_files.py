@@ -131,7 +131,10 @@ class Files(Renderer):
         self.unwritten = False
 
     def begin(self, run_info: RunInfo) -> None:
-        """Create every file, so that other programs can open a log before its first line."""
+        """Create every file, so that other programs can open a log before its first line.
+
+        In a run that continues after an earlier launcher, a log may end in the middle of a line.
+        """
         self._paths = paths = run_info.paths
         self.event_buffer.max_bytes += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
         # Links to agents and the files of others need descriptors, too.
@@ -139,6 +142,7 @@ class Files(Renderer):
         self._max_open_files = min(_MAX_OPEN_FILES, max(1, free // 4, free - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # If it fails, so does the creation of the first file.
             os.makedirs(paths.logs, exist_ok=True)
+        # To append nothing creates a file.
         for path in (paths.events, *(paths.log(placed.task) for placed in run_info.placement.tasks)):
             self._append(path, b"", self._create_flags)
         if self._is_resumed:

@@ -114,7 +114,10 @@ class TaskFolding:
         return b"".join(line for line in lines.splitlines(keepends=True) if not self._is_notice(line))
 
     def _is_notice(self, line: bytes) -> bool:
-        """Return whether the next line is to be left out, and count it if so."""
+        """Return whether the next line of the task is to be left out, and count it if so.
+
+        Only the first lines of a task are looked at, because TensorFlow prints its notices at the start.
+        """
         if not self._start_left:
             return False
         self._start_left -= 1

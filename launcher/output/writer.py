@@ -134,6 +134,9 @@ class Writer:
     def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until all is written, within limits. Then drop all but the urgent lines, and wait for these.
 
+        The limit of how many bytes may wait (`_limit`) becomes 0 then, so that all later lines that are not
+        urgent are dropped, too, and a later call waits for urgent lines only.
+
         Args:
             is_interrupted: Returns whether a signal asks to stop waiting.
 
@@ -143,7 +146,7 @@ class Writer:
         if self._limit:  # It is 0 if an earlier call has waited in vain.
             for queue in self._queues.values():
                 queue.add_notice()
-            # After a failure, lines are dropped already, and nobody wants to wait for the others.
+            # It is lower after a failure, or if the job takes long to end: lines are dropped already then.
             seconds = self.TOTAL_SECONDS if self._limit > self._capacity else self.FAILED_SECONDS
             if self._wait(seconds, is_interrupted):
                 return True
@@ -277,6 +280,7 @@ class _OutputQueue:
         waiting = [(bytes(data), is_urgent) for data, is_urgent in self._queue]
         self._queue.clear()
         self.size = 0
+        # The end of a line whose start was written counts as urgent. What follows it is judged as before.
         if waiting and self._is_within_line:
             data, is_urgent = waiting[0]
             rest_of_line, newline, following = data.partition(b"\n")

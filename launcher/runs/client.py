@@ -185,7 +185,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
     if not files:  # The launcher has closed the connection.
         raise ConnectionResetError
     with open(files[0], "rb") as file:
-        file.seek(0)
+        file.seek(0)  # The offset, which is shared with the launcher, is at the end of what it has written.
         answer: Mapping[str, Any] = json.load(file)
     if "error" in answer:
         raise LaunchError(f"{run.name}: {escape_controls(answer['error'])}")

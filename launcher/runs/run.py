@@ -91,8 +91,14 @@ class Run(Record):
 
     @property
     def state(self) -> RunState:
-        """The state of the run now, found out anew at each call."""
-        # This is asked first: once the launcher has exited, the report either exists or never will.
+        """The state of the run now, found out anew at each call.
+
+        - RUNNING: its launcher is a process of this machine that is alive.
+        - ENDED: it has left a report.
+        - ELSEWHERE: there is no report, and it may be running on another machine or in a queue.
+        - DIED: it has certainly exited without a report.
+        """
+        # The launcher is looked for first: once it has exited, the report either exists or never will.
         if self.owner is not None and is_alive(self.owner):
             return RunState.RUNNING
         if os.path.exists(self.paths.report):
@@ -212,6 +218,7 @@ def find(text: str | None = None) -> Run:
             return runs[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
+    # A whole name wins over a part of others.
     matching = [run for run in runs if run.name == text] or [
         run for run in runs if run.name.startswith(str(text)) or run.name.endswith(f"-{text}")
     ]
@@ -307,6 +314,7 @@ def selected(known: Collection[TaskId], names: Collection[str], where: str = "")
     for name in names:
         role, _, indexes = name.rpartition("/")
         tasks = by_role.get(name, [])  # The name may be that of a role.
+        # Otherwise it is one index (``ps/0``), or the first and the last one (``worker/2-5``).
         if role in by_role and (match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes)):
             first, last = int(match[1]), int(match[2] or match[1])
             tasks = by_role[role][first : last + 1] if last < len(by_role[role]) else []

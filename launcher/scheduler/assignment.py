@@ -234,6 +234,7 @@ def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | N
         ids.update((task, host.gpus) for task in sharing)
         return []
     free_gpus = host.gpus[used:]
+    # If there are more tasks than GPUs, the last tasks get an empty slice.
     share = max(1, len(free_gpus) // len(sharing))
     ids.update((task, free_gpus[n * share : (n + 1) * share]) for n, task in enumerate(sharing))
     without = [task for task in sharing if not ids[task]]

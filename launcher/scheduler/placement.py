@@ -214,7 +214,7 @@ def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
         with_free_slots = [capacity for capacity in allowed if not capacity.is_full]
         if not allowed:
             yield _not_admitted(role, assignment.hosts)
-        elif with_free_slots:  # Its tasks did not fit all the same.
+        elif with_free_slots:  # A task that has a slot does not fit only if it requests GPUs.
             yield _too_few_gpus(role, assigned, with_free_slots)
         elif len(allowed) == len(assignment.hosts):
             yield _all_full(allowed, tasks)

@@ -141,7 +141,14 @@ def _ended_before(state: JobState) -> str:
 
 
 def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
-    """Return which tasks started again before the others became silent, and what to do. Empty if none did."""
+    """Return which tasks started again before the others became silent, and what to do.
+
+    The others may wait for ever for something that the restart has lost. That is not so if one of them has
+    printed anything since the last restart.
+
+    Returns:
+        The text. Empty if no task started again, or if the others do not wait for it.
+    """
     restarted = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
     others = [record for record in silent if not record.earlier]
     if not restarted or not others:

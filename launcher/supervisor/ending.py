@@ -38,9 +38,13 @@ _ACTIVE_PHASES = (Phase.RUNNING, Phase.DRAINING)
 
 
 def continue_or_stop(state: JobState) -> None:
-    """Decide what the end of a task means for the job: it goes on, drains or stops.
+    """Decide what the end of a task means for the job.
 
-    A job that drains is done, but some tasks have time left to finish (``--drain``).
+    - A job that is being stopped already closes its agents once every task is gone.
+    - While there are tasks to wait for and no failure stops them, the job goes on.
+    - A job that is done drains: some tasks have time left to finish (``--drain``). Without such tasks it is
+      stopped.
+    - After a failure, or when the time to finish is over, it is stopped.
 
     Call it after every event that may have ended a task, when the state already shows that.
     """

@@ -167,7 +167,7 @@ class Machine:
         """
         if self.phase is Phase.OVER:
             return []
-        self.state.tasks.last_event_at = at
+        self.state.tasks.last_event_at = at  # What changes now is reported with this time.
         _TIMER_HANDLERS[timer.kind](self.state, timer, at)
         return self.state.drain_commands()
 
@@ -187,7 +187,9 @@ class Machine:
             state.plans[task.task] = task
         if state.moving_restart is None:
             _start_tasks(state)
-        else:  # The tasks of lost hosts have got new hosts, so that all tasks can start again.
+        else:
+            # The tasks of lost hosts have new hosts, so that all tasks can start again. `start_if_due` would
+            # look for new hosts once more if `moving_restart` were still set.
             restart, state.moving_restart = state.moving_restart, None
             restarting.start_if_due(state, restart)
         return state.drain_commands()

@@ -339,7 +339,7 @@ class Drain:
         with_time = [each for each in records if each.drain > self.elapsed_seconds and each.state in states]
         self.next_seconds = min((record.drain for record in with_time), default=self.elapsed_seconds)
         self.tasks = {record.task for record in with_time}
-        # Services run on only for tasks that are not services themselves.
+        # Services, such as a ps, run on for tasks that use them, and services do not use each other.
         self.serving = services - self.tasks if self.tasks - services else set()
         return self.next_seconds - self.elapsed_seconds
 

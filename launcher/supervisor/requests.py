@@ -108,7 +108,8 @@ def _expect_answers_to_stop(state: JobState) -> None:
 def _expect_answers(state: JobState, seconds: float) -> None:
     """Limit how long each host with tasks may take to answer. A host that takes longer is lost.
 
-    Without the limit the job would wait for the lease of a silent host, after which it counts as lost.
+    Without the limit the job would wait until the lease of a silent host is over, the longer time without a
+    message after which every host counts as lost.
     """
     for task in state.tasks.not_gone:
         state.hosts[state.tasks[task].host].owes_answer = True

@@ -68,12 +68,11 @@ def restart_after_failure(
     if has_own_cause and not attempt.has_stalled and policy.is_permanent(record.task, attempt.status):
         return False
     seconds = _seconds_of_work(state, record, failure.at)
-    # A failure that follows from another one does not count against ``--restarts``.
     restart = policy.restart_after(record.task, attempt.status, seconds, others, counted=has_own_cause)
     if restart is None:
         return False
     restart.suspects, restart.caused_by = suspects, failed_ps
-    if has_own_cause:
+    if has_own_cause:  # It may be the cause of failures of other tasks, which are compared with this time.
         state.tasks.failed_at[record.task] = failure.at
     # The policy names whole roles, of which some tasks may have lost their host or may have ended for good.
     restart.tasks = {task for task in restart.tasks if _can_take_part(state, restart, task)}
@@ -390,9 +389,10 @@ def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its pause is over and the last of them is gone.
 
     - Nothing happens before that. Whatever may have been the last reason to wait calls this function again.
-    - After the loss of a host, all hosts must hold ports for their tasks first. The tasks then start when the
-      plan with these ports is made, and not here. A new container in place of a lost one is waited for, too.
-    - In all other cases, the tasks start at once on the hosts and ports that they had.
+    - After the loss of a host, all hosts must hold ports for their tasks first. When the plan with these
+      ports is made, `Machine.handle_plan` resets `moving_restart` and calls this function again. A new
+      container in place of a lost one is waited for, too.
+    - In all other cases, the tasks start at once on the hosts and ports that the plan contains.
     """
     are_gone = restart.tasks.isdisjoint(state.tasks.not_gone)
     if not restart.tasks or restart.stage is not Stage.DUE or not are_gone:

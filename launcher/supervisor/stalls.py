@@ -126,7 +126,11 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
 
 
 def _stop_silent(state: JobState, silent: Sequence[TaskRecord], at: float) -> None:
-    """Stop the silent tasks, then start them again or let the job fail. Together they are one failure."""
+    """Stop the silent tasks, then start them again or let the job fail. Together they are one failure.
+
+    A restart decides by `has_stalled` that they failed for their silence, so that is noted before anything
+    else.
+    """
     for record in silent:
         record.current.has_stalled = True
         state.tasks.alive.discard(record.task)

@@ -381,7 +381,7 @@ class Task(_Waits):
 
         If the host was lost, the status is not known, and all its fields are None.
         """
-        # This is read before the status, which is complete by then.
+        # This is read before the status: once the task has ended, the status is complete.
         has_ended = not self._job.running or self.state.is_over
         status = ExitStatus(**self._moved["status"]) if self._moved else ExitStatus()
         return status if status.known or has_ended else None

@@ -76,7 +76,7 @@ def in_thread(function: Callable[[], _T]) -> _T:
         TransportError: The system starts no more threads.
         Exception: The function raised it.
     """
-    with new_pool(1, "work") as pool:
+    with new_pool(max_threads=1, name="work") as pool:
         result = pool.begin(function)
         if not pool.can_work():
             raise TransportError(NO_THREAD_REASON)

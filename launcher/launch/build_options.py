@@ -64,7 +64,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     spec, faults_and_notes = with_drain(spec, settings)
     found += [*faults_and_notes, *check_texts(spec, hosts, settings.source(table.ENV))]
 
-    request = LaunchRequest("", spec=spec, settings=settings, named_hosts=hosts)
+    request = LaunchRequest(run_name="", spec=spec, settings=settings, named_hosts=hosts)
     choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
     in_containers = choice.backend.runs_in_containers
     other_machines = request.hosts_named or choice.backend.provides_hosts

@@ -190,7 +190,7 @@ class HostConnections:
             connection.link.send(command)
 
     def send_to_all(self, command: events.AgentCommand) -> None:
-        """Send the same command to all hosts. It is encoded only once."""
+        """Send the same command, which names no host, to all hosts. It is encoded only once."""
         for connection in self._open_connections():
             connection.link.send(command)
 

@@ -210,7 +210,7 @@ class Orchestrator:
         if held is not self._is_output_held:
             self._is_output_held = held
             self._note_delayed_output()
-            self._connections.send_to_all(events.HoldOutput("", held))
+            self._connections.send_to_all(events.HoldOutput(host="", on=held))
         blocked = set(writer.blocked())
         for fd in self._blocked_fds - blocked:
             self._loop.watch(fd)  # Without a function it is no longer watched.

@@ -128,14 +128,14 @@ def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: b
                 where = options.settings.source(VENV) if venv == options.spec.venv else placed.host.source
                 # ``launch prepare`` makes no environment at a path.
                 advice = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
-                yield _Missing(where, "", ProgramError(f"{error}{advice}"))
+                yield _Missing(where, task="", error=ProgramError(f"{error}{advice}"))
             return  # Without the environment, its Python and its packages cannot be looked for.
     if role.program.kind is not ProgramKind.EXECUTABLE:
         where, python = _python(options, placed)
         try:
             find_executable(python, folder, path)
         except LaunchError as error:
-            yield _Missing(where, "", error)
+            yield _Missing(where, task="", error=error)
     try:
         if role.program.kind is ProgramKind.EXECUTABLE:
             find_executable(role.program.name, folder, path)
@@ -143,7 +143,7 @@ def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: b
             find_script(role.program.name, folder)
     except LaunchError as error:
         if role.program_source == ON_COMMAND_LINE:  # All roles have this program.
-            yield _Missing("", "", error)
+            yield _Missing(where="", task="", error=error)
             return
         hint = _job_file_hint(role) if isinstance(error, ProgramError) else ""
         where = role.program_source or role.source

@@ -47,7 +47,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     if options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
         check_all_programs_here(options)
     parcel = _Packer(options).parcel()
-    paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend.name))
+    paths = create(options.settings[RUN_DIR], new_run_name(), batch=BatchJob(options.backend.name))
     run = load(paths.root)
     assert run is not None
     try:
@@ -90,8 +90,8 @@ def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException)
     with suppress(OSError, LaunchError):  # The disk may be full.
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
-        with_batch_job(run, None)  # No queue is asked about the run from now on.
-    publish_report(unstarted_report(run.name, Placement(()), run.started_at, error), options, run.paths)
+        with_batch_job(run, batch=None)  # No queue is asked about the run from now on.
+    publish_report(unstarted_report(run.name, Placement(tasks=()), run.started_at, error), options, run.paths)
 
 
 class _Packer:

@@ -347,7 +347,7 @@ def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
     if not surviving_pids:
         # If the record cannot be changed, a later launch looks for the processes again.
         with contextlib.suppress(OSError):
-            _change_record(run, AGENTS_FIELD, None)
+            _change_record(run, AGENTS_FIELD, value=None)
     if not leftovers:
         return Swept()
     many = f"{len(leftovers)} processes" if len(leftovers) > 1 else "a process"
@@ -358,7 +358,7 @@ def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
 
 def _has_agent_that_runs(run: Run) -> bool:
     """Return whether an agent of a run may still stop its tasks here. A suspended one cannot."""
-    agent_tags = {tag(number, 0) for number in run.agents}
+    agent_tags = {tag(number, ordinal=0) for number in run.agents}
     running = [process for process in _processes(run) if process.state not in _SUSPENDED_STATES]
     return any(tag_of(process.pid) in agent_tags for process in running)
 

@@ -223,7 +223,8 @@ class Orchestrator:
         del self._timers[timer]
         at = events.now()
         if timer.kind is TimerKind.SILENCE:  # It is not shown, because it fires often.
-            # Tasks may have printed something that has not arrived, so their silence does not count.
+            # Tasks may have printed something that has not arrived, so their silence does not count. The
+            # supervisor must know that before the timer makes it look for silent tasks.
             if self._is_output_held or self._connections.may_delay_output:
                 self._note_delayed_output()
         else:

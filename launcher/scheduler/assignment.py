@@ -140,7 +140,8 @@ class Assignment:
     def fill(self, role: Role) -> None:
         """Assign each task of a role to the host that suits it best, until no host is left.
 
-        The hosts are in a heap, because each assignment changes the rank of only one host.
+        The hosts are in a heap by their rank (how well they suit, the best one first), because each
+        assignment changes the rank of only one host.
         """
         ranks = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
         heapify(ranks)

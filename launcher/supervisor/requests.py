@@ -25,8 +25,11 @@ _STOP_ANSWER_MARGIN_SECONDS = 3.0
 def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
     """Stop the job, because the user or what runs this launch asks for it.
 
-    The first request stops the job in order, whoever sends it. When a person sends the same signal again, the
-    tasks are killed, see `StopRequests`.
+    - The first request stops the job in order, whoever sends it. The job then fails by this request, unless
+      it was done and only waited for tasks that may finish (DRAINING).
+    - ``launch stop --now`` (`at_once`) also kills the tasks.
+    - A further request is handled in another way: when a person sends the same signal again, the tasks are
+      killed, see `StopRequests`.
     """
     request = state.stop_requests.add(event.signal, event.at)
     # A system may send the same signal more than once for one request, as `timeout` and Slurm do.

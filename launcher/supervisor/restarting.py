@@ -187,7 +187,10 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
 
 
 def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
-    """Start tasks again because the user asks for it (``launch restart``)."""
+    """Start tasks again because the user asks for it (``launch restart``).
+
+    Tasks that have succeeded start again, too. That does not count against ``--restarts``.
+    """
     if state.moving_restart is not None:
         state.tell("all tasks start again anyway, because a host is lost")
         return
@@ -609,6 +612,7 @@ def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> No
         return
     host.transition_to(HostState.READY, event)
     host.has_agent = True
+    # With tasks it is a new container in place of a lost one.
     if not host.tasks and host.host not in state.placement.standby:
         state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
     if state.moves_tasks:

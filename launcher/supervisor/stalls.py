@@ -106,6 +106,7 @@ def _observe_awaited_task(state: JobState, record: TaskRecord, data: bytes) -> N
 def handle_tick(state: JobState, timer: Timer, at: float) -> None:
     """Look for silent tasks. With ``--stall`` stop them, without it tell the user about them.
 
+    The timer fires, and is set again, several times within the limit, which is `TICKS_IN_LIMIT` ticks.
     Without ``--stall`` every message doubles the limit, so that a long job is not full of messages.
     """
     if state.phase is not Phase.RUNNING:

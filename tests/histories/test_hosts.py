@@ -8,9 +8,11 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from launcher.common import events
+from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.report import Reason
 from launcher.supervisor import Timer, TimerKind, commands
+from tests.histories.host_events import HostEvents
 from tests.histories.script import Case, Replay, cases, check, play, script, states
 
 LOST, STOPPED = "lost: host lost", "stopped: stopped"
@@ -84,6 +86,27 @@ def test_a_host_may_send_a_hundred_notices_for_each_task_that_it_starts():
         simulated.take(event)
     with pytest.raises(ProtocolError):
         simulated.machine.verify(notice)
+
+
+def test_what_a_host_says_of_an_attempt_that_is_over_is_its_fault():
+    it = script("worker 1, restarts 1")
+    simulated = it.simulated()
+    simulated.begin()
+    for event in it.events_of("up; worker/0 dies 9; worker/0 gone; time up restart 1"):
+        simulated.take(event)
+    node, worker = HostEvents("node1", lambda: 9.0), TaskId("worker/0")
+
+    def verify(event: events.Event) -> None:
+        assert isinstance(event, get_args(events.AgentEvent))
+        simulated.machine.verify(event)
+
+    with pytest.raises(ProtocolError):
+        verify(node.started(worker, attempt=1))
+    simulated.take(node.started(worker, attempt=2))
+    for report in (node.output, node.signalled, node.exited):
+        verify(report(worker, attempt=2))
+        with pytest.raises(ProtocolError):
+            verify(report(worker, attempt=1))
 
 
 # ---------------------------------------------------------------------- before a start they try the network

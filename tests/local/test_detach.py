@@ -83,6 +83,7 @@ def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
     ("words", "code", "message"),
     [
         (["--workers", "2", "--", "./broken"], 126, "first to fail: worker/"),
+        (["one-starts.yaml"], 126, "first to fail: later/0"),
         (["--", "no-such-program"], 127, "program not found"),
         (["--workers", "0", "--", "true"], 2, "no task"),
         (["--json", "--", "true"], 2, "--detach and --json both"),
@@ -93,6 +94,8 @@ def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
 )
 def test_a_job_that_does_not_start(launch: Launch, tmp_path: Path, words: list[str], code: int, message: str):
     executable(tmp_path / "broken", "#!/no/such/interpreter\n")
+    roles = "roles: {first: {command: sleep 60}, later: {command: ./broken}}\n"
+    (tmp_path / "one-starts.yaml").write_text(roles)
     ended = launch("--detach", *words, cwd=tmp_path)
     assert (ended.code, ended.out) == (code, "")
     assert message in ended.err

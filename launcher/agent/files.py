@@ -572,12 +572,12 @@ def _merge(root: str, outdated: Iterable[str], stage: str, arrived: Dict[str, Fi
 
 
 def _write_list(root: str, stage: str, text: str) -> None:
-    """Write the list of a tree into the tree, so that no reader sees a part of it.
+    """Write the list of a tree's entries into its file `SYNC_MARK`, so that no reader sees a part of it.
 
     Args:
         root: The path of the tree, which is made if it does not exist.
         stage: A folder beside the tree, in which the list is written first. It is made, too.
-        text: The list.
+        text: The list, in JSON that escapes what is not ASCII.
     """
     for folder in (root, stage):
         os.makedirs(folder, exist_ok=True)

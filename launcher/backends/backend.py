@@ -188,7 +188,7 @@ class Allocation(AbstractContextManager["Allocation"]):
     #: Whether `replace_host` makes a new host in place of a lost one.
     replaces_hosts = False
     #: Whether a host accepts more tasks than it has slots.
-    exceeds_slots = False
+    may_exceed_slots = False
     #: Lines that a dry run and ``launch check`` show to the user.
     remarks: tuple[str, ...] = ()
     #: What SIGUSR1 means to this launch, for messages, as ``the time limit of Slurm's job``. Empty if it has

@@ -129,7 +129,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     raise LaunchError(f"{run.name} is no longer shown: {reason}")
 
 
-def withdrawn(run: Run) -> str:
+def withdraw_run(run: Run) -> str:
     """Remove a run from the queue of its cluster if its launcher has not begun.
 
     Returns:
@@ -147,4 +147,5 @@ def withdrawn(run: Run) -> str:
     if status.phase is JobPhase.RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
+    # The text is like ``Slurm's job 12 is pending: Priority``, of which the reason no longer matters.
     return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdrawn
+from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdraw_run
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
@@ -106,7 +106,7 @@ def _leaves(run: Run) -> bool:
     if answer != "y":
         return answer == "n"
     # A launcher that waits in a queue is taken out of it, and one at a cluster is asked by its own machine.
-    if withdrawn(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
+    if withdraw_run(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
         return False
     pidfd = launcher_of(run)
     if pidfd is not None:

@@ -12,7 +12,7 @@ import signal
 import time
 from contextlib import suppress
 
-from launcher.backends.queued_runs import going, relayed, shares_files, withdrawn
+from launcher.backends.queued_runs import going, relayed, shares_files, withdraw_run
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError, LaunchError
@@ -79,7 +79,7 @@ def run(settings: Settings) -> int:
     """
     target_run = find(settings[RUN]) if settings[RUN] else _only_one()
     # A launcher that is still pending in a queue is only taken out of it.
-    if text := withdrawn(target_run):
+    if text := withdraw_run(target_run):
         print(text)
         return 0
     # If the launcher runs at a cluster, its machine runs this command. If both machines share the files of

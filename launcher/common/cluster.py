@@ -331,7 +331,8 @@ def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
     """Return the flags of programs for TensorFlow 1, as in its "Distributed TensorFlow" guide.
 
     They are ``--ps_hosts``, ``--worker_hosts``, ``--job_name`` and ``--task_index``. Many programs do not
-    define ``--chief_hosts``, so it is added only if the job has a chief.
+    define ``--chief_hosts``, so it is added only if the job has a chief. ``--ps_hosts`` is empty in a job
+    without a ps.
     """
     roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
     hosts = [f"--{role}_hosts={cluster.values[f'{role}_hosts']}" for role in roles]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     def as_dict(record: Record) -> Dict[str, Any]: ...
 
+    # The function that runs, with its docstring, is below.
     def from_attributes(kind: Type[_RecordT], /, *sources: object, **values: Any) -> _RecordT: ...
 
 else:

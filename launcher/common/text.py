@@ -125,6 +125,7 @@ def closest_match(written: str, known: Iterable[str]) -> str:
 
 def _normalized(name: str) -> str:
     """Return a name without case, dashes, underscores and a plural s, for comparisons."""
+    # A longer name would only make comparisons slow. The s of a short name, such as "ps", is no plural.
     word = name[:80].lower().replace("-", "").replace("_", "")
     return word[:-1] if len(word) > 3 and word.endswith("s") else word
 

@@ -32,9 +32,14 @@ def tick_seconds(state: JobState) -> float:
 def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[TaskRecord]:
     """Return the tasks that have been silent for longer than a limit, in the order of the table.
 
-    If no other task prints, a task is silent after the first limit. If others print, it is silent only if a
-    task of its role is among them, and after the second limit. Services do not count. Beside a chief and a
-    ps, workers serve the chief, so their output does not show that the job is alive.
+    Silence is counted in ticks of a timer. A task is silent
+
+    - if no other task has printed within the first limit, and neither has it;
+    - if others have, but a task of its role has printed since the last tick but one, and it has not within
+      the second limit. Roles that print nothing just now may all wait for something, as in an evaluation.
+
+    Services do not count. Beside a chief and a ps, workers serve the chief, so their output does not show
+    that the job is alive.
 
     Args:
         state: The state of the job.
@@ -44,8 +49,9 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     Returns:
         The records of the tasks. Empty if no task is silent.
     """
+    # Silence counts from the tick `since` on: before it, output could not arrive, or tasks started again.
     if state.stalls.ticks - state.stalls.since <= limit:
-        return []  # No task can be silent for longer, because silence counts only from this tick on.
+        return []
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in state.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(state, record, limit)]
@@ -58,7 +64,8 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     # There are no others, or they only serve the chief.
     if serving_roles.issuperset(record.task.role for record in others):
         return silent
-    # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them.
+    # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them. The
+    # tick of now has just begun, so what was printed lately carries the number of the one before.
     last_tick = state.stalls.ticks - 1
     printing_roles = {record.task.role for record in others if record.current.output_tick == last_tick}
     printing_roles -= serving_roles

@@ -191,7 +191,7 @@ def described(job: Mapping[str, Any]) -> str:
 def is_in_pod() -> bool:
     """Return whether kubectl uses the service account of the pod around this process.
 
-    It does so only without ``--request-timeout``.
+    kubectl does so only without ``--request-timeout``, so callers leave out this option then.
     """
     has_config = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
     return "KUBERNETES_SERVICE_HOST" in os.environ and not has_config

@@ -595,13 +595,18 @@ class _PodConnections(Connections):
         return self._pods.command(host, *bootstrap.loader_command(self._pods.python))
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
-        """Let the main process of a pod become the agent. If it is the agent already, connect to it."""
+        """Let the main process of a pod become the agent. If it is the agent already, connect to it.
+
+        The main process first only listens. The kubectl runs a program in the pod that hands its own stdin
+        and stdout to the main process, with the modules of the agent if it still waits for them. An agent
+        that runs already knows by the token that this is its launcher.
+        """
         # Beside the usual arguments it gets the seconds from SIGTERM to SIGKILL of its tasks, and those for
-        # which it surely waits for another connection.
+        # which it waits at least for another connection when one has broken.
         served = {**arguments.as_json(), "grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
         startup = bootstrap.passing_input(_SERVE_ENTRY, served, arguments.token)
         program = PodProgram(self._pods, host, self._pods.first_command(host))
-        # The main process becomes the agent only once, so nothing else can be tried meanwhile.
+        # An agent that starts slowly is waited for: a second kubectl could not start another one in the pod.
         return program.begin(startup, _START_SECONDS)
 
     def kill_agent(self, host: str, agent_id: int) -> PodProgram:

@@ -159,7 +159,7 @@ class SlurmAllocation(Allocation):
         """
         task_count = count_tasks(self.spec)
         limits = self.job.tasks(len(self.nodes))  # One for each node, or None.
-        self.exceeds_slots = limits is None
+        self.may_exceed_slots = limits is None
         if limits and task_count > sum(limits):
             limit_texts = [f"{node.name} {limit}" for node, limit in zip(self.nodes, limits, strict=True)]
             problem = f"Slurm's job {self.job.id} was asked for {sum(limits)} ({join_names(limit_texts)})"

@@ -28,7 +28,7 @@ class SshAllocation(Allocation):
         hosts = request.named_hosts or (this_machine(os.environ),)
         super().__init__(request, hosts)
         # This machine accepts any number of tasks.
-        self.exceeds_slots = not request.named_hosts
+        self.may_exceed_slots = not request.named_hosts
         self.local = self.sharing_files = frozenset(host.name for host in hosts if is_here(host))
         self.hosts = with_default_python(request, hosts, self.local)
 

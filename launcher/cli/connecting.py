@@ -58,12 +58,14 @@ def allocate(settings: Settings, named_hosts: Sequence[Host]) -> Iterator[Alloca
         named_hosts: The hosts that the user names. Empty if the user names none.
 
     Raises:
-        InputError: The options contradict each other.
+        JobError: The options contradict each other.
         TransportError: No hosts are available.
     """
     request = _request(settings, named_hosts)
     choice = backends.choose(settings, request.spec, hosts_named=bool(named_hosts))
     options = choice.options[choice.name]
+    # The last argument is the backend that was chosen, which is here the one that checks its own options. Its
+    # notes are about jobs, so only the faults matter.
     faults_and_notes = [*choice.faults(), *choice.backend.check(options, request, choice.backend)]
     if faults := [fault for fault in faults_and_notes if isinstance(fault, Fault)]:
         raise JobError(faults)

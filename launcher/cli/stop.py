@@ -82,14 +82,17 @@ def run(settings: Settings) -> int:
     if text := withdraw_run(target_run):
         print(text)
         return 0
-    # If the launcher runs at a cluster, its machine runs this command. If both machines share the files of
-    # the run, its end is awaited here. Otherwise it is awaited there, and the report is fetched afterwards.
-    seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
+    # If the launcher runs at a cluster, its machine runs this command, too (`relayed`). Its end is awaited
     if shares_files(target_run):
+        # here, where its report appears. The command there only has to send its signals.
         seconds_there, seconds_here = _RELAYED_SECONDS, settings[TIMEOUT]
+    else:
+        # there. Afterwards the report only has to be fetched. If the command failed there, the agents of a
+        # killed launcher may need this time to stop the tasks.
+        seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
     words = [*(["--now"] if settings[NOW] else []), "--timeout", f"{seconds_there:g}", target_run.paths.root]
     code = relayed(target_run, "stop", *words, quiet=True)
-    if code is not None:
+    if code is not None:  # None means that there is nothing to relay: the run is handled here.
         return _await_report(target_run, code, settings, seconds_here)
     pidfd = launcher_of(target_run)
     if pidfd is None:

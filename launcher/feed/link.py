@@ -216,6 +216,6 @@ class FeedLink:
 
         Those results must still be counted, because the first results of the next call follow them.
         """
-        self._trained.clear()
+        self._trained.clear()  # There are no results of `train`.
         for partition in self._inferred:
-            partition.is_complete = True
+            partition.is_complete = True  # Nothing more of it is sent. It is over when its results have come.

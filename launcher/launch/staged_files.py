@@ -52,7 +52,7 @@ class StagedFiles:
     ) -> None:
         self._requested, self._programs, self._run_name = requested, programs, run_name
         self._interrupts, self._loop = interrupts, loop
-        #: Hosts with a folder of this run.
+        #: Hosts that get a folder of this run, which is removed at the end.
         self._hosts_with_folder = requested.hosts_with_folder
         #: Hosts with files that could not be collected.
         self._incomplete_hosts: Collection[str] = ()
@@ -66,9 +66,9 @@ class StagedFiles:
         self._recovery_transfer: FileTransfer | None = None
         #: Whether the folders are being removed, so that no copy may start.
         self._is_over = False
-        #: The copy of the first folder, by the name of the host.
+        #: The copy of the first folder of ``--sync``, in which the tasks run, by the name of the host.
         self._first_copies: Mapping[str, str] = {}
-        #: The folder of the output folders, by the name of the host.
+        #: The folder that contains the tasks' output folders, by the name of the host.
         self._output_folders: Mapping[str, str] = {}
 
     def _transfer(self, seconds: float = math.inf) -> FileTransfer:

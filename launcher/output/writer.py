@@ -118,6 +118,9 @@ class Writer:
     def should_hold(self, *, is_ending: bool = False, has_failed: bool = False) -> bool:
         """Return whether the agents must keep the output of tasks, because too much waits for a reader.
 
+        When a job has failed, or has ended long ago and the reader is still slow, nothing is kept any more:
+        lines that do not fit into the queues are dropped instead.
+
         Args:
             is_ending: Whether the job is being stopped.
             has_failed: Whether it failed, so that its end does not wait for output.
@@ -129,7 +132,8 @@ class Writer:
         # After it was full, a queue must be half empty, so that agents do not start and stop all the time.
         threshold = self._capacity // 2 if self._is_full else self._capacity
         self._is_full = any(queue.size >= threshold for queue in self._queues.values())
-        return self._is_full and self._limit > self._capacity
+        drops_lines = self._limit <= self._capacity
+        return self._is_full and not drops_lines
 
     def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until all is written, within limits. Then drop all but the urgent lines, and wait for these.

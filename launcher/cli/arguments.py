@@ -241,12 +241,16 @@ class RowParser(argparse.ArgumentParser):
         foreign = foreign_options.option(name)
         if foreign is not None and self._has_all(foreign.answer):
             raise InputError([Fault("", escape_controls(foreign.fault(name, following[: foreign.values])))])
-        flag_by_word = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
+        advice_by_word = {
+            flag.lstrip("-"): f"did you mean {flag}?" if row.positional is None
+            else f"write {row.metavar} without an option before it"
+            for row in self.rows for flag in row.flags if row.help
+        }  # fmt: skip
         # An option such as --no-verbose is not a misspelt --verbose.
         if name.startswith("--no-"):
-            flag_by_word = {word: flag for word, flag in flag_by_word.items() if word.startswith("no-")}
-        meant = flag_by_word.get(closest_match(name.lstrip("-"), flag_by_word), "")
-        self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
+            advice_by_word = {word: text for word, text in advice_by_word.items() if word.startswith("no-")}
+        advice = advice_by_word.get(closest_match(name.lstrip("-"), advice_by_word))
+        self.error(f"unrecognized option {name}" + (f"; {advice}" if advice else self.advice))
 
     def refuse_one_dash(self, words: Sequence[str]) -> None:
         """Refuse long names after a single dash: argparse would read ``-hosts`` as ``-h`` and ``osts``.
@@ -282,7 +286,7 @@ class RowParser(argparse.ArgumentParser):
 
     def _flags(self) -> list[str]:
         """Return all spellings of all options that this command accepts."""
-        return [*_ACTIONS, *(flag for row in self.rows for flag in row.flags)]
+        return [*_ACTIONS, *(flag for row in self.rows if row.positional is None for flag in row.flags)]
 
     def _has_all(self, answer: str) -> bool:
         """Return whether this command accepts all options that an answer advises the user to type."""

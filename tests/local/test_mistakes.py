@@ -160,6 +160,16 @@ def test_command_lines(refused: Refused, snapshot: SnapshotAssertion):
     assert "\n".join(map(refused, lines)) == snapshot
 
 
+@pytest.mark.parametrize(
+    ("words", "argument"),
+    [("hosts --hosts a", "FILE_OR_LIST"), ("hosts --host=a", "FILE_OR_LIST"), ("stop --run a", "RUN")],
+)
+def test_an_argument_that_is_typed_as_an_option(refused: Refused, words: str, argument: str):
+    fault = refused(words).partition("-> launch: ")[2]
+    option = words.split()[1].partition("=")[0]
+    assert argument in fault and fault.count(option) == 1
+
+
 def test_options_and_commands_of_other_launchers(refused: Refused, snapshot: SnapshotAssertion):
     def typed(name: str, option: foreign_options.ForeignOption) -> str:
         variable = ("", "A=secret ", "A secret ")

@@ -76,6 +76,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "elsewhere": lambda facts, found: facts.elsewhere,
     "over ssh": lambda facts, found: facts.over_ssh,
     "copied": lambda facts, found: facts.elsewhere and facts.synced,
+    "elsewhere, not copied": lambda facts, found: facts.elsewhere and not facts.synced,
     "in a container": lambda facts, found: facts.in_container,
     "in a prepared environment": lambda facts, found: facts.elsewhere and bool(facts.venv),
     "beside an active environment": lambda facts, found: facts.beside_active_environment,

@@ -118,6 +118,16 @@ def test_a_program_by_its_path_here(ssh_launch: Launch, hosts: list[LabHost], tm
     assert f"worker/0 | runs in {workdir}" in ended.out
 
 
+def test_a_folder_that_only_this_machine_has(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """The hint tells what to do."""
+    folder = tmp_path / "only here"
+    folder.mkdir()
+    ended = ssh_launch("--hosts", "node1", "pwd", cwd=folder, timeout=60, code=126)
+    assert f"cannot enter the working folder '{folder}'" in ended.err
+    assert re.search(r"^ *hint: .*`--sync \.`.*`workdir:` of a hostfile", ended.err, re.M)
+    assert ssh_launch("--hosts", "node1", "--sync", ".", "pwd", cwd=folder, timeout=60).code == 0
+
+
 @pytest.mark.promise("full disks")
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""

@@ -200,7 +200,9 @@ def test_a_notice_queues_the_job_again(
     (tmp_path / "train.py").write_text(TRAINS)
     name = submit("-N", "2", "--workers", "2", "--restarts", "1", "train.py")
     ended = goes_on(name, 2, lambda number: slurm.run("scancel", "--batch", "--signal=USR1", number))
-    assert re.search(r"the time limit of Slurm's job \d+ \(--time\): stopping 2 tasks", ended.out)
+    (cause,) = re.findall(r"(SIGUSR1 to Slurm's job \d+ .*): stopping 2 tasks", ended.out)
+    assert "scancel" in cause
+    assert "the time limit of" not in ended.out
     assert re.search(r"^job \S+: stopped after \S+, queued again$", ended.out, re.M)
     assert "124" not in ended.out
     run = last_run(launch)
@@ -277,7 +279,7 @@ def test_a_time_limit(slurm: Cluster, sbatch: Submit, tmp_path: Path, restarts: 
     words = ("--workers", "2", "--restarts", str(restarts), "train.py")
     number = sbatch(words, "--requeue", "-N2", "--time=1", "--open-mode=append")
     out = tmp_path / "out"
-    why = f"stopped by the time limit of Slurm's job {number} (--time)"
+    why = f"stopped by SIGUSR1 to Slurm's job {number} (for its --time, "
     soon(lambda: out.exists() and why in out.read_text(), 60)
     if not restarts:
         soon(lambda: number not in slurm.jobs())

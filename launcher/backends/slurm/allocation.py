@@ -194,7 +194,7 @@ class SlurmAllocation(Allocation):
 
         For a check these are the remarks, and the steps that inspected the nodes are ended.
         """
-        self.limit_name = f"the time limit of Slurm's job {self.job.id} (--time)"
+        self.limit_name = f"SIGUSR1 to Slurm's job {self.job.id} (for its --time, a preemption or scancel)"
         self.stop_name = "SIGTERM, as scancel sends it"
         nodes = plural(len(self.nodes), "node")
         if self.request.purpose is Purpose.CHECK:

@@ -101,7 +101,8 @@ class _TFJob:
                 places[0] = self._faults.where(lines[0])
             names.append(f"{name} ({', '.join(places)})")
         if names:
-            self._notes.append(f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md")
+            fields = ", ".join(names)
+            self._notes.append(f"launch does not use these fields of the TFJob: {fields}; see docs/tfjob.md")
 
     def _leave(self, name: str, node: ConfigNode) -> None:
         """Remember a part of the TFJob that launch does not use, for the note about all of them."""

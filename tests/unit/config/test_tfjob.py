@@ -85,7 +85,7 @@ def test_kubernetes_gets_what_launch_does_not_use():
     options = KubernetesOptions(pull="missing", namespace="ml", pods={"worker": TEMPLATE})
     assert options_of(found, "kubernetes") == options
     (note,) = found.notes
-    assert "restartPolicy (j:10), tty (:19): docs/tfjob.md" in note
+    assert "restartPolicy (j:10), tty (:19); see docs/tfjob.md" in note
     (fault,) = parse_job(PODS.replace("[a, ", "[a, $(NODE), "), "j", {}, sections(), "", here).faults
     assert (fault.where, "$(NODE)" in fault.problem, "sh, -c" in fault.expected) == ("j:18", True, True)
 

@@ -128,7 +128,7 @@ class TensorBoardSidecar:
         if task.host in self._local_hosts:
             return task.port
         if self._forwarding is None:
-            raise TransportError("this backend forwards no ports")
+            raise TransportError("its page can be opened only on that host")
         return self._forwarding.local_port(task.host, task.port, PREFERRED_PORTS)
 
     def observe(self, event: Event) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, install
+from tests.local.board import FOLDER
 from tests.seeing import last_run
 from tests.stubs import rooms
 
@@ -75,6 +76,14 @@ def test_hosts_with_the_files_of_this_machine(launch: Launch, ledger: Ledger, tm
     assert "--sync: nothing is copied: all hosts have the files of this machine" in ended.err
     assert ended.out.count(f"| {tmp_path}\n") == 2
     assert (last_run(launch).path / "output/worker-1/made").exists()
+
+
+def test_the_page_of_tensorboard_can_be_opened_only_there(launch: Launch, ledger: Ledger):
+    """The backend forwards no ports."""
+    words = ["--rooms", "2", "--workers", "2", "--tensorboard", "-x", f"PYTHONPATH={FOLDER}"]
+    (said,) = (line for line in launch(*words, "true", cwd="/", code=0).said if " listens on " in line)
+    assert re.search(r" 127\.0\.0\.1:\d+ of room1: .*\bonly on that host$", said)
+    assert last_run(launch).report["tensorboard"] is None
 
 
 def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Ledger):

@@ -98,8 +98,6 @@ class Backend(Generic[OptionsT]):
     clean_rows: tuple[Setting[Any], ...] = ()
     #: Whether tasks see the files of an image instead of the files of a host.
     runs_in_containers = False
-    #: The hint for a task in a container that does not find a file.
-    missing_file_hint = ""
     #: Whether tasks may run on other machines even if the user names none.
     provides_hosts = False
     #: Whether the hosts usually see the files of this machine. Then a missing program is reported before
@@ -123,6 +121,10 @@ class Backend(Generic[OptionsT]):
         the user asks for no other one.
         """
         return False
+
+    def missing_file_hint(self, options: OptionsT) -> str:
+        """Return the hint for a task in a container that does not find a file. Empty without containers."""
+        return ""
 
     def met_needs(self, options: OptionsT | None) -> Collection[Need]:
         """Return the needs of settings that these options satisfy, see `Setting.needs`."""
@@ -191,7 +193,7 @@ class Allocation(AbstractContextManager["Allocation"]):
     may_exceed_slots = False
     #: Lines that a dry run and ``launch check`` show to the user.
     remarks: tuple[str, ...] = ()
-    #: What SIGUSR1 means to this launch, for messages, as ``the time limit of Slurm's job``. Empty if it has
+    #: What SIGUSR1 means to this launch, for messages, as ``SIGUSR1 to Slurm's job 13``. Empty if it has
     #: no special meaning.
     limit_name = ""
     #: What SIGTERM means to this launch, for messages. Empty if it has no special meaning.

@@ -195,7 +195,7 @@ def _place(options: LaunchOptions) -> TaskPlace:
         over_ssh=over_ssh and not backend.runs_in_containers,
         in_container=backend.runs_in_containers,
         synced=bool(options.settings[table.SYNC]),
-        files=backend.missing_file_hint,
+        files=backend.missing_file_hint(options.backend_options),
         prepare=spec.prepare if options.has_other_machines else "launch prepare",
         venv="" if "/" in venv else venv,  # ``launch prepare`` makes no environment at a path.
         passed=frozenset(name for pairs in variables for name, _ in pairs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import tarfile
 from pathlib import Path
@@ -155,3 +156,17 @@ def test_a_program_that_is_not_mounted(here: Docker, tmp_path: Path):
     assert "  hint: a container sees only the folder that the tasks run in" in ended.err
     ended = here("--", "cat", tmp_path / "program.py", cwd=tmp_path / "work", code=1)
     assert "  hint: a container sees only the folder that the tasks run in; --mount adds others" in ended.err
+
+
+def test_a_tfjob_sees_no_folder_of_this_machine(here: Docker, tmp_path: Path):
+    """The options of the hint bring its program into the containers."""
+    (tmp_path / "program.py").write_text("print('ran')\n")
+    container = "{name: tensorflow, image: x, command: [python3, program.py]}"
+    (tmp_path / "tfjob.yaml").write_text(
+        "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec:\n  tfReplicaSpecs:\n"
+        f"    Worker: {{replicas: 2, template: {{spec: {{containers: [{container}]}}}}}}\n"
+    )
+    ended = here("tfjob.yaml", cwd=tmp_path)
+    (hint,) = re.findall(r"  hint: .*`(--mount .*)`", ended.err)
+    assert ended.code not in (0, 125)
+    assert "worker/1 | ran" in here(*hint.split(), "tfjob.yaml", cwd=tmp_path, code=0).out

@@ -33,7 +33,6 @@ class DockerBackend(Backend[DockerOptions]):
 
     name = "docker"
     runs_in_containers = True
-    missing_file_hint = "a container sees only the folder that the tasks run in; --mount adds others"
 
     group, section = GROUP, SECTION
 
@@ -44,6 +43,15 @@ class DockerBackend(Backend[DockerOptions]):
     def is_implied(self, options: DockerOptions) -> bool:
         """Return whether nothing but the images of roles asks for containers."""
         return options.implied
+
+    def missing_file_hint(self, options: DockerOptions) -> str:
+        """Return which folders containers see, and how they see others."""
+        if options.no_mount:
+            return (
+                "a container sees only the files of its image; `--mount . --workdir .` adds the current "
+                "folder, and runs the tasks there"
+            )
+        return "a container sees only the folder that the tasks run in; --mount adds others"
 
     def met_needs(self, options: DockerOptions | None) -> Collection[Need]:
         """Return the need of options about containers, if there are containers."""

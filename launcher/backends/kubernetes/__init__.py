@@ -46,7 +46,6 @@ class KubernetesBackend(Backend[KubernetesOptions]):
 
     name = "kubernetes"
     runs_in_containers = provides_hosts = True
-    missing_file_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 
     group, section = GROUP, SECTION
     clean_rows = (CLEAN_KUBERNETES, NAMESPACE, CONTEXT)
@@ -54,6 +53,10 @@ class KubernetesBackend(Backend[KubernetesOptions]):
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> KubernetesOptions | None:
         """Return the options about pods, or None if the user does not ask for pods."""
         return parse(settings)
+
+    def missing_file_hint(self, options: KubernetesOptions) -> str:
+        """Return how files get into pods."""
+        return "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 
     def met_needs(self, options: KubernetesOptions | None) -> Collection[Need]:
         """Return the need of options about pods, if there are pods."""

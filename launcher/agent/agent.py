@@ -507,7 +507,11 @@ class Agent:
             self._send(exited)
 
     def _report_delayed(self, now: float) -> None:
-        """Send the delayed reports that are due at this time (monotonic)."""
+        """Send the delayed reports that are due at this time (monotonic).
+
+        The end of a task by SIGTERM is reported a little later, because a cluster or a shutdown sends SIGTERM
+        to all processes: then this agent gets it, too, and reports its own end instead.
+        """
         # This agent may be about to report its own end instead.
         if self._sigterm_due is not None:
             return

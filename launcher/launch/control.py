@@ -213,8 +213,11 @@ class Control:
         client.close()
 
     def _forget(self, client: socket.socket) -> None:
-        """No longer wait for a request of a client. Its connection stays open."""
-        self._loop.watch(client.fileno())
+        """No longer wait for a request of a client. Its connection stays open for the answer.
+
+        The caller closes it, or makes the client a follower.
+        """
+        self._loop.watch(client.fileno())  # Without a function, the loop no longer watches the connection.
         self._clients.remove(client)
 
     # ------------------------------------------------------------------ requests

@@ -67,6 +67,7 @@ def request(connector: DriverRoutes, message: Message) -> Message:
         OSError: The program cannot be reached any longer.
     """
     for _ in range(_MAX_ATTEMPTS):
+        # A connection for messages of a task and not for rows. The first one of this task is that of `main`.
         sock = connector.connect("member", _RECONNECT_SECONDS, again=True)
         with Connection(sock.detach()) as channel, suppress(OSError, EOFError):
             channel.send(message)

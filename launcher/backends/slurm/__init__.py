@@ -116,7 +116,11 @@ class SlurmBackend(Backend[SlurmOptions]):
         return options.implied
 
     def met_needs(self, options: SlurmOptions | None) -> Collection[Need]:
-        """Return the need of options about allocations, if the user asks for one, or launch is inside one."""
+        """Return the need of an allocation, if the user asks for one, or launch is inside one.
+
+        Options with this need, such as ``--time``, are refused in other launches. Inside an allocation they
+        are accepted without effect, also with ``--no-slurm``.
+        """
         user_asks = options is not None and not options.implied
         return (rows.ALLOCATION,) if user_asks or is_inside(os.environ) else ()
 

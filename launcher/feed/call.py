@@ -542,8 +542,8 @@ class Call:
     def is_none_given(self) -> bool:
         """Whether all unfinished partitions wait in the queue for any task, so that no task has their rows.
 
-        If no task accepts more rows then, the call is over without an error. With equal batches the partitions
-        wait in queues of certain tasks, which must consume them, so this is false.
+        If no task accepts more rows then, the call is over without an error. With equal batches they wait in
+        queues of certain tasks, which must consume them, so this is false.
         """
         return len(self._partitions) == len(self._queues[_ANY_TASK])
 

@@ -125,12 +125,12 @@ def follow(
     plan_time = opened_plan_time = 0  # When the plan was written, and when that was whose logs are open.
     while True:
         # These lines must stay in this order. The launcher first completes the logs, then writes the report,
-        # then the table into its messages. So this asks in the opposite order: whatever is known to be
-        # complete here is read afterwards.
+        # then the table into its messages, and exits. So this asks in the opposite order: whatever is known
+        # to be complete here is read afterwards, and messages with the table are met only by complete logs.
         is_over = follower.is_over()
-        is_complete = is_over or (not follower.is_live and os.path.exists(run.paths.report))
         # They are only collected here, because the output of tasks that came before them is written first.
         has_new_messages = messages is not None and messages.write(unwritten_messages)
+        is_complete = is_over or os.path.exists(run.paths.report)
         if not logs and not is_complete:
             # The launcher has said this before any task was started.
             out.write(unwritten_messages.getvalue())

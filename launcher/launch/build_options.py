@@ -56,7 +56,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         found += error.faults
 
     roles = file.roles
-    if not words.has_roles:
+    if not words.has_roles:  # No file describes the roles, so options such as ``--workers`` do.
         roles, faults = roles_of(settings, words.command)
         found += () if words.faults else faults  # The program may be the value of a wrong option.
     spec, faults_and_notes = spec_of(settings, roles)
@@ -74,6 +74,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     request, are_files_right = replace(request, spec=spec), not (file.faults or project.faults)
     found += _check_backends(request, choice, are_files_right=are_files_right, wrong=words.faults)
     if in_containers:
+        # An option with a fault may have been meant to name other machines.
         found += option_faults.container_faults(settings, spec, other_machines or bool(words.faults))
 
     faults = [each for each in found if isinstance(each, Fault)]

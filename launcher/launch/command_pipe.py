@@ -39,7 +39,9 @@ class CommandPipe:
 
     def __init__(self, loop: EventLoop, fd: int, tasks: Collection[TaskId], *, on_signal: OnSignal) -> None:
         self._loop, self._fd, self._on_signal = loop, fd, on_signal
+        #: Checks the fields of commands.
         self._reader = FieldReader(tasks=tasks)
+        #: The start of a line whose end has not arrived yet.
         self._partial_line = b""
 
     def open(self) -> None:
@@ -49,7 +51,7 @@ class CommandPipe:
 
     def close(self) -> None:
         """Read no more commands. The descriptor stays open."""
-        self._loop.watch(self._fd)
+        self._loop.watch(self._fd)  # Without a function it is no longer watched.
 
     def _read(self) -> None:
         """Execute the complete lines that have arrived, and stop reading at the end of the pipe."""

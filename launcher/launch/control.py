@@ -136,7 +136,9 @@ class Control:
 
     def __init__(self, loop: EventLoop, event_buffer: EventBuffer, job: ControlledJob) -> None:
         self._loop, self._job = loop, job
+        #: The clients that have asked to follow the job. They are no longer among ``_clients``.
         self.followers = EventFollowers(loop, event_buffer)
+        #: The socket that accepts clients.
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         #: The connections without an answer yet, the oldest first.
         self._clients: list[socket.socket] = []
@@ -163,8 +165,8 @@ class Control:
         self.followers.close()
         for client in tuple(self._clients):
             self._disconnect(client)
-        if self._listener.fileno() >= 0:
-            self._loop.watch(self._listener.fileno())
+        if self._listener.fileno() >= 0:  # It is negative if the socket is closed already.
+            self._loop.watch(self._listener.fileno())  # Without a function it is no longer watched.
         self._listener.close()
 
     def measured(self, event: events.Measured) -> None:
@@ -295,7 +297,7 @@ class EventFollowers:
         self._unsent_bytes: dict[socket.socket, bytes] = {}
         #: The followers that want to know when tasks print.
         self._log_readers: set[socket.socket] = set()
-        #: Fires when they are to be told.
+        #: Fires when these are to be told. None while there is nothing to tell them.
         self._timer: TimerHandle | None = None
 
     def first(self, number: int | None) -> int:
@@ -386,7 +388,7 @@ class EventFollowers:
 
     def _disconnect(self, client: socket.socket) -> None:
         """Close the connection to a follower, and forget it."""
-        self._loop.watch(client.fileno())
+        self._loop.watch(client.fileno())  # Without a function it is no longer watched.
         client.close()
         self._next_numbers.pop(client, None)
         self._unsent_bytes.pop(client, None)

@@ -101,7 +101,7 @@ def _run_in_background(options: LaunchOptions) -> int:
     if pid == 0:
         os.close(reading)
         os.setsid()  # It belongs to no terminal from now on.
-        nothing_on(0)
+        nothing_on(0)  # Its stdin is /dev/null.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         return Session(options, background=Background(writing)).run()

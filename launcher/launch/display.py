@@ -58,11 +58,16 @@ class Display:
     ) -> None:
         """Make the renderers that the options ask for. Nothing is shown until `begin` is called."""
         self._paths, self._tmux, self.messages = paths, tmux, messages
+        #: Whether the reader of stdout has exited, and `stop_asked` has returned a request because of that.
         self._is_pipe_closed = False
         settings = options.settings
+        #: Writes to stdout and stderr for the console or ``--json``.
         self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
+        # In a run that was submitted to a queue, a launcher before this one may have made the files.
         self._files = Files(is_resumed=options.submitted is not None)
+        #: The last events, for programs that follow the job.
         self.event_buffer = self._files.event_buffer
+        #: The renderer for stdout: the console, or that of ``--json``.
         self._console = _console(options, show, self.writer, tmux)
         events_fd = settings[table.EVENTS_FD]
         event_pipe = None if events_fd is None else EventPipe(events_fd)
@@ -183,6 +188,7 @@ def _console(
 def _place(options: LaunchOptions) -> TaskPlace:
     """Return what is known about where the tasks run, for the hints of a failure."""
     backend, spec, venv = options.backend, options.spec, options.spec.venv or ""
+    # Variables that the user sets for tasks, as pairs of name and value, with all their sources.
     variables = [
         spec.env,
         spec.option_env,

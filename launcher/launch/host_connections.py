@@ -141,6 +141,7 @@ class HostConnections:
     def __init__(self, fleet: Fleet, loop: EventLoop, *, on_message: OnMessage, on_loss: OnLoss) -> None:
         self._fleet, self._loop = fleet, loop
         self._on_message, self._on_loss = on_message, on_loss
+        #: The present connection to each host, by its name.
         self._connections: dict[str, HostConnection] = {}
         #: The connections whose agents have exited unasked, for reasons that may still become known.
         self._unexplained: list[HostConnection] = []
@@ -168,7 +169,7 @@ class HostConnections:
             host: The host.
             tasks: The tasks that the agent is to run.
         """
-        if lost_connection := self._connections.pop(host.name, None):
+        if lost_connection := self._connections.pop(host.name, None):  # The host is used again.
             lost_connection.link.close()
         try:
             link = self._fleet.link_to(host)

@@ -26,6 +26,7 @@ class HostHints:
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
         self._names = {host.name for host in hosts}
+        #: What the agents have found, by the names of those hosts that have reported.
         self._ready: dict[str, HostFacts] = {}
 
     def observe(self, event: Event) -> str:
@@ -63,6 +64,7 @@ def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
     if standby:
         say(f"no task runs on {join_names(standby)} until a host is lost")
     used = {*standby, *(host.name for host in placement.hosts())}
+    # A host that the user has marked as spare is meant to run no task.
     idle = [host.name for host in hosts if host.name not in used and not host.spare]
     if idle:
         count = len(placement.tasks)

@@ -63,13 +63,17 @@ class Interrupts:
         self.names = dict(STOP_SIGNALS)
         #: Whether Slurm or Kubernetes may signal this process.
         self.managed = any(os.environ.get(name) for name in _MANAGER_VARIABLES)
+        #: What a signal does now.
         self._mode = _Mode.RAISE
+        #: The work after the job that `limited` limits, as its message names it. Empty without a message.
         self._limited_work = ""
         #: The signals that were read, in the order in which they arrived.
         self._received: list[signal.Signals] = []
+        #: Decides what each of them means: a new request, the same one, or one to end at once.
         self._requests = StopRequests(self.managed)
-        #: How many of them repeat a request, which means that the user wants the end at once.
+        #: How many of the signals repeat a request, which means that the user wants the end at once.
         self._repeat_count = 0
+        #: Whether a signal has raised an exception. Only a repeated one or the end of a limit raises another.
         self._has_raised = False
 
     def __enter__(self) -> Interrupts:
@@ -90,7 +94,7 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         """Restore the signal handlers that the caller had."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)  # The handler of its SIGALRM is about to go.
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup_fd)
@@ -151,13 +155,13 @@ class Interrupts:
                 Empty if there is to be no message.
         """
         self._limited_work = work
-        self.read()
+        self.read()  # It notes signals that wait, so that they start the limit, too.
         with self._with_mode(_Mode.LIMIT):
             try:
                 self._start_limit()  # It does nothing if no signal has arrived yet.
                 yield
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, 0)  # The work is over, so its limit no longer counts.
 
     def _start_limit(self) -> None:
         """Start the time limit of the work after the job, if a signal has arrived, and tell the user."""

@@ -165,6 +165,9 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
     Args:
         settings: The settings of the launch.
         roles: The roles of the job.
+
+    Returns:
+        The job, and the faults and notes about its variables and restarts.
     """
     # The user may not set a variable that one of these options sets.
     names_of_options = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
@@ -192,6 +195,7 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
 
 def _policy(settings: Settings) -> Policy:
     """Return what happens when tasks fail, hang or take too long, according to the settings."""
+    # A time of 0 for ``--timeout`` or ``--stall`` is the same as no limit, which is None in the policy.
     restarts, timeout = settings[table.RESTARTS], settings[table.TIMEOUT]
     return Policy(
         OnFailure(settings[table.ON_FAILURE]),
@@ -285,6 +289,9 @@ def with_tensorboard(
         spec: The job. A role of the same name is a fault.
         settings: The settings of the launch.
         own_container: Whether TensorBoard runs in a container on this machine, see `tensorboard_role`.
+
+    Returns:
+        The job, and the faults. It is unchanged without ``--tensorboard``, or if there is a fault.
     """
     folder, source = settings[table.TENSORBOARD], settings.source(table.TENSORBOARD)
     if folder is None:

@@ -96,22 +96,24 @@ class Orchestrator:
             # ``--no-check``). The check of the network, too, is of use only then.
             checks_network=hints is not None,
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
-            managed=interrupts.managed,
+            managed=interrupts.managed,  # Whether Slurm or Kubernetes may signal this process.
         )
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
         job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
         self._control = Control(loop, display.event_buffer, job)
+        #: The timers of the supervisor that are set.
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.
         self._is_output_held = False
         #: The descriptors of slow readers, which the loop watches.
         self._blocked_fds: set[int] = set()
-        #: The plan. None until the ports are known.
+        #: The addresses and commands of all tasks. None until the ports are known.
         self.plan: Plan | None = None
         #: Whether ``plan.json`` could not be written.
         self.plan_unwritten = False
+        #: The function that executes each type of command of the supervisor.
         self._handlers = self._command_handlers()
 
     def _command_handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -137,7 +139,9 @@ class Orchestrator:
     def _use_placement(self, placement: Placement) -> None:
         """Use this placement from now on: at the start, and after tasks have moved to other hosts."""
         self._placement = placement
+        #: The tasks of each host, by its name.
         self._on_hosts = placement.by_host()
+        #: The host of each task.
         self._host_of = {placed.task: placed.host for placed in placement.tasks}
 
     def _tasks_of(self, host: str) -> list[TaskId]:
@@ -305,6 +309,7 @@ class Orchestrator:
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Tell an agent to hold ports. Meanwhile fork servers on its host import modules (``--preload``)."""
         for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
+            # A fork server is marked as a process of this run by the name of any task that is forked from it.
             self._send_marked(preload, preload.tasks[0])
         # TensorBoard gets a port that users know, if one of these is free.
         is_for_tensorboard = self._tensorboard is not None and TASK in command.tasks
@@ -382,6 +387,7 @@ class Orchestrator:
         assert self._recovery is not None
         self._use_placement(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
+            # Its new agent may report on it. Any other task that an agent names would be an error.
             self._connections.add_task(placed.host.name, placed.task)
 
     def _set_timer(self, command: commands.SetTimer) -> None:

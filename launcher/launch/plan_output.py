@@ -54,6 +54,7 @@ def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
         run_name: The name of the run.
         restarts: How often failed tasks may start again.
     """
+    # Without lists it has placeholders for them, as in ``{worker_hosts}``.
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
     command = _without_values(sys.argv)

@@ -58,6 +58,7 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
             them, and its class is that of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
+    # `_find_missing` reports a missing environment only then. Otherwise the agents of all hosts do.
     no_agent_checks = options.settings[DRY_RUN] or len(here) == len(placement.tasks)
     # Each working folder once, with the place that names it. Agents start in the current folder.
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
@@ -165,6 +166,7 @@ def _job_file_hint(role: Role) -> str:
     Returns:
         The advice. Empty if the program is not there either.
     """
+    # The source has the form ``file:line``.
     file = (role.program_source or role.source).rpartition(":")[0]
     if not file or not os.path.isfile(os.path.join(os.path.dirname(file), role.program.name)):
         return ""

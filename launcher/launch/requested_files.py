@@ -48,17 +48,20 @@ class RequestedFiles:
             placement: The host of each task.
         """
         self.options, self.placement = options, placement
+        #: Whether tasks run as another user than launch, as in some containers.
         self.runs_as_other_user = allocation.runs_as_other_user
         hosts = [host.name for host in placement.agent_hosts()]
         #: Hosts that do not see the files of this machine.
         self.remote = [host for host in hosts if host not in allocation.sharing_files]
         settings = options.settings
+        #: The folders to copy to the hosts, as ``--sync`` names them.
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
+        #: The files to copy from the hosts after the job, as ``--collect`` names them.
         self.collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
         #: Notes for the user.
         self.notes: list[str] = []
-        #: The folders that are copied.
+        #: The folders of ``--sync`` with what they contain. Empty if nothing is copied.
         self.trees: list[SourceTree] = []
         #: The path of the current folder within the first of them, from which tasks start.
         self._subfolder = ""
@@ -159,7 +162,7 @@ class RequestedFiles:
             text = f"{folder}, {plural(tree.files, 'file')} ({byte_size(tree.size)})"
             stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
             yield f"--sync: {text}, is copied to {self._place(number)} on {join_names(self.remote)}; {stays}"
-        yield from left_out(self.trees)
+        yield from left_out(self.trees)  # What is not copied, such as files that .gitignore names.
         for request in self.collects:
             tasks = [placed.task for placed in self.placement.tasks if request.concerns(placed.task)]
             into = f"{self._run_folder}/collected"

@@ -113,6 +113,7 @@ class Session:
         self.started_at = events.now()
         #: The queue of a cluster that may start launchers. None if the backend has none.
         self.queue = options.backend.batch_queue()
+        # The launch that submitted this launcher to the queue has named the run. A dry run makes none.
         if options.submitted is not None:
             self.run_name = options.submitted.name
         else:
@@ -201,6 +202,7 @@ class Session:
         placement = place(self.allocation.spec, self.allocation.hosts)
         # Standby hosts are of use only if tasks of a lost host can move to them.
         self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
+        # None means that nothing is copied to the hosts or back, so that no program of ours runs there.
         self.requested_files = None
         if self.request.runs_programs:
             from launcher.launch.requested_files import RequestedFiles  # noqa: PLC0415 - with compression
@@ -241,7 +243,7 @@ class Session:
         if self.options.has_other_machines:
             name_idle_hosts(self.allocation.hosts, self.placement)
         self.fleet = self.job_stack.enter_context(self.allocation.fleet(self.placement, self.loop))
-        self.display_class, self.orchestrator_class = _supervised_half()
+        self.display_class, self.orchestrator_class = _supervised_half()  # The agents start meanwhile.
         self.files = None
         if self.requested_files is not None:
             from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
@@ -271,6 +273,8 @@ class Session:
                 attach=all(map(os.isatty, (0, 1, 2))),
                 is_interrupted=lambda: bool(self.interrupts.read()),
             )
+        # The folder's record names the queue's batch job and the agents here, so that `launch stop` and later
+        # launches find them.
         batch_job = None if self.queue is None else self.queue.own()
         agents, run_dir = self.fleet.local_agents, self.settings[table.RUN_DIR]
         if submitted is not None:
@@ -430,6 +434,7 @@ class Session:
         Args:
             report: The report of the job.
         """
+        # The orchestrator no longer shows messages. So the loop does, while it turns for the copies.
         self.loop.watch(self.messages.fd, self.display.show_messages)
         try:
             if self.files is not None:
@@ -444,7 +449,7 @@ class Session:
                 restarts = self.allocation.spec.policy.restarts
                 say(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
         finally:
-            self.loop.watch(self.messages.fd)
+            self.loop.watch(self.messages.fd)  # Without a function it is no longer watched.
 
     def fail_if_incomplete(self, report: Report) -> int:
         """Return the exit code of the launch: 125 if the job is ok, but something that it wrote was lost.

@@ -27,6 +27,7 @@ class SocketRelay:
 
     def __init__(self, fleet: Fleet, socket: str | None) -> None:
         """Forward a port of each other machine to the socket, if there is a socket and another machine."""
+        #: Whether tasks on other machines are to reach the socket.
         self._is_needed = socket is not None and fleet.has_remote_hosts
         #: The port of each other machine that is forwarded to the socket.
         self._ports: Mapping[str, int] = {}

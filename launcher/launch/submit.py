@@ -107,6 +107,7 @@ class _Packer:
     def __init__(self, options: LaunchOptions) -> None:
         """Parse the options about files, so that a wrong one is found before anything is packed."""
         self._options, settings = options, options.settings
+        #: The parsed values of ``--sync``, of ``--collect`` and of ``--report``.
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
         self._collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
@@ -133,6 +134,7 @@ class _Packer:
             folder, name = os.path.split(self._report)
             report = f"{remote_paths[folder]}/{name}"
         syncs, collects = tuple(self._sync_texts(remote_paths)), tuple(self._collect_texts(remote_paths))
+        # The value of ``--run-dir`` is a path of this machine. The launcher learns its folder in another way.
         values = {SYNC: syncs, COLLECT: collects, REPORT: report, RUN_DIR: None}
         settings = self._options.settings.with_values(values)
         spec = self._remote_spec(remote_paths)
@@ -149,7 +151,7 @@ class _Packer:
         for text, request in zip(self._options.settings[COLLECT], self._collects, strict=True):
             if request.into is None:
                 yield text
-            else:
+            else:  # The folder for results is the end of the value.
                 yield text.removesuffix(request.into) + remote_paths[os.path.abspath(request.into)]
 
     def _remote_spec(self, remote_paths: Mapping[str, str]) -> JobSpec:
@@ -199,10 +201,12 @@ def run_submitted(path: str) -> int:
     Raises:
         LaunchError: The job could not be started, as in `Session.run`.
     """
+    # The backend has added the name of the run to what `_Packer` has packed.
     with open(path, "rb") as file:
         name, packed = pickle.load(file)
     options, folder, sys.argv[1:] = pickle.loads(packed)
     with suppress(FileNotFoundError):  # No synced folder contains the working directory of the user.
         os.chdir(folder)
+    # Tasks must not inherit the variable, so it is removed.
     run = Run(name, paths=RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), owner=None, started_at=0.0)
     return Session(replace(options, submitted=run)).run()

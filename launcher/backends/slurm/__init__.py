@@ -64,7 +64,10 @@ class SlurmOptions(Record):
 
 
 def count_tasks(spec: JobSpec) -> int:
-    """Return the number of tasks that Slurm counts, which is without sidecars."""
+    """Return the number of tasks that Slurm counts.
+
+    Sidecars such as TensorBoard do not count: they only serve the job, and need no slot of their own.
+    """
     return sum(role.count for role in spec.roles if not role.sidecar)
 
 
@@ -76,6 +79,7 @@ def is_inside(environ: Mapping[str, str]) -> bool:
 def is_in_step(environ: Mapping[str, str]) -> bool:
     """Return whether these environment variables belong to a step that the user started by srun."""
     step = environ.get("SLURM_STEP_ID", "")
+    # The script of sbatch and the shell of salloc run in steps, too, whose numbers are above all others.
     return step.isdigit() and int(step) < _FIRST_SYSTEM_STEP
 
 
@@ -97,6 +101,11 @@ class SlurmBackend(Backend[SlurmOptions]):
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> SlurmOptions | None:
         """Return what the user asks Slurm for.
+
+        Args:
+            settings: The settings of the launch.
+            spec: The job, which changes nothing here.
+            hosts_named: Whether the user names hosts. Then the allocation around launch is not used.
 
         Returns:
             The options. They are implied if only the allocation around launch asks for Slurm. None if nothing
@@ -131,7 +140,9 @@ class SlurmBackend(Backend[SlurmOptions]):
 
         The arguments are those of `Backend.check`. ``options`` is None if Slurm is not asked for.
         """
-        # A launcher that --detach has submitted runs in a script, too, and has this variable.
+        # The launcher that `launch --detach` has submitted runs in the script of a batch job, too, with the
+        # options that the user typed. This variable, which only it gets, tells it from a launch in a user's
+        # own script.
         was_submitted = RUN_FOLDER_VARIABLE in os.environ
         if request.settings[DETACH] and is_in_script(os.environ) and not was_submitted:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
@@ -148,6 +159,7 @@ class SlurmBackend(Backend[SlurmOptions]):
             if options is None and request.hosts_named:
                 yield Note(f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}")
             elif options is not None and options.salloc and not was_submitted:
+                # The options of salloc have no effect. Those of a submitted launcher had one at sbatch.
                 text = f"launch runs in Slurm's job {job}, and uses its nodes"
                 yield Note(f"no allocation is asked for ({shlex.join(options.salloc)}): {text}")
 

@@ -51,7 +51,9 @@ class SlurmAllocation(Allocation):
         """Store what the user asks Slurm for. The hosts are known when the context is entered."""
         super().__init__(request)
         self.options = options
+        #: The nodes of the job, as steps have found them. Empty before that, and in a dry run.
         self.nodes: Sequence[SlurmNode] = ()
+        #: What `close` must undo: the job that this launch asked for, its steps, the notice of the limit.
         self._stack = ExitStack()
 
     def __enter__(self) -> SlurmAllocation:
@@ -64,6 +66,7 @@ class SlurmAllocation(Allocation):
         if self.request.purpose is Purpose.DRY_RUN and not is_inside(os.environ):
             self._show_examples()
             return self
+        # If anything fails here, leaving this stack ends the steps and gives back the job.
         with ExitStack() as stack:
             with _advising_no_slurm(self.options.implied):
                 job = allocated(self._salloc_options(), self.request.run_name, self.request.ignore_signals)
@@ -73,9 +76,10 @@ class SlurmAllocation(Allocation):
                 self._inspect_nodes()
                 self._describe()
             if self.request.purpose is Purpose.RUN:
+                # The tasks must be able to use their whole grace, the time from SIGTERM to SIGKILL.
                 notice = max(self.options.notice, self.spec.policy.grace + _AFTER_GRACE_SECONDS)
                 stack.enter_context(notice_of_limit(self.job, notice))
-            self._stack = stack.pop_all()
+            self._stack = stack.pop_all()  # Nothing has failed, so `close` does that later.
         return self
 
     def close(self) -> None:
@@ -83,7 +87,10 @@ class SlurmAllocation(Allocation):
         self._stack.close()
 
     def _salloc_options(self) -> Sequence[str]:
-        """Return the options of salloc for this launch. A check, which needs no tasks, gets a time limit."""
+        """Return the options of salloc for this launch.
+
+        A check, which needs no tasks, gets a short time limit unless the user names one.
+        """
         if self.request.purpose is not Purpose.CHECK:
             return self.options.for_job(self.spec)
         has_limit = self.request.settings[TIME] is not None
@@ -117,6 +124,8 @@ class SlurmAllocation(Allocation):
             # While Slurm answers, the modules for the nodes are packed.
             names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         self.steps.variables = job.variables(names)
+        # sinfo prints a line for each node, with its name and its address. It runs while the nodes are
+        # inspected. Meanwhile, too, `warm_up` imports modules that the launch needs later.
         ask_addresses = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
         with asking(*ask_addresses) as answer:
             inspect, fanout = partial(self.steps.inspect, files=files), self.request.settings[FANOUT]
@@ -124,7 +133,7 @@ class SlurmAllocation(Allocation):
             with slow(UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
         if failed:
-            # The end of the job, if it has ended, explains all failures.
+            # The end of the job, if it has ended, explains all failures. A step may just have asked for it.
             job_end = job.end_reason(fresh=False)
             raise HostsError(by_reason({name: job_end or reason for name, reason in failed.items()}))
         self.nodes = tuple(nodes[name] for name in names)
@@ -158,7 +167,8 @@ class SlurmAllocation(Allocation):
             JobError: There are more tasks than Slurm was asked for.
         """
         task_count = count_tasks(self.spec)
-        limits = self.job.tasks(len(self.nodes))  # One for each node, or None.
+        # The number of tasks that the user asked for on each node. None if the user said no number.
+        limits = self.job.tasks(len(self.nodes))
         self.may_exceed_slots = limits is None
         if limits and task_count > sum(limits):
             limit_texts = [f"{node.name} {limit}" for node, limit in zip(self.nodes, limits, strict=True)]
@@ -181,7 +191,8 @@ class SlurmAllocation(Allocation):
     def _python(self, node: SlurmNode) -> str | None:
         """Return the Python of the tasks on a node.
 
-        None if the user named one, or if it is that of this machine, which tasks use anyway.
+        None if the user named one, or if it is that of this machine, which tasks use anyway. It is another
+        one only if the node lacks the Python of this machine.
         """
         settings = self.request.settings
         # A check has no tasks, and always names the Python that it inspects.
@@ -190,15 +201,16 @@ class SlurmAllocation(Allocation):
         return None if settings.is_given(PYTHON) or node.python == sys.executable else node.python
 
     def _describe(self) -> None:
-        """Tell the user about the job at Slurm, and set what others say about it.
+        """Tell the user about the job at Slurm, and store the words by which messages name its signals.
 
-        For a check these are the remarks, and the steps that inspected the nodes are ended.
+        For a check, nothing is said here. The text becomes the remarks, which the check prints, and the steps
+        that inspected the nodes are ended.
         """
         self.limit_name = f"SIGUSR1 to Slurm's job {self.job.id} (for its --time, a preemption or scancel)"
         self.stop_name = "SIGTERM, as scancel sends it"
         nodes = plural(len(self.nodes), "node")
         if self.request.purpose is Purpose.CHECK:
-            self.steps.end(closes=False)  # The check runs other programs on the nodes.
+            self.steps.end(closes=False)  # More steps may start: the check runs other programs on the nodes.
             partition, seconds_left = self.job.fields().get("Partition", "?"), self.job.seconds_left()
             limit = "no time limit" if seconds_left is None else f"{duration(seconds_left)} left"
             longest = show_fields("partition", partition).get("MaxTime", "UNLIMITED")
@@ -215,9 +227,10 @@ class SlurmAllocation(Allocation):
 
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
-        """Return a context in which steps reach these nodes. Steps that wait on other nodes are ended.
+        """Return a context in which steps reach these nodes. Leaving it ends all steps.
 
-        Leaving it ends all steps.
+        A step has inspected each node of the job, and waits there to become an agent. On nodes that are not
+        among the hosts no agent is needed, so these steps are ended.
         """
         self.steps.dismiss({host.name for host in hosts})
         try:
@@ -226,7 +239,12 @@ class SlurmAllocation(Allocation):
             self.steps.end()
 
     def findings(self, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
-        """Yield findings about nodes that see other files, or let tasks use fewer CPUs than the job has."""
+        """Yield findings about nodes that see other files, or let tasks use fewer CPUs than the job has.
+
+        Args:
+            facts: What the agents of the hosts report, by the names of the hosts. A host that did not answer
+                is missing.
+        """
         for node in self.nodes:
             if not node.same:
                 seen = f"it does not have the files of {os.getcwd()} here"
@@ -258,5 +276,6 @@ def _advising_no_slurm(is_implied: bool) -> Iterator[None]:
     except TransportError as error:
         if not is_implied:
             raise
+        # The advice is given once, at the end of the last line.
         *others, last = error.faults if isinstance(error, HostsError) else [str(error)]
         raise HostsError([*others, f"{last}; --no-slurm ignores the job, and uses this machine"]) from error

@@ -68,7 +68,10 @@ class SlurmQueue(BatchQueue):
     def submit(
         self, options: SlurmOptions, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
     ) -> Submission:
-        """Submit a batch job whose script runs launch. The arguments are those of `BatchQueue.submit`.
+        """Submit a batch job whose script runs launch.
+
+        The arguments are those of `BatchQueue.submit`. The parcel is for clusters whose nodes do not see the
+        files of this machine, so it is not used here.
 
         Raises:
             TransportError: Slurm refuses the job, or it could never start.
@@ -82,11 +85,12 @@ class SlurmQueue(BatchQueue):
             f"--job-name={job_name(run.name)}", f"--output={output}",
         )  # fmt: skip
         user_options = options.for_job(request.spec)
+        # By this variable the launcher in the job knows that it was submitted, and the folder of its run.
         environ = {**outer_environment(), RUN_FOLDER_VARIABLE: run.paths.root}
         with slow(UNANSWERED_NOTICE):
             answer = ask("sbatch", *our_options, *user_options, stdin=script, environ=environ)
         number, _, _ = answer.partition(";")  # The name of a cluster may follow.
-        refuse_hopeless(number, user_options)
+        refuse_hopeless(number, user_options)  # This raises an error if the job can never start.
         return Submission(f"Slurm's job {number} is submitted")
 
     def own(self) -> BatchJob | None:
@@ -96,10 +100,13 @@ class SlurmQueue(BatchQueue):
 
     def times_requeued(self) -> int:
         """Return how often Slurm had restarted the job around this process when this process started."""
-        return SlurmJob("", os.environ).restarts
+        return SlurmJob("", os.environ).restarts  # It is in a variable, so no number of a job is needed.
 
     def may_requeue(self) -> bool:
-        """Return whether this launcher is the script of a batch job that Slurm may requeue."""
+        """Return whether this launcher is the script of a batch job that Slurm may requeue.
+
+        A launcher that the user has started by srun is not: it is only one step of the job.
+        """
         if self.own() is None or is_in_step(os.environ):
             return False
         fields = SlurmJob.of(os.environ).fields()
@@ -114,13 +121,17 @@ class SlurmQueue(BatchQueue):
         ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-        """Return the states of the batch jobs of runs, by the names of the runs, from one call of squeue."""
+        """Return the states of the batch jobs of runs, by the names of the runs, from one call of squeue.
+
+        A run without a batch job is left out.
+        """
         with slow(UNANSWERED_NOTICE):
+            # Each line has the number, name, state, reason and start time of a job of this user.
             listing = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
         fields_by_job: dict[str, list[str]] = {}
         for line in listing.splitlines():
             fields = line.split("|")
-            if len(fields) == 5:
+            if len(fields) == 5:  # There are more if the name contains |, so this is no job of launch.
                 number, name, *_ = fields
                 # The name is for runs that do not know the number of their job yet.
                 fields_by_job[number] = fields_by_job[name] = fields
@@ -152,6 +163,7 @@ def _batch_status(run: Run, fields_by_job: Mapping[str, Sequence[str]]) -> Batch
         fields_by_job: Number, name, state, reason and start time of each job that squeue lists, by the number
             of the job and by its name.
     """
+    # Until the launcher starts, the run knows only the name of its job.
     number = run.batch.number if run.batch else ""
     fields = fields_by_job.get(number) or fields_by_job.get(job_name(run.name))
     if fields is None:  # That squeue once does not list the job does not mean that it has ended.
@@ -163,7 +175,7 @@ def _batch_status(run: Run, fields_by_job: Mapping[str, Sequence[str]]) -> Batch
     if state in _WAITING_STATES:
         return BatchJobStatus(JobPhase.PENDING, pending_text(number, reason, start))
     if state in END_STATES:
-        # This reason says no more than the state.
+        # Of all reasons only those of a failed job say more than its state, and NonZeroExitCode does not.
         reason_text = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
         return BatchJobStatus(JobPhase.OVER, f"Slurm's job {number} {END_STATES[state]}{reason_text}")
     return BatchJobStatus(JobPhase.RUNNING, f"Slurm's job {number} runs")
@@ -185,7 +197,7 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
 
     def watch() -> None:
         """Ask Slurm for the time that is left until the signal is due, or until the context is left."""
-        notice_seconds: float | None = None
+        notice_seconds: float | None = None  # How long before the limit. None until Slurm has answered.
         pause = 0.0
         while not is_left.wait(pause):
             try:

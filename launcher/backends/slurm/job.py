@@ -208,7 +208,9 @@ def show_fields(kind: str, name: str) -> dict[str, str]:
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    except _KilledError:  # Slurm signals all processes of a job that it ends, even this command.
+    # If launch runs in a job that Slurm ends, Slurm signals all processes of the job, even this command. One
+    # that starts after that can still answer.
+    except _KilledError:
         answer = ask(*words)
     # Of a heterogeneous job, the other lines are about its other components.
     first_line, _, _ = answer.partition("\n")
@@ -248,6 +250,7 @@ class SlurmJob:
         self.id, self._environ = id, environ
         #: The number of the component to which each node belongs, if the job is heterogeneous.
         self.components: dict[str, int] = {}
+        #: Held while Slurm is asked for the end of the job. Guards the next two fields.
         self._lock = threading.Lock()
         #: When Slurm was last asked for the end of the job (monotonic).
         self._asked_at = -_FRESH_SECONDS
@@ -272,8 +275,10 @@ class SlurmJob:
         # In a step the variable names only the nodes of the step.
         in_variable = "" if is_in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
         try:
+            # Pairs of the number of a component and its nodes. The number is empty if there is only one list.
             node_lists = [("", in_variable)] if in_variable else self._node_lists()
         except TransportError:
+            # That the job has ended explains more than the error of the command.
             if end_reason := self.end_reason():
                 raise TransportError(end_reason) from None
             raise
@@ -287,6 +292,7 @@ class SlurmJob:
             if not found:
                 problem = f"{node_list!r} names no nodes"
                 raise JobError([Fault("SLURM_JOB_NODELIST", problem, "or --no-slurm")])
+            # A node of several components counts as one of the first of them.
             new_nodes = [node for node in found if node not in nodes]
             nodes += new_nodes
             if component:
@@ -320,7 +326,7 @@ class SlurmJob:
         texts = [self._environ.get(name, "") for name in variables or ["SLURM_TASKS_PER_NODE"]]
         task_counts = [number for text in texts for number in parse_task_counts(text)]
         # One task on each node is no limit, because Slurm assumes it, and scripts that start one program for
-        # each node ask for it.
+        # each node ask for it. Variables that do not describe as many nodes say nothing, either.
         return task_counts if len(task_counts) == count and max(task_counts) > 1 else None
 
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -539,6 +545,7 @@ def _not_granted(stderr: IO[bytes]) -> TransportError:
     """Return why Slurm did not grant a job, from the file to which salloc has written messages."""
     printed = _read_stderr(stderr)
     reason = printed_errors(printed)
+    # Without an error, salloc was ended from outside, or had no command that could print variables.
     if b": error: " not in printed and _is_submitted(stderr):
         reason = "salloc was killed, or has started nothing (--no-shell)"
     if "salloc: not found" in reason:
@@ -605,7 +612,8 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
         if reason in _HOPELESS_REASONS:
             ask("scancel", "--quiet", number)
             raise TransportError(_refusal_message(reason, words))
-        # The reason is None until Slurm's scheduler has seen the job.
+        # A job that is not pending has started or ended. The reason is None until Slurm's scheduler has seen
+        # the job.
         if not pending_number or reason != "None":
             return
         time.sleep(_REFUSAL_POLL_SECONDS)
@@ -673,7 +681,8 @@ def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) 
         os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()
         return
-    # A salloc that had printed nothing yet may have got a job meanwhile.
+    # The holder fails if salloc has failed, and the holder's own scancel after that, too. A salloc that had
+    # printed nothing yet may have got a job meanwhile.
     if holder.returncode and not is_submitted:
         with suppress(TransportError):
             ask("scancel", "--quiet", "--me", f"--name={label}")

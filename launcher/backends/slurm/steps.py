@@ -108,11 +108,12 @@ class Step(RemoteProgram):
         self.name = f"launch-{os.urandom(8).hex()}"
         #: Whether the program passes its output through `swap`.
         self.swapped = False
-        #: Whether the agent has written anything.
+        #: Whether the agent has written anything. Before that no task runs on the node.
         self._has_written = False
         #: Bytes to send in one message with the next ones. A second short message would take 40 ms (Nagle).
         self.unsent_start = b""
         argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_STEP_COMMAND]
+        #: The pipe to the stdin and stdout of srun, and its process on this machine.
         self.srun = SubprocessPipe(host, argv, environment())
         super().__init__(host, self.srun, python=python, starter=argv[0])
 
@@ -166,6 +167,8 @@ class Step(RemoteProgram):
     def start_error(self) -> TransportError | None:
         """Return why the program never ran, or what the end of its srun means for the agent.
 
+        It is called after the end of the program's stdout.
+
         Returns:
             - A `ConnectionLostError` if the step may live on without its srun, or if the agent was lost
               before any task, so that another one may be started.
@@ -175,6 +178,7 @@ class Step(RemoteProgram):
         """
         never_ran = super().start_error()
         if never_ran is None:
+            # The program has run. Its srun should exit soon. With None it still runs after this time.
             status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
             if status is not None and status < 0:  # srun was killed, but the step may live on.
                 return ConnectionLostError(f"{self.host}: {self._starter_end()}")
@@ -293,11 +297,15 @@ class Steps(Connections):
         self.job = job
         #: The variables of tasks that describe the job.
         self.variables: Mapping[str, str] = {}
+        #: Guards the next two fields.
         self._lock = threading.Lock()
+        #: All steps, without those that are surely over.
         self._steps: list[Step] = []
+        #: Whether no more steps may start, because `end` was called.
         self._is_closing = False
         #: The steps that have inspected their nodes and wait to become agents, by node.
         self._waiting_steps: dict[str, Step] = {}
+        #: The Python that runs our programs on each inspected node, by node.
         self._pythons: dict[str, str] = {}
 
     def inspect(self, host: str, files: Mapping[str, Any]) -> SlurmNode:
@@ -343,17 +351,23 @@ class Steps(Connections):
             return SlurmNode(host, python=python, cpus=answer.cpus, gpus=gpus, same=answer.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
-        """Start a program of ours on a node, in a step of its own."""
+        """Start a program of ours on a node that was inspected, in a step of its own.
+
+        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        """
         return self._start(host, self._pythons[host], entry, arguments)
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
-        """Connect to the agent of a node by a new step."""
+        """Connect to the agent of a node by a new step, after the first connection to it broke."""
         step = self.run(host, CONNECT_ENTRY, self._agent_arguments(arguments))
-        step.swapped = True
+        step.swapped = True  # The agent exchanges newlines with another byte, see `Step.recv`.
         return step
 
     def _agent_arguments(self, arguments: AgentArguments) -> dict[str, Any]:
-        """Return the arguments of an agent that is the main process of a step."""
+        """Return the arguments of an agent that is the main process of a step, as JSON.
+
+        With ``swapped`` the agent exchanges newlines with another byte, see `Step.recv`.
+        """
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
 
     def start_agent(self, host: str, arguments: AgentArguments) -> Step:
@@ -361,7 +375,8 @@ class Steps(Connections):
 
         If that step was lost, end it and start another.
 
-        The arguments of the agent are sent with the first bytes of the link.
+        The arguments of the agent are not sent at once, but with the first bytes that the launcher sends to
+        it.
         """
         waiting = self._waiting_steps.get(host)
         if waiting is None or not waiting.is_running:  # The step was lost.
@@ -370,7 +385,7 @@ class Steps(Connections):
             # Their sockets stay open, because the link may read from one.
             lost = [step for step in agents if step.may_exist]
             for step in lost:
-                step.signal(signal.SIGTERM, 0.0)
+                step.signal(signal.SIGTERM, 0.0)  # 0.0 is in the past, so this does not wait.
             self._cancel(lost)
             self.inspect(host, {})  # The new step waits now.
         step = self._waiting_steps.pop(host)
@@ -380,6 +395,7 @@ class Steps(Connections):
 
     def reconnect(self, host: str) -> None:
         """Do nothing, because each program makes a connection of its own, but fail if the job has ended."""
+        # Many nodes may reconnect at once, so Slurm is not asked again for each of them.
         if job_end := self.job.end_reason(fresh=False):
             raise AllocationEndedError(job_end)
 
@@ -413,7 +429,7 @@ class Steps(Connections):
         for old in unused:
             old.release()
         if is_closing:
-            step.signal(signal.SIGKILL, 0.0)
+            step.signal(signal.SIGKILL, 0.0)  # 0.0 is in the past, so this does not wait.
 
     def _cancel(self, steps: Sequence[Step]) -> None:
         """Cancel those of these steps that may live although their srun was ended."""
@@ -422,7 +438,10 @@ class Steps(Connections):
                 _cancel_by_name(names)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
-        """End the steps that wait to become agents, but not those on the wanted nodes."""
+        """End the steps that wait to become agents, but not those on the wanted nodes.
+
+        This does not block. Each of these programs exits when its stdin ends.
+        """
         for host in self._waiting_steps.keys() - wanted:
             self._waiting_steps.pop(host).srun.end_input()
 
@@ -436,7 +455,7 @@ class Steps(Connections):
         with self._lock:
             self._is_closing, steps = closes, self._steps
         _end(steps)
-        self._cancel(steps)
+        self._cancel(steps)  # A step may live on at Slurm if its srun was killed.
 
 
 def _executable(pid: int) -> str:

@@ -88,6 +88,7 @@ class Agent:
         """Make the agent of a host from its parts. It starts to work in `run`."""
         # Processes whose parents have exited become children of the agent, which can find and stop them.
         processes.become_subreaper("launch-agent")
+        #: The connection to the launcher, and its function that sends one message.
         self._connection = connection
         self._send = connection.send
         connection.serve(on_message=self._handle_message, on_disconnect=self._on_disconnect)
@@ -96,22 +97,35 @@ class Agent:
         self._deadline = deadline
         # Each step is a signal and the seconds until the next one.
         first_step, last_step = ABANDONED_STOP_SEQUENCE
+        #: How the tasks are stopped if this agent is sent SIGTERM.
         self._sigterm_stop_sequence = (first_step if grace is None else (signal.SIGTERM, grace), last_step)
+        #: Reads the output of the tasks, and sends it to the launcher.
         self._outputs = Outputs(selector, connection, on_closed=self._report_gone_if_done)
+        #: The ports that are held for the tasks of this host until the end of the job.
         self._ports = ports.PortReservations()
+        #: Finds all processes of a task, also those that have lost their parents.
         self._task_processes = TaskProcesses()
+        #: Stops tasks, by one signal after another.
         self._stopping = Stopping(self._task_processes, on_signalled=self._report_signal)
+        #: The children that belong to no task: they run remote commands, and answer `_questions`.
         self._children = Children(selector, connection, on_started=self._task_processes.own_children.add)
+        #: Finds out about this host what may take seconds, such as its GPUs.
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
+        #: The tasks that were started and were not reported as gone.
         self._tasks: Dict[TaskId, RunningTask] = {}
+        #: Those of them whose main process was not reaped, by its pid.
         self._by_pid: Dict[int, RunningTask] = {}
         #: The delayed reports of tasks that a SIGTERM which was not ours has ended, each with the time
         #: (monotonic) when they are sent. If the agent itself is sent SIGTERM meanwhile, because the machine
         #: is shut down, it reports only its own end.
         self._delayed: Dict[RunningTask, Tuple[float, List[events.AgentEvent]]] = {}
+        #: Tells whether the kernel killed a task because memory was short.
         self._oom = host.OomWatch()
+        #: Tells in which order the main processes of tasks have ended.
         self._exits = processes.Exits()
+        #: Starts the processes of tasks and fork servers.
         self._spawner = Spawner(agent_id)
+        #: The processes from which tasks are forked (``--preload``). Most jobs have none.
         self._fork_servers = ForkServers(
             selector,
             self._spawner,
@@ -124,6 +138,7 @@ class Agent:
         self._timed = (self._children, self._fork_servers, self._outputs, self._questions, connection)
         #: The addresses of all tasks, once the launcher has sent them.
         self._cluster: Optional[ClusterSpec] = None
+        #: What the agent does now: serve a job, or end it in one of several ways.
         self._phase = _AgentPhase.SERVING
         #: Whether the launcher has stopped every task of this agent. Then it will close the agent, too.
         self._is_stopped = False
@@ -131,6 +146,7 @@ class Agent:
         self._sigterm_due: Optional[float] = None
         #: How long the watchdog lets the agent live while it stops its tasks (monotonic).
         self._ending_until = 0.0
+        #: The functions that handle the messages of the launcher, by the class of the message.
         self._handlers: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
             events.Preload: self._fork_servers.start,
@@ -188,6 +204,7 @@ class Agent:
         processes.kill_descendants(kill_seconds, self._reap)
         # An agent that was cut short has told the launcher already that it exits.
         if self._phase is not _AgentPhase.CUT_SHORT:
+            # The launcher may have asked to hold output back. Now the rest must arrive before the last event.
             self._connection.hold_output(is_held=False)
             self._send_after_output(events.AgentClosed(*_stamp()))
 
@@ -280,6 +297,7 @@ class Agent:
         if self._phase is not _AgentPhase.CUT_SHORT:
             # A SIGTERM to this agent, whose effect was delayed, would only end it once more.
             self._sigterm_due = None
+            # This sends the reason as the last message. Whatever is sent later is dropped.
             self._connection.refuse(why)
             # The end of a task by SIGTERM is reported later, and until then the task counts as not gone.
             # Nobody hears these reports now, so they must not delay the exit.
@@ -296,8 +314,11 @@ class Agent:
         was_serving = not self._ends_tasks
         self._phase = max(self._phase, phase)
         if was_serving:
+            # The watchdog kills an agent that takes longer. The first step of the sequence, SIGTERM and the
+            # time after it, may be as long as the user has allowed, so its time is added.
             _, first_pause = steps[0]
             self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + first_pause
+            # Tasks that still wait for a fork server are not started.
             self._fork_servers.close()
             self._end_tasks(list(self._tasks.values()), steps)
 
@@ -332,6 +353,7 @@ class Agent:
             self._on_environment_tried(command)
         else:
             on_tried = partial(self._on_environment_tried, command)
+            # A child of the agent tries it, and the answer arrives in a later turn of the loop.
             self._questions.try_environment(command.venv, on_tried=on_tried)
 
     def _on_environment_tried(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
@@ -351,6 +373,7 @@ class Agent:
                 preferred = command.preferred
                 held = {task: self._ports.hold(task, preferred.get(task, ())) for task in command.tasks}
             except OSError as error:
+                # The ports of some of the tasks may be held already.
                 self._ports.release(command.tasks)
                 fault = LaunchError(ports.explain_refusal(error))
         if fault is None:
@@ -370,13 +393,14 @@ class Agent:
         The agent completes its command and its environment with what depends on the addresses of all tasks.
         """
         argv, env = command.argv, dict(command.env)
-        # Without the addresses the command is used as it is.
+        # The launcher sends the addresses before it starts tasks. Without them the command is used as it is.
         if self._cluster is not None:
             program = (command.args, command.flags, command.templates, command.attempt)
             arguments, variables = complete(self._cluster, command.task, *program)
             argv += arguments
             env.update(variables)
         start = replace(command, argv=argv, env=env)
+        # If there is a fork server for the task, it forks it later, and then `_on_started` is called.
         if not self._fork_servers.fork(start):
             self._start_cold(start)
 
@@ -404,8 +428,10 @@ class Agent:
         self._tasks[task.id] = self._by_pid[task.pid] = task
         # This task was not stopped by the launcher.
         self._is_stopped = False
+        # Some time after the first task it is checked whether the tasks listen on the ports held for them.
         self._questions.on_task_started()
         self._task_processes.add(task.id, task.pid, started.tag)
+        # From now on its end is noticed in the right order among the ends of other tasks.
         self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted(*_stamp_of(task), pid=task.pid))
@@ -430,6 +456,7 @@ class Agent:
         if not (exited or self._stopping):
             return
         orphans = self._task_processes.orphans()
+        # A process that has lost its parent while they were listed may be missing.
         may_be_incomplete = self._task_processes.may_be_more()
         for task in exited:
             # If an orphan may have been missed, stopping the task looks for it again.
@@ -475,6 +502,7 @@ class Agent:
         task = self._by_pid.pop(pid, None)
         # A task that not even SIGKILL has ended was reported as ended before.
         if task is not None and not task.has_exited:
+            # The kernel states the largest memory of the process in KiB.
             self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
             exited.append(task)
 
@@ -487,7 +515,8 @@ class Agent:
         Args:
             task: The task.
             status: The wait status of the main process.
-            peak: How many bytes of it were in physical memory at most.
+            peak: How many bytes of it were in physical memory at most. The report contains the larger one of
+                this and ``task.peak``, which is that of the task's other processes.
             cpu: The CPU time that it has used, in seconds.
         """
         task.has_exited = True
@@ -500,6 +529,7 @@ class Agent:
         exited = events.TaskExited(
             *_stamp_of(task), code=code, signal=number, peak_rss=max(peak, task.peak), cpu_s=cpu, oom=oom
         )
+        # An agent that is cut short has told the launcher its own end already, so a delay would be of no use.
         is_foreign_sigterm = number == signal.SIGTERM and not task.was_signalled
         if is_foreign_sigterm and self._phase is not _AgentPhase.CUT_SHORT:
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
@@ -616,10 +646,12 @@ class Agent:
         # An end that was not noticed yet is reported before the signal.
         self._poll_ended()
         task = self._tasks.get(command.task)
+        # The task is gone. The launcher expects no answer then, because it learns of the end anyway.
         if task is None:
             return
         # Children come first, because what a killed main process leaves behind would be stopped.
         for process in reversed(self._members(task)):
+            # The user has asked for all processes, or for the main process only, which is the usual case.
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
         # The processes are listed again, because one may have forked before the signal arrived.
@@ -633,7 +665,10 @@ class Agent:
     # ------------------------------------------------------------------ questions
 
     def _measure(self, _: events.Measure) -> None:
-        """Tell the launcher how many bytes of each task are in physical memory."""
+        """Tell the launcher how many bytes of each task are in physical memory.
+
+        The bytes of all living processes of a task are added. The command of the launcher has no fields.
+        """
         orphans = self._task_processes.orphans()
         memory = {}
         for task in self._tasks.values():

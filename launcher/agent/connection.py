@@ -92,8 +92,10 @@ class LauncherConnection:
         self._selector = selector
         self._token = token
         self._patience = patience
+        #: What the agent does with a message and at the end. `serve` sets both. Until then nothing happens.
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
+        #: Encodes, numbers and queues the messages, and keeps those that the launcher has not acknowledged.
         self.channel = MessageChannel(lambda: Decoder(from_agent=False, host=host), token)
         #: Whether the network can break the connection, so that the launcher may connect again. Otherwise
         #: the end of the first connection means that the launcher is gone.
@@ -112,6 +114,7 @@ class LauncherConnection:
         self._attempt = -1
         #: A socket to the program whose stdin and stdout are the connection, or None if they are our own.
         self._program: Optional[socket.socket] = None
+        #: Accepts the programs that pass their streams to the agent. None if it has only a pipe.
         self._peers: Optional[PeerListener] = None
         if listener is None:
             self._attach(os.dup(0), os.dup(1))
@@ -132,7 +135,12 @@ class LauncherConnection:
         self._on_message, self._on_disconnect = on_message, on_disconnect
 
     def use(self, streams: PassedStreams) -> None:
-        """Wait for the greeting of the launcher on streams that were passed before there was an agent."""
+        """Wait for the greeting of the launcher on streams that were passed before there was an agent.
+
+        Args:
+            streams: The stdin and stdout of a program, and a socket to it.
+        """
+        # Only an agent with a listener is passed streams.
         assert self._peers is not None
         self._peers.await_greeting(streams)
 
@@ -165,6 +173,7 @@ class LauncherConnection:
         if self._writing >= 0 and not self._is_full:
             # The connection may be broken.
             with suppress(OSError):
+                # Some programs that carry the bytes are faster if newlines are exchanged for another byte.
                 frame = b"".join(encode(Refused(why)))
                 os.write(self._writing, swap(frame) if self.channel.swapped else frame)
         self._give_up()
@@ -213,6 +222,7 @@ class LauncherConnection:
         if due is None or due > now:
             return
         lease_end = self._received_at + self._patience.lease
+        # The time to give up has not come, so the channel itself has something to send.
         if now < self.gives_up_at:
             self._flush()
         elif not self.is_open and self._reconnect_until + _SUSPENDED_SECONDS <= now < lease_end:
@@ -251,7 +261,9 @@ class LauncherConnection:
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
         self._program = streams.program
+        # The program sends nothing on its socket, so this becomes readable only when it exits.
         self._selector.register(streams.program, selectors.EVENT_READ, self._on_end)
+        # Whether newlines are exchanged for another byte in what the agent writes, as for srun.
         self.channel.swapped = streams.is_swapped
         self._attach(streams.stdin, streams.stdout)
         # The channel starts anew for this connection, and then learns from the greeting which messages have
@@ -300,12 +312,14 @@ class LauncherConnection:
         self._detach()
         now = time.monotonic()
         if not self.can_break:
+            # No other connection can follow, so `on_time` gives up when it is called next.
             self._reconnect_until = now
         elif now - self._received_at < LIVE_SECONDS:
             # The launcher was heard just now, so it has closed the connection itself: it comes back soon or
             # never.
             self._reconnect_until = now + min(self._outage_seconds(), self._patience.lease)
         else:
+            # It was silent before, so the network has failed. The launcher may come back within its lease.
             self._reconnect_until = self._received_at + self._patience.lease
 
     def _outage_seconds(self) -> float:
@@ -327,6 +341,7 @@ class LauncherConnection:
         # Without a connection, messages wait for the next one.
         if self._writing < 0:
             return
+        # Each attempt to write says whether the connection accepted everything.
         is_full = True
         try:
             # A pseudo terminal accepts little at once, and has room again after a moment.
@@ -366,6 +381,7 @@ class LauncherConnection:
         # They are acknowledged only when all of them are handled.
         for message in messages:
             self._on_message(message)
+        # The channel sends the acknowledgement now or soon.
         self.channel.took(len(messages), self._received_at)
         # What the messages have caused is sent at once. A full connection wakes us when it has room.
         if not self._is_full:

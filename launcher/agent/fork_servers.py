@@ -55,8 +55,11 @@ class _ForkServer:
 
     def __init__(self, command: Preload, pid: int, link: Optional[socket.socket]) -> None:
         """Record a fork server (a process from which tasks are forked) whose process was just started."""
+        #: The command that asked for it. An equal one of other tasks shares this fork server.
         self.command = command
+        #: The pid of its process. It changes once: after the imports a fork of the process takes its place.
         self.pid = pid
+        #: The socket to the process, or None if it was given up or stopped.
         self.link = link
         #: Tasks that it was not yet asked to fork.
         self.waiting: List[StartTask] = []
@@ -66,7 +69,8 @@ class _ForkServer:
         self.is_idle = False
         #: Whether its end of the socket is closed, so that no message will follow.
         self.is_silent = False
-        #: The task of its last request, unless that was cancelled.
+        #: The task that it was asked to fork and has not forked yet. It is None after a cancellation, too,
+        #: although an answer to that request may still arrive.
         self.fork: Optional[_Fork] = None
         #: When to give it up if it has not answered (monotonic), or None if no answer is due.
         self.due: Optional[float] = None
@@ -80,6 +84,7 @@ class _ForkServer:
         fork, self.fork = self.fork, None
         if fork is None:
             return []
+        # The forked process waits for a byte from this pipe, and exits when it is closed instead.
         os.close(fork.go)
         os.close(fork.output)
         return [fork.start]
@@ -114,7 +119,9 @@ class ForkServers:
         self._on_forked = on_forked
         self._on_refused = on_refused
         self._on_notice = on_notice
+        #: All fork servers that were started, also those that were given up.
         self._fork_servers: List[_ForkServer] = []
+        #: The fork server of each task that has one. Several tasks may share it.
         self._by_task: Dict[TaskId, _ForkServer] = {}
 
     def start(self, command: Preload) -> None:
@@ -156,6 +163,7 @@ class ForkServers:
             return _ForkServer(command, pid=0, link=None)
         finally:
             theirs.close()
+        # So it is not taken for a process that a task has left behind.
         self._task_processes.own_children.add(pid)
         started = _ForkServer(command, pid, ours)
         ours.setblocking(False)
@@ -201,6 +209,7 @@ class ForkServers:
         for server in self._fork_servers:
             cancelled += [start for start in server.waiting if start.task in tasks]
             server.waiting = [start for start in server.waiting if start.task not in tasks]
+            # A fork that is under way is cancelled, too.
             if server.fork is not None and server.fork.start.task in tasks:
                 cancelled += server.cancel_fork()
         return cancelled
@@ -242,14 +251,16 @@ class ForkServers:
             packet = json.dumps(request).encode()
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except LaunchError:
-            # A cold start fails in the same way, and reports the reason.
+            # The task cannot be started at all. A cold start fails in the same way, and reports the reason.
             self._on_refused(server.waiting.pop(0))
             return
         except OSError as error:
             for fd in fds:
                 os.close(fd)
+            # The task is still the first one that waits, so it starts cold like the others.
             self._give_up(server, f"{start.task} cannot be passed on to its process: {error.strerror}")
             return
+        # The fork server has its own copies of these two by now.
         os.close(writing)
         os.close(reading)
         os.set_blocking(output, False)
@@ -306,6 +317,7 @@ class ForkServers:
         process = processes.read_process(pid)
         if process is None or process.parent != server.pid:
             return False
+        # It is a child of the agent as soon as the first process is dead, and belongs to no task.
         self._task_processes.own_children.add(pid)
         # A process that has a child cannot have been reaped, so the pid is still that of the first one.
         os.kill(server.pid, signal.SIGKILL)
@@ -326,6 +338,7 @@ class ForkServers:
         fork, process = server.fork, processes.read_process(pid)
         if fork is None or process is None or process.parent != os.getpid():
             return False
+        # A process without the tag is not the one that was forked for this task.
         if processes.tag_of(pid) != fork.tag:
             return False
         server.fork = None
@@ -361,18 +374,29 @@ class ForkServers:
         return min(due_times, default=None)
 
     def on_time(self, now: float) -> None:
-        """Give up the fork servers whose answer is overdue."""
+        """Give up the fork servers whose answer is overdue.
+
+        Args:
+            now: The time (monotonic).
+        """
         for server in self._fork_servers:
             if server.due is not None and server.due <= now:
                 self._give_up(server, "its process takes too long")
 
     def close(self) -> None:
-        """Stop all fork servers. Tasks that wait for one are not started."""
+        """Stop all fork servers. Tasks that wait for one are not started.
+
+        The agent calls this when it stops all of its tasks.
+        """
         for server in self._fork_servers:
+            # The tasks that this returns are dropped.
             self._end(server)
 
     def _give_up(self, server: _ForkServer, why: str) -> None:
-        """Stop a fork server that cannot serve, tell the user why, and let its waiting tasks start cold."""
+        """Stop a fork server that cannot serve, tell the user why, and let its waiting tasks start cold.
+
+        To start cold means to start in a Python of its own, which has to import all modules itself.
+        """
         waiting = self._end(server)
         self._on_notice(f"--preload {','.join(server.command.modules)} has no effect: {why}")
         for start in waiting:
@@ -393,6 +417,7 @@ class ForkServers:
         if server.pid in self._task_processes.own_children:
             os.kill(server.pid, signal.SIGKILL)
         waiting = [*server.cancel_fork(), *server.waiting]
+        # Without a link it counts as given up, so that it gets no further tasks.
         server.link, server.due, server.waiting = None, None, []
         return waiting
 

@@ -54,6 +54,7 @@ class Questions:
         """
         try:
             folder = lookup.find_environment(venv)
+            # This returns at once, and a child runs the Python.
             self._children.ask(
                 partial(lookup.try_python, folder),
                 lookup.PYTHON_START_TIMEOUT_SECONDS,
@@ -62,6 +63,7 @@ class Questions:
         except LaunchError as fault:
             on_tried(fault)
         except OSError as error:
+            # There is no process for it.
             why = f"the Python of the environment {venv!r} cannot be tried: {why_not_started(error)}"
             on_tried(LaunchError(why))
 
@@ -73,7 +75,11 @@ class Questions:
             )
 
     def try_peers(self, command: events.TryPeers) -> None:
-        """Find out which of the addresses in a command cannot be reached, and send them to the launcher."""
+        """Find out which of the addresses in a command cannot be reached, and send them to the launcher.
+
+        Args:
+            command: The command of the launcher, with the addresses of tasks on other hosts.
+        """
         try:
             self._children.ask(
                 partial(ports.print_unreachable, command.addresses),
@@ -81,6 +87,7 @@ class Questions:
                 on_answer=partial(self._on_peers_tried, command),
             )
         except OSError as error:
+            # There is no process for it, so nothing is known about any address.
             unknown = dict.fromkeys(command.addresses, why_not_started(error))
             self._on_event(events.PeersTried("", events.now(), unknown))
 
@@ -105,6 +112,7 @@ class Questions:
         """
         if self._servers_due is None or self._servers_due > now:
             return
+        # The check is made only once.
         self._servers_due = math.inf
         servers = self._list_servers()
         # If there is no process for it, the launcher gets no advice, which is no harm.
@@ -144,6 +152,7 @@ def _on_python_tried(venv: str, folder: str, on_tried: OnEnvironmentTried, answe
         answer: What the Python has printed. It is empty if the Python does not run.
     """
     if answer:
+        # `launch prepare` shows when an environment was used last.
         lookup.mark_environment_used(folder)
         on_tried(None)
     else:

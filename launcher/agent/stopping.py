@@ -55,6 +55,7 @@ class TaskProcesses:
         """
         self.own_children.add(pid)
         self._tasks[pid] = task
+        # The process cannot be found by its tag if this user may not set one.
         if tag:
             self._tasks[tag] = task
 
@@ -120,6 +121,7 @@ class TaskProcesses:
         An orphan is a child of the agent whose own parent has ended. Its process tag or its session, which it
         has inherited from the main process of the task, tells the task.
         """
+        # The id of a session is the pid of the main process that has started it.
         owner = self._tasks.get(processes.tag_of(process.pid)) or self._tasks.get(process.session)
         tasks = set(self._tasks.values())
         # With a single task, an orphan that has lost both its tag and its session can be nobody else's.
@@ -147,10 +149,12 @@ class StopProgress:
         """
         #: The signal of the present step.
         (self.signal, seconds), *self._next_steps = steps
+        #: When the next step is due (monotonic).
         self._until = now + seconds
         #: Whether the signal was sent and reported.
         self.was_sent = False
-        #: The process group that the signal was sent to as a whole, or None if there was none.
+        #: The process group that the signal of this step was sent to as a whole. None means that its
+        #: processes are signalled one by one.
         self.group: Optional[int] = None
 
     def advance(self, now: float) -> bool:
@@ -188,9 +192,11 @@ class RunningTask:
 
     def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSequence) -> None:
         """Record a task that was just started."""
+        #: The name of the task.
         self.id = task
         self.attempt = attempt
         self.pid = pid
+        #: The descriptor from which the output is read, or None after it was closed.
         self.output: Optional[int] = output
         self.steps = steps
         #: Whether the main process was reaped.
@@ -233,7 +239,9 @@ class Stopping:
         """Prepare to stop tasks, of which none is being stopped at first."""
         self._task_processes = task_processes
         self._on_signalled = on_signalled
+        #: The tasks that are being stopped, and how far each of them is.
         self._stops: Dict[RunningTask, StopProgress] = {}
+        #: When to poll them again (monotonic). It means nothing while no task is being stopped.
         self._next_poll = 0.0
 
     def __bool__(self) -> bool:
@@ -287,7 +295,8 @@ class Stopping:
         ]
         # An orphan that the agent has inherited while they were listed may be missing.
         may_be_incomplete = self._task_processes.may_be_more()
-        # Memory is measured before the first signal, because the processes free it when they end.
+        # Memory is measured before the first signal, because the processes free it when they end. The result
+        # is kept in the tasks, for the report of their end.
         _measure(statuses)
         # Process groups of new steps come first, by one system call each. `_send` signals the others.
         self._signal_groups(statuses)
@@ -297,8 +306,10 @@ class Stopping:
                 # being reaped.
                 unkillable = [process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]]
                 task.unkillable = tuple(unkillable or [task.pid])
+                # Nobody waits for the main process any longer. If it ends later, that is not reported.
                 task.has_exited = True
                 done.append(task)
+            # The usual case. `_send` sends nothing to processes that have had the signal of this step.
             elif members or not task.has_exited or may_be_incomplete:
                 self._send(task, stop, members)
             else:
@@ -338,6 +349,7 @@ class Stopping:
             members: Its living processes.
         """
         due = [] if stop.was_sent and stop.signal != SIGKILL else members
+        # A process that forks again and again can be killed only with its process group.
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
         for process in due:
@@ -370,6 +382,10 @@ def _measure(statuses: List[_StopStatus]) -> None:
 
     The kernel reports the memory of a process to its parent only if the parent waits for it. The shell of
     ``sh -c 'cd data; python train.py'`` does not wait if both are sent SIGTERM.
+
+    Args:
+        statuses: The tasks that are being stopped, with their living processes. The memory is recorded in
+            ``RunningTask.peak``.
     """
     for task, stop, members in statuses:
         if not stop.was_sent and task.main is not None:

@@ -95,7 +95,8 @@ def named_arguments(
     """Return a decorator for public functions that checks the names of their arguments.
 
     Where Python would raise a TypeError, the decorated function raises an `InputError` that says what to
-    write. Its message lists all unknown names, each with a similar known one, and one fault of the others.
+    write. Its message lists all unknown names, each with a similar known one. Of other faults, such as a
+    missing argument, it contains only the first, because Python reports no more.
 
     Args:
         caller: The name of the function as users write it, such as ``TFCluster.run``.
@@ -195,6 +196,7 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
     A reader is a function that converts an argument of the user, or raises a ValueError with the text of what
     was expected.
     """
+    # No user reaches the largest number that is accepted at all, so no message names it.
     limit = f", {low} or more" if high == _MAX_WHOLE else f" from {low} to {high}"
 
     def read(value: Any) -> int:
@@ -309,12 +311,13 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
     """Read a value that JSON can contain: texts, numbers, None, and lists and dicts of them.
 
     Args:
-        value: The value. Paths in it become texts.
+        value: The value. Paths in it become texts, and tuples and sets become lists.
         depth: How deep lists and dicts in it may be nested.
 
     Raises:
         ValueError: JSON cannot contain the value, or it is nested deeper.
     """
+    # The depth does not matter for these, which contain nothing else. Numbers are read last.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -327,7 +330,7 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
         return plain(item, depth - 1)
 
     if isinstance(value, Mapping):
-        return mapping(text, inner, "")(value)
+        return mapping(text, inner, "")(value)  # No message is needed for a value that is no dict.
     if isinstance(value, (list, tuple, set, frozenset)):
         return several(inner)(value)
     # The value may be a number or a bool of NumPy. `number` makes a float of it, so it comes last.

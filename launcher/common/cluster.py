@@ -111,6 +111,7 @@ class ClusterSpec:
             self._ranks.setdefault(host, []).append(rank)
         #: By host, the value of ``{node_rank}``: hosts are counted in the order of their first tasks.
         self._nodes = {host: number for number, host in enumerate(self._ranks)}
+        #: The number of tasks without sidecars. Because sidecars come last, it is also their first rank.
         self._world_size = len(by_rank) - sum(len(addresses.get(role, ())) for role in sidecars)
         # A cluster without tasks has empty values.
         first_address = by_rank[0] if by_rank else ""
@@ -238,9 +239,10 @@ def fill_placeholders(
 
     def replacement(match: re.Match[str]) -> str:
         """Return the value of ``{name}``, ``{name}`` for ``{{name}}``, and any other braces as they are."""
-        doubled = match["text"]
+        doubled = match["text"]  # The name in double braces. ``match["name"]`` is that in single ones.
         if doubled:
-            # Even a misspelt placeholder loses its second braces, as `literal` adds them.
+            # Even a misspelt placeholder loses its second braces, because `literal`, which protects text from
+            # this function, adds them to one.
             is_placeholder = doubled in values or _guess_placeholder(doubled, values)
             return f"{{{doubled}}}" if is_placeholder else match[0]
         return values.get(match["name"], match[0])
@@ -262,7 +264,7 @@ def complete(
         cluster: The addresses of all tasks of the job.
         task: The task.
         args: The arguments of its program, which may contain placeholders.
-        flags: Whether the classic flags follow the arguments.
+        flags: Whether the classic flags, such as ``--job_name``, follow the arguments.
         templates: Environment variables whose values may contain placeholders.
         attempt: How often the task was started, including this time.
 
@@ -307,7 +309,7 @@ def literal(text: str, roles: Iterable[str]) -> str:
 
     def escaped(match: re.Match[str]) -> str:
         """Return a placeholder, or a misspelt one, with braces around it. Other braces stay as they are."""
-        name = match["text"] or match["name"]
+        name = match["text"] or match["name"]  # In double braces, or in single ones.
         is_placeholder = name and (name in known or _guess_placeholder(name, sorted(known)))
         return f"{{{match[0]}}}" if is_placeholder else match[0]
 

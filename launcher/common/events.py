@@ -21,7 +21,8 @@ _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 def now() -> float:
     """Return the time for an event, in seconds since the epoch.
 
-    Later changes of the system's clock have no effect on it, so that differences are durations.
+    It is the time of the system's boot, as computed when this module was imported, plus the time since the
+    boot. So later changes of the system's clock have no effect on it, and differences are durations.
     """
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 

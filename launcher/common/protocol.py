@@ -242,8 +242,8 @@ def encode(message: Message) -> List[Buffer]:
     record = type(message)
     has_data = record._fields[-1:] == ("data",)
     data = message.data if has_data else b""
-    # A record is a tuple at run time. Each piece of output is such a message, and a slice is the cheapest
-    # key.
+    # Each piece of output is a message with data, and its other fields repeat, so that their JSON is cached.
+    # A record is a tuple at run time, and a slice of it is the cheapest key of the cache.
     fields = _cached_json(record, message[:-1]) if has_data else _json(record, message)
     if len(fields) + len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(
@@ -294,6 +294,7 @@ class Decoder:
         self._allowed = frozenset(only or (_AGENT_RECORDS if from_agent else _LAUNCHER_RECORDS))
         self._host = host
         self._max_fields_bytes = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
+        # What the launcher sends is trusted.
         self._reader = FieldReader(not from_agent, tasks)
         #: The beginning of a frame whose rest has not arrived.
         self._rest = b""
@@ -302,7 +303,7 @@ class Decoder:
 
     @property
     def has_part(self) -> bool:
-        """Whether only a part of a message has arrived."""
+        """Whether only a part of a message has arrived, so that its rest will follow soon."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> List[Message]:
@@ -316,6 +317,7 @@ class Decoder:
         messages: List[Message] = []
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
+            # `size` is that of the fields, and `payload` that of the payload.
             code, size, payload = _HEAD.unpack_from(data, start)
             # This is checked before the rest has arrived, so that nobody can make us collect too much.
             if code >= len(_RECORDS) or size > self._max_fields_bytes or size + payload > MAX_FRAME_BYTES:
@@ -433,7 +435,7 @@ class MessageChannel:
         self._wire: List[Buffer] = []
         #: How many bytes wait to be sent or to be acknowledged.
         self.pending = 0
-        #: Whether the messages of `_bulk` are held back.
+        #: Whether the messages of `_bulk` are held back. The owner sets it, see `HoldOutput`.
         self.held = False
         #: Encoded numbered messages that were sent and are not acknowledged.
         self._unacked: deque[List[Buffer]] = deque()
@@ -449,15 +451,18 @@ class MessageChannel:
         self._acknowledged = 0
         #: When to send the next acknowledgement, or None if none is due.
         self._ack_at: Optional[float] = None
+        #: When to send the next ping, if this end sends pings.
         self._ping_at = 0.0
         #: The number of the present connection.
         self._attempt = 0
-        #: The time in pings, see `Ping`. The launcher sets it, and the agent receives it.
+        #: How many seconds the agent waits for a new connection at least, as the launcher may need them to
+        #: connect again. The launcher sends this number in each `Ping`, from which the agent takes it.
         self.grace = GRACE_SECONDS
         #: Whether all bytes that are written pass `swap`.
         self.swapped = False
-        #: Whether the other end has greeted on this connection.
+        #: Whether the other end has greeted on this connection. A pipe without a session needs no greeting.
         self.met = not session
+        #: Whether there is a connection now. A pipe is there from the beginning.
         self.connected = not session
 
     # ------------------------------------------------------------------ the application
@@ -517,6 +522,7 @@ class MessageChannel:
         self.connected = self.met = False
         # A message of which only a part has arrived or was written will be sent again as a whole.
         self._decoder = self._make_decoder()
+        # Acknowledgements are not lost by this: the next greeting says how many messages have arrived.
         self._control.clear()
         self._wire = []
 
@@ -584,6 +590,7 @@ class MessageChannel:
         Raises:
             ProtocolError: It claims more messages than it can have received.
         """
+        # The other end cannot have received messages that must still be sent again on this connection.
         if count > self._acked + len(self._unacked) - self._to_resend:
             raise ProtocolError(f"an acknowledgement of {count} messages, which were not all sent")
         while self._acked < count:
@@ -592,7 +599,7 @@ class MessageChannel:
 
     @property
     def has_part(self) -> bool:
-        """Whether only a part of a message has arrived."""
+        """Whether only a part of a message has arrived, so that its rest will follow soon."""
         return self._decoder.has_part
 
     def output(self, now: float) -> List[Buffer]:
@@ -650,6 +657,7 @@ class MessageChannel:
 
         It is None if none has to be sent.
         """
+        # A pipe needs neither, and before the greeting neither may be sent.
         if not (self._session and self.met):
             return None
         ping_at = self._ping_at if self._greets else None

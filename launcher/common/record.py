@@ -90,6 +90,7 @@ else:
                 ]
             except KeyError as error:
                 raise TypeError(f"{cls.__name__} needs a value for {error}") from None
+            # Names that are left are unknown, or those of fields that have a value by position.
             if named or count > len(cls._fields):
                 surplus = f"{count} values and {', '.join(named) or 'no names'}"
                 raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}, each once; got {surplus}")

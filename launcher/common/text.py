@@ -41,7 +41,13 @@ def plural(number: int, noun: str, plural: str = "") -> str:
 
 
 def plural_roles(counts: Mapping[str, int]) -> str:
-    """Return the numbers of tasks of roles for a message: ``1 chief, 2 workers, 1 ps``."""
+    """Return the numbers of tasks of roles for a message: ``1 chief, 2 workers, 2 ps``.
+
+    A role that ends with an s, such as ``ps``, is the same in the plural.
+
+    Args:
+        counts: By role, the number of its tasks.
+    """
     return ", ".join(
         plural(number, role, role if role.endswith("s") else "") for role, number in counts.items()
     )

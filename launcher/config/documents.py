@@ -208,6 +208,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
         fault = Fault(shown, f"cannot read the {kind}: {cause.strerror}", expected)
     except UnicodeDecodeError as cause:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
+        # The line is one more than the line ends (byte 10) before the wrong byte.
         fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
     raise error([fault])
 
@@ -262,6 +263,7 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
         seen: The identities of the nodes so far. A node that comes again is an alias, which is a fault.
     """
     line = int(node.start_mark.line) + 1
+    # Without a value this is YAML's null. Each other result is a copy of it with a value.
     empty = ConfigNode(None, line, key_line or line)
     if id(node) in seen:
         faults.add(line, "aliases (*NAME) are not supported", "write the value at each place")

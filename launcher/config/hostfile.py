@@ -246,6 +246,7 @@ def _span(text: str) -> list[str]:
     if int(low) > int(high):
         raise ValueError(f"expected a range that goes up, as in [{high}-{low}]")
     padded = low != str(int(low))  # As in 01-16, where all numbers are as long as the first.
+    # ``1-16`` is clear, but in ``01-100`` and ``1-016`` it is not how long the numbers should be.
     if len(low) != len(high) and (padded or high != str(int(high))):
         raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
     if int(high) - int(low) >= MAX_HOSTS:
@@ -414,7 +415,7 @@ def read_host_list(node: ConfigNode, faults: FaultList) -> tuple[Host, ...]:
         faults: Receives the faults. With any of them the result is of no use.
     """
     builder = HostListBuilder(faults)
-    _read_list(node, "hosts", builder, {})
+    _read_list(node, "hosts", builder, {})  # Only a hostfile has defaults for all of its hosts.
     return builder.hosts(node.line)
 
 
@@ -566,6 +567,7 @@ class HostListBuilder:
 
     def __init__(self, faults: FaultList) -> None:
         self.faults = faults
+        #: The hosts so far, by their names.
         self._hosts: dict[str, Host] = {}
         #: The names of hosts that were written without settings, which may come again.
         self._bare: set[str] = set()
@@ -632,6 +634,7 @@ class HostListBuilder:
         for name, address in zip(names, addresses, strict=True):
             known = self._hosts.get(name)
             if known and is_bare and name in self._bare and known.user == inline_fields.get("user"):
+                # The first line set no slots, and was one slot, too.
                 self._hosts[name] = replace(known, slots=(known.slots or 1) + 1)
             elif known:
                 # Without a line all hosts come from one place, which the fault names anyway.

@@ -222,12 +222,16 @@ class _JobFileReader:
         self.sections = sections
         self.folder = folder
         self.notes = notes
+        #: The keys that the top of a job file may contain.
         self.keys = keys_of(table.ROWS, SourceKind.JOB_FILE, sections)
+        #: The values of those that this file contains.
         self.top = schema.read_mapping(node, self.keys, faults, _below_roles)
 
     def content(self) -> FileContent:
         """Return the roles and settings of the file with its notes, or its faults."""
         roles = self._roles()
+        # A section may also name a role without tasks. If there are no roles, which is a fault, any name is
+        # accepted, so that no others follow from it.
         role_names = tuple(self.top["roles"].value) if roles else ()
         level = file_level(self.top, self.sections, role_names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles
@@ -273,6 +277,7 @@ class _JobFileReader:
         elif all(role.sidecar for role in roles):
             top.add("roles", "sidecars only", "expected another role, which decides when the job is done")
         # The job waits for all tasks of some roles, so time to finish after the job has no meaning for them.
+        # By role, for how many of its tasks the job waits.
         waited_tasks = deciding_roles(roles, top.get("done_when", ""))
         for role, keys in roles_and_keys:
             if role.drain and not role.service and waited_tasks.get(role.name) == role.count:
@@ -352,6 +357,7 @@ class _JobFileReader:
         if requests.keys() - {GPU_RESOURCE}:
             why = f"requests: of {name}: launch reserves no CPUs and no memory; limits: and slots limit tasks"
             self.notes.append(f"{self.faults.where(keys.line_of('resources'))}: {why}")
+        # The limit of GPUs becomes the key `gpus`, unless that is set, too. Then both must be equal.
         if GPU_RESOURCE in limits and keys.setdefault("gpus", limits[GPU_RESOURCE]) != limits[GPU_RESOURCE]:
             keys.add("gpus", f"gpus of {name} differs from {GPU_RESOURCE} in limits:", "expected one of them")
         field_names = {"cpu": "cpus", "memory": "memory"}

@@ -131,8 +131,9 @@ def _reader(row: Setting[Any]) -> Read:
     """Return the reader for the key of a setting.
 
     It accepts what the option accepts, but no control characters or texts of several lines, which are
-    mistakes in a file. If the option may stand without a value, the key may be ``true``, which means the
-    same, or ``false``, which leaves the setting unset.
+    mistakes in a file. For an option such as ``--tensorboard[=DIR]``, which may stand without a value, the
+    key may be ``true``, which means the same, or ``false``, which leaves the setting unset. An option that
+    takes the next word, such as ``--docker IMAGE``, has a section instead, which sets it without a value.
     """
     if row.read is not None:
         return row.read
@@ -143,7 +144,7 @@ def _reader(row: Setting[Any]) -> Read:
             with suppress(ValueError):  # The text is not a boolean, but a value.
                 return "" if values.flag(text) else None
         value = row.parse(text)
-        values.one_line(text)
+        values.one_line(text)  # Only for its error.
         return value
 
     if row.by_role:

@@ -143,6 +143,7 @@ class _ContainerReader:
 
     def __init__(self, target: Target, faults: FaultList, leave: Callable[[str, ConfigNode], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
+        #: Whether Kubernetes runs the tasks, so that it gets what launch does not use.
         self._in_pods = target.engine == "kubernetes"
         #: How many characters the ``$(NAME)`` of the container may still add.
         self._characters_left = _MAX_EXPANDED_CHARACTERS
@@ -210,8 +211,10 @@ class _ContainerReader:
         for key, node in part.items():
             if key in used:
                 continue
+            # In a pod, launch sets some keys itself, so that those of the template are left out with a note.
             if self._in_pods and key not in _LAUNCH_KEYS:
                 for_kubernetes[key] = node
+            # Without these the program would do something else, so a note is not enough.
             elif key in _NEEDED_KEYS and not self._in_pods:
                 self._faults.add(node.key_line, f"{key}: launch cannot use it here", "expected --kubernetes")
             else:

@@ -117,7 +117,7 @@ class _TFJob:
             where = faults.where(top.line_of("apiVersion"))
             self._notes.append(f"{where}: this version of TFJob is read as {_VERSIONS[0]}")
         spec = top.get("spec")
-        if spec is None:
+        if spec is None:  # This is a fault, so that nobody uses the result.
             return node
         policy = spec.get("runPolicy", MappingValues(spec.line, faults))
         # Earlier versions have the keys of the runPolicy in the spec itself.
@@ -176,7 +176,8 @@ class _TFJob:
         settings = {}
         if "activeDeadlineSeconds" in policy:
             settings["timeout"] = policy.nodes["activeDeadlineSeconds"]
-        # A TFJob without a chief is done when worker 0 is, or all workers by the success policy.
+        # A TFJob without a chief is done when worker 0 is, or all workers by the success policy. Without a
+        # chief, ``done_when: chief`` of a job file means worker 0.
         if "worker" in roles and not roles.keys() & {*CHIEF_ROLES}:
             done_when = "workers" if spec.get("successPolicy") == "AllWorkers" else "chief"
             settings["done_when"] = ConfigNode(done_when, spec.line, spec.line_of("successPolicy"))
@@ -207,7 +208,7 @@ class _TFJob:
                 files that do the same.
             policy: The values of the ``runPolicy`` of the TFJob.
         """
-        default = ConfigNode("Never")
+        default = ConfigNode("Never")  # As Kubeflow has it.
         policies = {name: role.value.pop("restartPolicy", default) for name, role in roles.items()}
         for node in policies.values():
             if node.value == "Always":

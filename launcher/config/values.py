@@ -141,8 +141,10 @@ def environment(text: str) -> str:
 
 def image(text: str) -> str:
     """Read the name of a container image, and refuse names of programs and job files."""
+    # In a file, ``image: true`` is a mistake, although an image could have this name.
     if not text or one_line(text).startswith("-") or " " in text or text.lower() in _BOOLEANS:
         raise ValueError("expected the name of an image")
+    # In ``--docker job.yaml`` and ``--docker train.py`` the option takes the word after it as the image.
     if names_job_file(text):
         raise ValueError(f"expected an image; that of its roles: {text} --docker")
     if text.endswith(_PROGRAM_ENDINGS):
@@ -246,6 +248,7 @@ def exit_codes(text: str) -> range:
     first, dash, last = text.partition("-")
     exit_code = whole(1, 255)
     with suppress(ValueError):
+        # A range that goes down, such as 9-1, is empty, and gets the same error.
         if codes := range(exit_code(first), exit_code(last if dash else first) + 1):
             return codes
     raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")

@@ -68,11 +68,12 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _open_standard_streams()
     # Characters that the terminal's encoding lacks are printed as escapes. Whatever stands in for stdout may
-    # not have this method.
+    # not have this method. `dict` then takes its place, because it accepts the argument and does nothing.
     getattr(sys.stdout, "reconfigure", dict)(errors="backslashreplace")
     try:
         code = _flushed(_run(sys.argv[1:]))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # A command such as attach has replaced the handler of Ctrl-C.
+        # Another Ctrl-C must not interrupt the flushing.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _flushed(_INTERRUPTED_EXIT_CODE)
     os._exit(code)
@@ -142,7 +143,7 @@ def _flushed(code: int) -> int:
             stream.flush()
         except BrokenPipeError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed.
             _report_unwritable(error)
             code = code or _LAUNCHER_FAILED_EXIT_CODE
     return code

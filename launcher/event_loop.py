@@ -66,6 +66,7 @@ class TimerHandle:
 
     def __init__(self, due: float, function: _Function) -> None:
         self.due = due
+        #: None once the call was cancelled.
         self.function: _Function | None = function
 
     def __lt__(self, other: TimerHandle) -> bool:
@@ -93,13 +94,18 @@ class EventLoop:
         self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}
         #: A heap, whose first timer is due first. Cancelled timers stay in it until they are due.
         self._timers: list[TimerHandle] = []
+        #: The functions of `call_soon` that wait for the next turn.
         self._calls: deque[_Function] = deque()
+        #: The number of the thread that has made the loop and runs it.
         self._thread = threading.get_ident()
+        #: Guards `_wake`, so that no thread writes to it after it was closed.
         self._lock = threading.Lock()
         #: The descriptor by which other threads end the loop's wait. It is -1 when the loop is closed.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
+        #: The threads of `run_in_thread`. None until it is first used.
         self._pool: Pool | None = None
+        #: Whether the next turn begins with a short pause, see `await_rest`.
         self._is_rest_awaited = False
 
     def __enter__(self) -> EventLoop:
@@ -155,6 +161,7 @@ class EventLoop:
         # The loop's own thread is not waiting now. Any other thread has to end its wait.
         if threading.get_ident() != self._thread:
             with self._lock:
+                # A closed loop calls nothing any more.
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)
 
@@ -179,7 +186,10 @@ class EventLoop:
         future.add_done_callback(lambda _: self.call_soon(lambda: done(future)))
 
     def _await_thread(self) -> None:
-        """Try again later if the system starts no thread now, so that the job continues in the meantime."""
+        """See that the pool has a thread for its work, and try again later if the system starts none now.
+
+        The job continues in the meantime, and the work waits in the pool.
+        """
         if self._pool is not None and not self._pool.can_work():
             self.call_at(time.monotonic() + _NO_THREAD_PAUSE_SECONDS, self._await_thread)
 

@@ -393,7 +393,7 @@ def _resources(report: HostCheck) -> Iterator[Finding]:
     """Yield the faults of a host whose folders cannot be written, or that is short of disk or memory."""
     host = (report.host.name,)
     for key, (what, setting) in _FOLDER_NAMES.items():
-        if (folder := report.facts.folders.get(key)) is None:
+        if (folder := report.facts.folders.get(key)) is None:  # The host says nothing about it.
             continue
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:

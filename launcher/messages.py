@@ -53,6 +53,7 @@ class MessageQueue:
     """
 
     def __init__(self) -> None:
+        #: The messages that the console has not shown yet, the oldest first.
         self._waiting: deque[Tell] = deque(maxlen=_MAX_WAITING)
         #: The descriptor that is readable while messages wait, for the event loop.
         self.fd, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,9 +81,11 @@ class MessageQueue:
 
     def drain(self) -> list[Tell]:
         """Remove and return the messages that wait, the oldest first."""
+        # The bytes in the pipe only say that messages wait. Without them `fd` is no longer readable.
         with suppress(BlockingIOError):
             os.read(self.fd, 65536)
         drained = []
+        # Another thread may add messages meanwhile, so they are taken one by one.
         while self._waiting:
             drained.append(self._waiting.popleft())
         return drained

@@ -50,11 +50,14 @@ class StopRequests:
     """
 
     def __init__(self, managed: bool = False) -> None:
+        #: By signal that means "at once" when it comes again: the seconds that must lie between, as in
+        #: `_SECONDS_APART`. SIGTERM is not among them if Slurm or Kubernetes may repeat it.
         self._seconds_apart = {
             number: seconds
             for number, seconds in _SECONDS_APART.items()
             if not (managed and number == SIGTERM)
         }
+        #: When each signal first came, by its number.
         self._first_at: dict[int, float] = {}
 
     def can_repeat(self, number: int) -> bool:

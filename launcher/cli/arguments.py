@@ -60,6 +60,7 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         faults=faults,
         command=command,
         job_file=job_file,
+        # A wrong value may be the program itself. Then the words after it are not the program either.
         program=[] if faults else program,
         is_marked=is_marked,
     )
@@ -173,11 +174,14 @@ class RowParser(argparse.ArgumentParser):
         # Each Python shall print the same texts: 3.14 would colour the usage, and 3.15 would add guesses to
         # faults. Earlier versions have no arguments for that.
         vars(self).update(color=False, suggest_on_error=False)
+        #: The name of the command, for its help.
         self.command = name
+        #: The option that shows all options of the command, for messages.
         self._help_option = "--help-all" if name == "run" else "--help"
         # The usage lists options in the order in which they are added.
         # So the command's own options, the group "options", come first.
         groups = sorted(groups_of(name), key=lambda group: group.title != "options")
+        #: The settings that have an option or an argument of this command.
         self.rows = [row for group in groups for row in group.rows if COMMAND_LINE in row.given_in]
         self.add_argument("-h", "--help", action=_Print, text=self.format_help)
         for row in self.rows:
@@ -239,6 +243,7 @@ class RowParser(argparse.ArgumentParser):
         if attached and foreign_options.option(attached[1]):
             name, following = attached[1], [attached[2]]
         foreign = foreign_options.option(name)
+        # An answer is of no use if it advises options that this command does not have.
         if foreign is not None and self._has_all(foreign.answer):
             raise InputError([Fault("", escape_controls(foreign.fault(name, following[: foreign.values])))])
         advice_by_word = {
@@ -332,8 +337,8 @@ def _completions(row: Setting[Any], **_: object) -> list[str]:
 def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
     """Return the arguments of `ArgumentParser.add_argument` for a row of the table of settings.
 
-    With them argparse stores a text, a list of texts if the option may be repeated, or True for a switch. It
-    stores nothing for an option that is not typed.
+    With them argparse stores a text, a list of texts if more than the last one matters, or True for a switch.
+    It stores nothing for an option that is not typed.
     """
     settings: dict[str, Any] = {"default": argparse.SUPPRESS}
     if not row.help:
@@ -348,6 +353,8 @@ def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
         return {**settings, "action": "store_const", "const": ""}
     if row.value_optional:
         settings.update(nargs="?", const="")
+    # All texts of an option are kept if each counts, for example for a role of its own. So they are if the
+    # option must not be given twice (`once`), which is checked later. Of other options the last one counts.
     if row.repeatable or row.by_role or row.once:
         settings["action"] = "append"
     return {**settings, "metavar": row.metavar}

@@ -68,7 +68,7 @@ def run(settings: Settings) -> int:
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
         say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
-    if code is not None:
+    if code is not None:  # None means that the files are here.
         return code
     if target_run.state is RunState.ENDED:
         report = report_of(target_run)
@@ -78,6 +78,7 @@ def run(settings: Settings) -> int:
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
+    # Each line starts with the name of its task, even if there is only one (the last argument).
     for _ in follow(target_run, lambda: logs_of(target_run, (), settings[LINES], True), messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
             say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
@@ -97,7 +98,8 @@ def _leaves(run: Run) -> bool:
     leaves the run.
 
     Returns:
-        Whether the user leaves the run.
+        Whether the user leaves the run. After a request to stop it is False, because the user still sees how
+        the run ends.
 
     Raises:
         LaunchError: The run cannot be stopped from here.
@@ -109,7 +111,7 @@ def _leaves(run: Run) -> bool:
     if withdraw_run(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
         return False
     pidfd = launcher_of(run)
-    if pidfd is not None:
+    if pidfd is not None:  # The launcher has not ended meanwhile.
         send_sigterm(pidfd)
         os.close(pidfd)
     return False
@@ -132,6 +134,7 @@ def _answer(run_name: str) -> str:
     """
     question = f"\nlaunch: stop job {run_name}? [y] stop, [n] detach, [Enter] continue: "
     try:
+        # `run` blocks Ctrl-C, but here it shall answer the question.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print(question, end="", file=sys.stderr, flush=True)
         return (sys.stdin.readline() or "n").strip().lower()[:1]

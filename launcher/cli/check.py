@@ -174,10 +174,13 @@ class HostChecks:
     """
 
     def __init__(self, allocation: Allocation, programs: ProgramRunner, settings: Settings) -> None:
+        #: `_local` contains the names of the hosts that are this machine.
         self._local, self._programs, self._settings = allocation.local, programs, settings
         # An allocation knows some addresses only after the hosts were connected.
         hosts = [replace(host, address=allocation.address(host)) for host in allocation.hosts]
+        #: The hosts with the addresses at which others reach them, by name.
         self._hosts = {host.name: host for host in hosts}
+        #: The time limit of each question to a host, in seconds.
         self._timeout = settings[TIMEOUT]
         #: A random word for each host, which it sends to every peer that connects. By it a peer knows that it
         #: has reached this host, and not another program at its address.
@@ -200,8 +203,9 @@ class HostChecks:
 
     def run(self) -> CheckResults:
         """Check all hosts side by side, and return the results, also those about hosts that failed."""
+        # Each call returns the results, and the reasons of the hosts that failed.
         checks, unreached = for_each(self._hosts, self.inspect, "the check of the host")
-        self._peers = list(checks)
+        self._peers = list(checks)  # The hosts that answered.
         reached, silent = for_each(checks, self.reach_peers, "connections to others")
         pairs = [pair for results in reached.values() for pair in results]
         return CheckResults([*self._hosts.values()], [*checks.values()], pairs, {**unreached, **silent})
@@ -261,6 +265,8 @@ class HostChecks:
             fields.append({"address": address, "port": port, "token": self._tokens[peer]})
         seconds = min(_CONNECT_TIMEOUT_SECONDS, self._timeout)
         request = {"do": "connect", "seconds": seconds, "peers": fields}
+        # The host makes 16 connections at a time, so those to all its peers take two rounds at most, and it
+        # allows one second more to look up names. Everything else is a margin.
         timeout = 3 * seconds + 1.0 + _ANSWER_MARGIN_SECONDS
         results = self._clients[host_name].ask(request, timeout, _ReachedPeers).pairs
         if len(results) != len(peers):

@@ -56,12 +56,13 @@ def run(settings: Settings) -> int:
         LaunchError: A host or an engine cannot be reached, an object cannot be removed, or a run of
             ``--foreign`` has left nothing.
     """
+    # `cleaning` decides for each object whether it may be removed, and notes what was left alone.
     cleaning, hosts = Cleaning(settings[FOREIGN]), read_hosts(settings[HOSTS])
     found_any, faults = False, list[str]()
-    backends.find_installed()
+    backends.find_installed()  # Installed backends, too, may have left something.
     check_current_folder()
     with named_hosts(settings, hosts) as allocation, HostPrograms(allocation, hosts) as programs:
-        if programs.failed:
+        if programs.failed:  # Hosts that cannot be reached.
             raise HostsError(f"{host}: {why}" for host, why in programs.failed.items())
         request = CleanRequest(
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]
@@ -79,7 +80,7 @@ def run(settings: Settings) -> int:
                 faults += error.faults if isinstance(error, HostsError) else [str(error)]
     for note in cleaning.notes():
         say(note)
-    faults += cleaning.faults()
+    faults += cleaning.faults()  # Runs of --foreign of which nothing could be removed.
     if faults:
         raise HostsError(faults)
     if not found_any:

@@ -116,7 +116,7 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     """
     check_all_programs_here(options)
     slurm_options: SlurmOptions = options.backend_options
-    words = slurm_options.for_job(spec)
+    words = slurm_options.for_job(spec)  # The options of sbatch.
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
     # By default the tasks of a launch run launch's own Python, which the nodes may not have.
@@ -130,6 +130,7 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     # Only the running job knows the GPUs of its nodes.
     roles = tuple(replace(role, gpus=None) for role in spec.roles)
     spec = replace(spec, roles=roles, python=python, venv=None)
+    # The script finds out the nodes and ports when it runs. This host and this port only stand in for them.
     job = export_plan(spec, [Host("node")], 1, name)
     return job, slurm.batch_script(job, words)
 
@@ -163,7 +164,8 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
         JobError: No image is named, the user is not a number, or the job cannot be placed.
     """
     pod_options = _container_options(options, "kubernetes", "docker")
-    # Options of --kubernetes were checked with all others. The user of --docker may be none for pods.
+    # Options of --kubernetes were checked with all others. Those of --docker become options of pods. They may
+    # name a user that pods cannot have, because pods need the number of a user.
     if isinstance(pod_options, DockerOptions):
         pod_options = from_attributes(KubernetesOptions, pod_options, KubernetesOptions())
         if faults := list(user_faults(pod_options)):
@@ -172,6 +174,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
     files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)
+    # Each role gets the limits and GPUs of its containers, and the Python of the image.
     spec = with_limits(spec, pod_options, options.settings)
     hosts = []
     task_pods, _ = task_hosts(spec)
@@ -194,7 +197,9 @@ def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported
         JobError: No image is named, or the job cannot be placed.
     """
     docker: DockerOptions = _container_options(options, "docker")
+    # Each role gets the limits and GPUs of its containers, and the Python of the image.
     spec = with_limits(spec, docker, options.settings, mounts_folder=not docker.no_mount)
+    # `task_hosts` also returns the GPUs of each host, which depend on the machine that uses the file.
     job = export_plan(spec, task_hosts(spec)[0], TASK_PORT, name)
     # By default tasks run as the user who exports the job, as in a launch.
     return job, compose.compose_file(job, docker, docker.user or f"{os.getuid()}:{os.getgid()}")

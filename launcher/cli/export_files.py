@@ -55,7 +55,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
             break
         left_out = f"{plural(len(paths), 'file')}, {byte_size(size)} or more"
         notes.append(f"the ConfigMap cannot contain {what}: {left_out}; the images must contain them")
-    else:
+    else:  # Both sets of files are too large.
         return {}, notes
     try:
         texts = {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}

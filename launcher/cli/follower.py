@@ -46,12 +46,16 @@ class RunFollower:
 
     def __init__(self, run: Run, *, output: bool = False) -> None:
         self._run, self._output = run, output
+        #: The connection to the launcher. None while there is none.
         self._stream: EventStream | None = None
+        #: When the launcher may be asked again after an attempt to connect, by the monotonic clock.
         self._retry_at = 0.0
+        #: When the queue may be asked again, by the monotonic clock.
         self._ask_queue_at = 0.0
         #: What the queue last said about a pending job. The user is told only what is new.
         self._queue_text = ""
-        #: When the launcher has written its last message, by the monotonic clock. It is 0 before the report.
+        #: Until when the launcher may still write its last messages after the report, by the monotonic clock.
+        #: It is 0 as long as no report was seen.
         self._last_lines_until = 0.0
 
     @property

@@ -65,6 +65,7 @@ class ForeignOption(Record):
             names = [re.sub("=.*", "=...", word, flags=re.DOTALL) for word in words[:1]]
             shown = names + ["..."] * len(words[1:])
         written = " ".join([option, *shown])
+        # The option may be the last word, without its values.
         return f"{written}: {self.answer.format(*shown or ['VALUE'], written=written)}"
 
 

@@ -72,7 +72,7 @@ def run(settings: Settings) -> int:
     # If the files of the run are not here, the machine of its launcher runs this command.
     options = [*(["--follow"] if follows else []), *([] if lines is None else ["--lines", str(lines)])]
     code = shown_there(target_run, "logs", *options, target_run.paths.root, *names, follow=follows)
-    if code is not None:
+    if code is not None:  # None means that the files are here.
         return code
     if follows:
         for _ in follow(target_run, lambda: logs_of(target_run, names, lines)):
@@ -140,6 +140,7 @@ def follow(
         if plan_time != opened_plan_time:
             # After a task has moved, its log is the same file, but its label may be another one.
             opened_plan_time, reopened = plan_time, open_logs()
+            # The logs that are open stay, because they know how much of them was written.
             logs = logs or reopened
             for log, other in zip(logs, reopened, strict=False):
                 log.take_label(other)
@@ -174,6 +175,7 @@ def report_of(run: Run) -> Report:
     try:
         return report_from_json(run.report())
     except (ProtocolError, ValueError) as error:
+        # The queue of a cluster may know why. The result is None if the launcher is in no queue.
         queued = states([run]).get(run.name)
         why = "its launcher died" if queued is None else escape_controls(queued.text)
         raise LaunchError(f"{run.name} has ended without a report: {why}") from error
@@ -191,7 +193,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         InputError: The first argument names neither a run, nor a task of the newest run.
     """
     if not selected:
-        return find(), ()
+        return find(), ()  # The newest run, with all tasks.
     try:
         return find(selected[0]), selected[1:]
     except InputError:

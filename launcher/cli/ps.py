@@ -142,7 +142,7 @@ def _watch(run: Run, as_json: bool) -> None:
     On a terminal the table is drawn again whenever the state of a task changes. Elsewhere, and as JSON, a
     line is printed for each change.
     """
-    run.check_trusted()
+    run.check_trusted()  # It raises if another user may have written the record of the run.
     redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
     # The run may have ended although events of it are still to be read. And without a connection to the
     # launcher, the run may still go on.

@@ -93,6 +93,7 @@ def _wait(run: Run, events: EventStream, old_attempts: dict[TaskId, int], second
     """
     waiting = Waiting()
     while old_attempts:
+        # After some seconds, and then ever less often, the user is told that this still waits.
         if message := waiting.due():
             say(f"{message} {join_names([*old_attempts])} to start again")
         if waiting.seconds >= seconds:

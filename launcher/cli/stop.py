@@ -82,13 +82,13 @@ def run(settings: Settings) -> int:
     if text := withdraw_run(target_run):
         print(text)
         return 0
-    # If the launcher runs at a cluster, its machine runs this command, too (`relayed`). Its end is awaited
+    # If the launcher runs at a cluster, its machine runs this command, too (`relayed`).
     if shares_files(target_run):
-        # here, where its report appears. The command there only has to send its signals.
+        # The report appears here, so its end is awaited here. The command there only has to send its signals.
         seconds_there, seconds_here = _RELAYED_SECONDS, settings[TIMEOUT]
     else:
-        # there. Afterwards the report only has to be fetched. If the command failed there, the agents of a
-        # killed launcher may need this time to stop the tasks.
+        # Its end is awaited there. Afterwards the report only has to be fetched. If the command failed there,
+        # the agents of a killed launcher may need this time to stop the tasks.
         seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
     words = [*(["--now"] if settings[NOW] else []), "--timeout", f"{seconds_there:g}", target_run.paths.root]
     code = relayed(target_run, "stop", *words, quiet=True)
@@ -112,8 +112,8 @@ def launcher_of(run: Run) -> int | None:
     Raises:
         LaunchError: The launcher may be running on another machine, or belongs to another user.
     """
-    run.check_seen()
-    run.check_trusted()
+    run.check_seen()  # It raises if the launcher was started on another machine.
+    run.check_trusted()  # It raises if another user could have named any process as the launcher.
     return open_pidfd(run.owner) if run.owner else None
 
 
@@ -172,6 +172,7 @@ def _kill_leftovers(run: Run, settings: Settings) -> int:
     Raises:
         LaunchError: Some processes still run, or belong to another user.
     """
+    # Another user could have named any process as an agent, so nothing is killed by such a record.
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
         raise LaunchError(f"the launcher of {run.name} died; {text}")

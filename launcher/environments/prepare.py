@@ -105,6 +105,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     faults, completed_lines = [], []
     for place, line in written:
         text = re.sub(r"(^|\s)#.*", "", line).strip()
+        # A variable that is not set stays as it is.
         completed = Template(text).safe_substitute(environ)
         if completed and not re.fullmatch(f"{_REQUIREMENT_PATTERN}|{_OPTION_PATTERN}", completed):
             # The message shows the line as it is written, because values of variables may be secret.
@@ -139,11 +140,16 @@ class Resolver:
     """
 
     def __init__(self, wanted: Requirements, folder: str, *, upgrade: bool, offline: bool) -> None:
+        #: `_folder` receives the wheels, in a folder for each Python and platform.
         self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
+        #: Guards `_faults`, and lets one thread at a time run uv or pip.
         self._lock = threading.Lock()
         #: Why uv or pip has failed, by its arguments. The text is empty if it has succeeded.
         self._faults: dict[tuple[str, ...], str] = {}
+        #: The options about package indexes with which the hosts install the packages.
         self._options = "--no-index" if offline else wanted.options
+        #: The beginning of the paths of files with the versions that were found for these requirements. The
+        #: Python and the platform follow in the names.
         self._cache = os.path.join(cache_folder(), "resolved", hash_of(repr(wanted)))
         paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.txt")
         #: The hashes of all environments that contain the versions of an earlier ``launch prepare``.
@@ -267,6 +273,7 @@ class Preparer:
     ) -> None:
         self._request, self._resolver, self._programs = request, resolver, programs
         self._hosts = {host.name: host for host in hosts}
+        #: Whether `prepare` has returned or was interrupted. Threads that still run then print nothing.
         self._is_interrupted = False
         #: What each host does now, by its name.
         self._stages = dict.fromkeys(self._hosts, "asking what it has")

@@ -106,7 +106,9 @@ class IndexSettings:
         self.variables: Dict[str, str] = {}
         #: Whether pip uses no index at all.
         self.no_index = False
+        #: The names of the settings of pip about indexes that uv uses.
         self._from_pip: List[str] = []
+        #: Whether the user has told uv about indexes. Then those of pip are ignored.
         self._uv_has_own = uv_names_indexes(folder)
         printed = subprocess.run(
             [python, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"],

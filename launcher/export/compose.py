@@ -29,6 +29,7 @@ def compose_file(job: ExportedJob, options: DockerOptions, user: str) -> str:
     """
     # The GPUs are those of the machine that uses the file, so only their number is known.
     no_gpu_ids: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
+    # The engine counts as one of this machine (`here`), so the folders of tasks are mounted from it.
     described = containers(options, job.spec, job.placement, no_gpu_ids, here=True)
     services = {
         container.host: _service(job, placed, task, container, user, options.pull)

@@ -170,14 +170,17 @@ class _LaterCluster(ClusterSpec):
 
     def __init__(self, plan: Plan, task: TaskId, known_later: Iterable[str]) -> None:
         super().__init__(plan.cluster, plan.sidecars)
+        #: The values of the placeholders for `task`.
         self._first = ClusterSpec(plan.cluster, plan.sidecars).values_of(task, attempt=1)
+        #: The marked names of the values that are known only later, by the names of their placeholders.
         self._later = {name: f"{MARK}{name}{MARK}" for name in known_later}
+        # What the base class has computed is replaced where it is known only later.
         self.json = self._later.get("cluster_spec", self.json)
         self.tf_json = self._later.get("cluster", self.tf_json)
         self.values.update({name: mark for name, mark in self._later.items() if name in self.values})
 
     def address(self, task: TaskId) -> str:
-        """Return the marked name of the address, because each task of the role has another one."""
+        """Return the marked name of the address, whatever the task: each of the role has another one."""
         return self._later["task_address"]
 
     def tf_config(self, task: TaskId) -> str:
@@ -186,7 +189,10 @@ class _LaterCluster(ClusterSpec):
         return f'{{"cluster":{self.tf_json},"task":{{"type":{kind},"index":{_AnyTask.index}}}}}'
 
     def values_of(self, task: TaskId, attempt: int) -> dict[str, str]:
-        """Return the value of each placeholder, or its marked name if it is known only later."""
+        """Return the value of each placeholder, or its marked name if it is known only later.
+
+        The values serve all tasks of the role. They are always those of the first attempt.
+        """
         return {**self._first, **self.values, **self._later, "tf_config": self.tf_config(task)}
 
 

@@ -202,6 +202,7 @@ def _pod(
         expected = "expected {task_index} instead of {rank} and {node_rank}"
         raise JobError([Fault(role.source, problem, expected)]) from None
     # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
+    # Its own value is set at the end, in place of the one that the plan contains.
     env: dict[str, dict[str, Any]] = {"TASK_INDEX": {}}
     env.update({name: {"value": value} for name, value in {"HOME": HOME, **values}.items()})
     for name in job.copied:

@@ -165,9 +165,10 @@ def _hosts(role: Role) -> str:
 
 
 def _role(job: ExportedJob, part: ExportedRole) -> str:
-    """Return the branch of bash code that runs the tasks of one role.
+    """Return the branch of bash code for the tasks of one role: an ``if`` whose end the caller adds.
 
-    It sets the variables of the task, its working folder, and its command line as ``$@``.
+    It comes after the branches of all roles with lower ranks. It sets the variables of the task, its working
+    folder, and its command line as ``$@``.
     """
     of_addresses = {"cluster", *(_hosts(role) for role in job.spec.roles)}
     known_later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *of_addresses} - _KNOWN_PLACEHOLDERS

@@ -113,6 +113,7 @@ class Cluster:
         folder.mkdir()
         timeout, grace = read.get("timeout"), read.get("grace")
         bound = _DEFAULT_BOUND_SECONDS + (timeout or 0) + (_DEFAULT_GRACE_SECONDS if grace is None else grace)
+        # With its environment the job reaches the Docker engine of its containers.
         job = Job(driver, folder, option_environ(read) if image else None, bound, left_running)
         driver.output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
@@ -139,7 +140,7 @@ class Cluster:
             if job.running and not job.left_running
         ]
         for job in self.jobs:
-            job.driver.end()
+            job.driver.end()  # If its launcher still runs, this stops it and its tasks at once.
         runs = [run for job in self.jobs if (run := load(job.paths.root)) is not None]
         killed = kill_leftovers(runs, _AGENTS_END_SECONDS).text
         leftovers += [killed] if killed else []

@@ -133,9 +133,11 @@ class Job(_Waits):
     ) -> None:
         self.driver = driver
         driver.on_event = self._handle_event
+        #: All events of the launcher so far, in order.
         self._events: list[Mapping[str, Any]] = []
         #: The last event about the state of each task, by the name of the task.
         self._moved: dict[str, Mapping[str, Any]] = {}
+        #: The file to which the launcher prints.
         self._output = folder / "output"
         self._bound = bound
         #: The path of the run's folder, with ``plan.json``, ``events.jsonl``, ``report.json`` and ``logs/``.
@@ -182,6 +184,7 @@ class Job(_Waits):
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
+        # A task that starts again has no pid for a moment, but its later attempt shows that it has started.
         started = [task for task in self.tasks if task.pid is not None or task.attempt > 1]
         all_known = all(task in started or task.state.is_over for task in self.tasks)
         # If no task can start, the job ends soon, and that is awaited.

@@ -72,6 +72,8 @@ class _ClusterTasks(FunctionJob):
         feeds: Sequence[str],
         exactly_once: bool,
     ) -> None:
+        """Prepare the tasks and the feeder of those that train. Nothing is started before `start`."""
+        # A task of a cluster is no slot, which only `TFParallel` has. If it is fed, it can open the feeds.
         super().__init__(roles, options, job, {**work, "slot": False, "fed": bool(feeds)})
         self.feeds = feeds
         self.feeder = Feeder(
@@ -126,7 +128,9 @@ class TFCluster:
     InputMode = InputMode
 
     def __init__(self, nodes: _ClusterTasks) -> None:
+        """Keep the tasks, which were started. The exit of the program kills them if they still run."""
         self._nodes = nodes
+        # `_close` removes it. What is left at the exit of the program is stopped by `_end_forgotten`.
         _open.add(self)
 
     def __repr__(self) -> str:
@@ -218,6 +222,7 @@ class TFCluster:
         log_dir = call.optional("log_dir", log_dir, arguments.path, default="")
         queues = call.read("queues", queues, arguments.several(arguments.text))
         job_file: str | None = call.optional("job", job, arguments.path)
+        # A job file says itself how long workers may run on when the job is done.
         roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, call)
         read = read_options(call, options)
         # This raises all faults together. From here on the values are right.
@@ -294,6 +299,7 @@ class TFCluster:
         self._usable_feeder("TFCluster.train").train(
             data, epochs=epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
         )
+        # The job may have failed although all rows were consumed. Then this raises its error.
         self._nodes.check()
 
     @named_arguments("TFCluster.inference")
@@ -397,17 +403,21 @@ class TFCluster:
         call.check()
         if self not in _open:
             return
+        # A number that is too large for the functions that wait stands for no limit, too.
         limit = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None
         started = time.monotonic()
         try:
+            # Functions in the nodes read no more rows then, and return. Both waits share the time limit.
             self._nodes.feeder.finish(limit)
             seconds_left = None if limit is None else max(0.0, started + limit - time.monotonic())
             if not self._nodes.driver.wait(seconds_left):
+                # This kills the nodes, without their grace.
                 self._nodes.driver.end()
                 text = f"the nodes did not exit within {timeout:g}s, and were stopped"
                 raise JobFailed(text, self.run_dir)
         finally:
             self._close()
+        # If the job has failed, this raises its error.
         self._nodes.check()
 
     def __enter__(self) -> TFCluster:

@@ -156,16 +156,20 @@ class _Instances(FunctionJob):
     def __init__(
         self, function: bytes, arguments: Sequence[bytes], options: RunOptions, slots: int, goes_on: bool
     ) -> None:
+        """Prepare the slots, of which none is started before `results`. All instances wait for one."""
         work = {"slot": True, "instances": len(arguments), "function": function}
         max_restarts = options.get("restarts") or 0
         # A slot fails only if the job is to stop, or if its process was killed. In the latter case it alone
         # starts again, if restarts are allowed.
         options = {**options, "on_failure": "stop", "restart": "task" if max_restarts else None}
         super().__init__({"worker": {"count": slots}}, options, job=None, work=work)
+        #: How many times failed instances were run again, all together, and how many times they may be.
         self._restarts, self._max_restarts = 0, max_restarts
         self._arguments = arguments
         self._failures_are_results = goes_on
+        #: Guards the attributes below, which the threads of all slots change.
         self._lock = threading.Lock()
+        #: The result or error of each instance, once it has ended for good.
         self._futures: list[Future[Any]] = [Future() for _ in arguments]
         #: The numbers of the instances that no slot runs yet.
         self._waiting = deque(range(len(arguments)))
@@ -173,7 +177,8 @@ class _Instances(FunctionJob):
         self._attempts = [0] * len(arguments)
         #: The last report of each slot, and the number of the instance that the slot received in return.
         self._answered: dict[str, tuple[_SlotReport, int | None]] = {}
-        #: The slot of the instance whose failure ends the job, and its exit code.
+        #: The slot of the instance whose failure ends the job, and the exit code with which this slot is to
+        #: exit. None if there is no such failure.
         self._failed: tuple[TaskHandle, int] | None = None
 
     def results(self) -> list[Any]:
@@ -189,6 +194,7 @@ class _Instances(FunctionJob):
                 future.result()  # raises the failure
             self.driver.wait(60.0)  # The slots exit by themselves, and then the launcher.
         finally:
+            # This stops the slots that still run, unless `launch` does so because one of them has failed.
             self.close(ends_itself=self._ends_itself())
         return [future.result() for future in self._futures]
 
@@ -317,6 +323,7 @@ class _Instances(FunctionJob):
             error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)
             return with_outcome(error, name, message)
         try:
+            # Without a result the function has called ``sys.exit(0)``, or its process ended so.
             return pickle.loads(message["result"]) if "result" in message else None
         except Exception as error:  # noqa: BLE001 - classes of the user can raise anything
             text = f"the result of instance {number} cannot be read here: {type(error).__name__}: {error}"

@@ -126,6 +126,7 @@ def _reader(row: Setting[Any]) -> arguments.Reader:
         return arguments.whole()
     if isinstance(row.default, float):
         return seconds
+    # Only settings whose values are paths have a function ``path``, which makes paths absolute.
     return arguments.text if row.path is None else arguments.path
 
 
@@ -223,6 +224,7 @@ def run(  # noqa: PLR0913 - public
     except BaseException:
         driver.end()
         raise
+    # Without a report there is nothing to return, so the error is raised in any case.
     if (driver.report is None or check) and (error := driver.error()):
         raise error
     assert driver.report is not None
@@ -353,6 +355,7 @@ def option_arguments(options: RunOptions) -> list[str]:
     given: Mapping[str, Any] = options
     # Each row of the table of settings describes an option of the command. Its name is that of the argument.
     for row in rows():
+        # The setting ``env`` has no option. Its variables were passed by ``-x`` above.
         if row is table.ENV or given.get(row.name) is None:
             continue
         value = given[row.name]

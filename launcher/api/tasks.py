@@ -141,12 +141,15 @@ class FunctionJob:
     def __init__(
         self, roles: Mapping[str, Mapping[str, Any]], options: RunOptions, job: str | None, work: Message
     ) -> None:
+        """Read the job file and find out where tasks run. Nothing is started before `start`."""
         # The job file is read here, too, because this program needs some of its settings before the launcher
         # starts: where tasks run decides how they can connect to this program.
         self._options, self._job = options, job
+        #: Whether the user is told nothing about progress.
         self.is_quiet = bool(options.get("quiet"))
         #: Why the job has failed. None while it runs, and if it has succeeded.
         self.error: LaunchError | None = None
+        #: The roles for the launcher. The command of those that run the function is Python with this code.
         self._roles = {name: {"command": ["-c", start.START_CODE], **role} for name, role in roles.items()}
         file = FileContent() if job is None else read_job_file(job, self._roles, sections())
         if file.faults:
@@ -154,6 +157,7 @@ class FunctionJob:
         # Arguments of the call replace settings of the file.
         settings, _ = merge([file.level], rows())
         on_failure = options.get("on_failure") or settings[ON_FAILURE]
+        #: Whether the failure of a task does not stop the job.
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts_text = options.get("hosts")
         hosts = read_hosts(settings[HOSTS] if hosts_text is None else os.fspath(hosts_text))
@@ -161,14 +165,17 @@ class FunctionJob:
         are_here = [is_loopback(host.name) and host.user is None and host.port is None for host in hosts]
         #: Whether tasks may run on other machines.
         self._elsewhere = not all(are_here)
+        #: Whether tasks run in containers. These reach the Unix socket only if its folder is mounted.
         self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
         # Roles with a command of their own run programs, and their tasks do not connect.
         counts = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]
+        #: What is known about each task that runs the function, by its name, in the order of their numbers.
         self.handles = {name: TaskHandle(name) for name in names}
         numbers = {name: number for number, name in enumerate(names)}
         # Only processes of this machine can import from its folders.
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
+        #: The first message to each task: what it is to run.
         self._work = {**work, "numbers": numbers, "path": path}
         #: Fires when containers of this machine should have connected. Those that have not cannot reach the
         #: socket in its folder.
@@ -201,6 +208,7 @@ class FunctionJob:
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
             argv = option_arguments(self._options)
+            # Tasks receive these variables. Their values are not on the command line, because one is the key.
             for name in variables:
                 argv += ["-x", name]
             # The exception contains the last lines of a failed task, and a call names all its settings.
@@ -212,6 +220,7 @@ class FunctionJob:
                 argv += ["--relay", listener.path]
             elif self._in_containers and engine_here:
                 argv += ["--mount", folder]
+                # The timer starts with the first container, see `_handle_task_moved`.
                 self._resources.callback(self._late.cancel)
             elif self._in_containers:
                 self._open_network("the containers of another machine")
@@ -436,6 +445,7 @@ class FunctionJob:
         # A new attempt begins. What is noted about the process of the last one no longer holds.
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
+        # A process whose ID was not known before has just started.
         has_started = handle.pid != event["pid"]
         # An end that was noted before is not new.
         new_ending = "" if handle.ending else _ending(event)
@@ -542,6 +552,7 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
         InputError: One of the values cannot be pickled.
     """
     pickles = []
+    # Within this context the program's own modules are pickled as code, because tasks may not have them.
     with code.by_value():
         for name, value in values.items():
             try:
@@ -558,6 +569,7 @@ def start_text() -> str:
     The text is made of three modules and the importer, because nothing of launch need be installed where the
     task runs. It ends with the call of ``launcher.api.remote.start.main``.
     """
+    # In one text the modules need not import each other, and such an import would fail where no launch is.
     left_out = ("from launcher.", "from __future__")
     sources = [inspect.getsource(module) for module in (trusted_io, connect, start)]
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(left_out)]
@@ -578,6 +590,7 @@ def _private_folder() -> str:
         with socket.socket(socket.AF_UNIX) as sock:
             try:
                 is_new = time.time() - os.stat(path).st_mtime < _NEW_SOCKET_SECONDS
+                # This succeeds if the program of the socket still runs. Its folder then stays.
                 trusted_io.connect_unix(sock, path, 0.0)
             except ConnectionRefusedError:  # no process listens yet, or one no longer does
                 if not is_new:

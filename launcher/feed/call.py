@@ -123,6 +123,8 @@ class Partition:
         #: The chunks kept for a second time. None if the piece can return its rows again, or if they became
         #: too many.
         self._kept: list[Chunk] | None = None if piece.repeatable else []
+        #: Makes the chunks that were not kept. If the piece can be read only once, another task gets the rest
+        #: from it when this one is lost. None until the first chunk is made.
         self._new_chunks: Iterator[Chunk] | None = None
         #: The number of results that have come from any task, the present one and lost ones.
         self._result_count = 0
@@ -341,7 +343,7 @@ class Call:
         self._next = 0
 
     def fail(self, error: BaseException) -> None:
-        """Let the call raise this exception, unless it has failed before."""
+        """Let the call raise this exception in the thread of the user, unless it has failed before."""
         self.error = self.error or error
 
     # What is to be sent.
@@ -459,6 +461,7 @@ class Call:
         """
         kept_bytes = sum([each.kept_bytes for each in self._partitions.values()])
         if partition.kept_bytes and kept_bytes > MAX_KEPT_BYTES:
+            # From now on its chunks are not kept, so if its task is lost, `restart` fails.
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:

@@ -56,6 +56,7 @@ class Feed:
         self.state = state
         #: Wakes the thread of the user, which waits for the end of the call or for results.
         self.news = threading.Condition(lock)
+        #: The connections that have threads, by what the state knows about each.
         self.channels: dict[FeedLink, FeedChannel] = {}
         #: The thread of the user that feeds rows or takes results.
         self.taker = threading.current_thread()
@@ -109,6 +110,7 @@ class Feed:
         except TransportError as error:
             # If the first of the two threads runs already, this wakes and ends it.
             frames.hang_up(sock)
+            # There is no thread to tell the state that the connection has ended, so it is told here.
             failure = FeedError(f"{link.task.name} cannot be fed: {error}")
             self.state.on_broken(link, failure, time.monotonic())
             self.state.on_left(link)
@@ -278,13 +280,16 @@ class Feeder:
         """Make the feeds of a cluster, which no task has opened."""
         self._quiet = quiet
         self._last_lines = last_lines
+        #: Guards the states of all feeds, and the attributes of this object.
         self._lock = threading.RLock()
         self._tasks = list(tasks)
         self._feeds: dict[str, Feed] = {}
         for name in feeds:
             state = FeedState(name, self._tasks, exactly_once=exactly_once, last_lines=last_lines)
             self._feeds[name] = Feed(state, self._lock)
+        #: Why the job has failed, which every call raises. None while it has not.
         self._error: BaseException | None = None
+        #: Whether `close` was called, so that tasks which connect are refused.
         self._is_closed = False
 
     # Events of the tasks.
@@ -307,8 +312,10 @@ class Feeder:
             if peer.feed not in self._feeds:
                 refusal = f"unknown feed; expected one of {', '.join(self._feeds)}"
             if (link := feed.state.on_connected(peer.task, peer.attempt, now, refusal)) is not None:
+                # A link with a refusal is opened, too, so that its thread tells the task the reason.
                 feed.open(link, peer.sock)
             else:
+                # The end of the task's last start is not known yet. The task connects again by itself.
                 peer.sock.close()
 
     def on_lost(self, task: str, attempt: int, reason: str) -> None:
@@ -391,6 +398,7 @@ class Feeder:
         call = Call(source, self._tasks, feed_timeout, is_in_step=equal is not None)
         with self._serving(qname, call) as feed, self._lock:
             self._wait(feed, call)
+            # A function may have returned before all rows were read. That is no error.
             if warning := feed.state.unread_warning():
                 say(f"feed {qname!r}: {warning}")
 

@@ -41,6 +41,7 @@ class FedTask:
         self.name = name
         #: The number of its last start, as far as this is known.
         self.attempt = 1
+        #: How its last start has ended, or that it is to end for a restart. None while the task simply runs.
         self.ended: FeedEnd | None = None
         #: The last connection of the task, which may have broken.
         self.link: FeedLink | None = None
@@ -87,6 +88,7 @@ class FeedLink:
         """Record a new connection of a task, on which nothing was sent."""
         self.task = task
         self.attempt = attempt
+        #: When the task has connected.
         self.since = now
         #: Whether the task has sent a frame. By then it is known whether its function accepts rows.
         self.has_opened = False

@@ -87,21 +87,30 @@ class Listener:
         """Make the Unix socket, and reserve a port of the network. Nothing is accepted before `serve`."""
         self._key = key
         self._hosts = hosts
+        #: Guards the attributes below, and is held while `on_peer` is called, so one call comes at a time.
         self._lock = threading.Lock()
+        #: Whether the user was told about a rejected connection. Further ones are not told.
         self._has_rejected = False
+        #: Set when the listener is to be closed. The threads that accept connections end then.
         self._closing = threading.Event()
         #: The connections in their handshake with their threads, the oldest first.
         self._pending: dict[socket.socket, threading.Thread] = {}
+        #: The threads that accept connections, one for each listening socket.
         self._accepting: list[threading.Thread] = []
+        #: The argument of `serve`, or None before that.
         self._on_peer: OnPeer | None = None
+        #: The path of the Unix socket.
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > MAX_FOLDER_BYTES:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
         unix = socket.socket(socket.AF_UNIX)
         unix.bind(self.path)
         unix.listen(SOCKET_BACKLOG)
+        #: The sockets that accept connections: the Unix socket, and that of the network once it is asked for.
         self._listening = [unix]
+        #: The reserved port of the network, or 0 if there is none.
         self.port = 0
+        #: The socket that reserves the port, or None. It is bound and does not listen yet.
         self._network: socket.socket | None = None
         if hosts:
             self._network = dual_stack_socket(0)

@@ -138,6 +138,8 @@ def partitions(data: Iterable[Any]) -> FeedSource:
         InputError: ``data`` is not iterable.
     """
     _check(data, "partitions")
+    # Only the items of a list can be examined now, because nothing else is read before it is needed. The data
+    # can be read only once if it is an iterator itself, or if one of its partitions is.
     items = data if isinstance(data, list | tuple) else [data]
     once = any(isinstance(item, Iterator) for item in [data, *items])
     return FeedSource(partial(_partition_pieces, data), once=once)
@@ -402,7 +404,9 @@ class _ReadAhead:
         self.group: deque[Any] = deque()
         #: Set when the group is full, and when no more rows come.
         self.is_ready = threading.Event()
+        #: Set when a full group was taken, for which the reading thread waits, and when it is to stop.
         self._was_taken = threading.Event()
+        #: Set when no more rows are wanted.
         self._should_stop = threading.Event()
         #: Whether no more rows come.
         self.has_ended = False
@@ -474,6 +478,7 @@ def _weight(row: Any) -> int:
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except Exception:  # noqa: BLE001 - classes of the user can raise anything
+        # Its size is unknown. By this estimate `_MAX_STEP_ROWS` such rows make a full group.
         return GROUP_BYTES // _MAX_STEP_ROWS
 
 

@@ -103,6 +103,8 @@ class FeedState:
         self.is_finished = False
         self._exactly_once = exactly_once
         self._last_lines = last_lines
+        #: The connections that `commands` is to close at once, because their tasks have ended or have made
+        #: another one.
         self._links_to_close: list[FeedLink] = []
 
     # Events of tasks.
@@ -369,7 +371,8 @@ class FeedState:
             now: The time.
         """
         self.call, call.progress_at = call, now
-        # With equal batches this is true if all tasks are restarting at this moment.
+        # With equal batches this is true if all tasks are restarting at this moment. Rounds that the old
+        # processes still take are then fed again.
         call.should_feed_again = call.is_in_step and self._may_feed_rounds_again()
         for task in self.tasks.values():
             # The process that accepted no more rows has ended. The next one of the task may accept some.

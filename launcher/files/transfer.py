@@ -75,7 +75,9 @@ class FileTransfer:
         self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
         self._started_at = time.monotonic()
         self._deadline = self._started_at + seconds
+        #: Whether all further work is to fail: `cancel` was called, or `on_all` has ended.
         self._is_cancelled = False
+        #: Guards `size` and `moved`, which the threads of all hosts change.
         self._lock = threading.Lock()
         #: For all hosts together: how many bytes of files are to be copied, and how many were copied.
         self.size = self.moved = 0
@@ -128,7 +130,8 @@ class FileTransfer:
         try:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
         finally:
-            # After Ctrl-C, threads may still be copying.
+            # After Ctrl-C, threads may still be copying. Their next `check` fails. A transfer has no further
+            # work after this.
             self._is_cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
@@ -187,6 +190,7 @@ class ProgramStream(TransferStream):
         """Prepare to exchange messages with a remote command that was just started."""
         super().__init__(host)
         self._transfer, self._command = transfer, command
+        #: When the host last sent or accepted bytes. After too long a silence it is given up.
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:
@@ -376,6 +380,7 @@ class _Sync:
             tree: The tree.
             data: The compressed list of the tree.
         """
+        # The list travels before the entries, in the form of a file of this name.
         stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
         for start in range(0, len(data), _MESSAGE_BYTES):
             stream.put(FileData(data[start : start + _MESSAGE_BYTES]))

@@ -102,6 +102,7 @@ def _tree(request: SyncRequest, without: str | None) -> SourceTree:
     def is_left_out(path: str, is_folder: bool) -> bool:
         """Return whether to leave out a path, and record what the user should know about."""
         source, name = f"{request.folder}/{path}", os.path.basename(path)
+        # The data of git and the folder of the run are never copied, and the user is not told so.
         if name == ".git" or source == without:
             return True
         rule_file = rules.ignored_by(source, is_folder)

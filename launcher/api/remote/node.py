@@ -299,6 +299,7 @@ class TFNode:
             InputError: The cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
                 is not a dict with each name once.
         """
+        # Programs for TensorFlowOnSpark pass only ``ctx.mgr``, which is all that a feed needs of a context.
         return TFNodeContext(mgr=mgr).get_data_feed(*args, **kwargs)
 
 

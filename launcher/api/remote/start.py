@@ -34,7 +34,8 @@ def main(python: tuple[int, int], importer: type) -> None:
     Args:
         python: The program's major and minor version. It must be that of the task, because functions travel
             as byte code.
-        importer: The class of `launcher.backends.bootstrap.IMPORTER`.
+        importer: The class of `launcher.backends.bootstrap.IMPORTER`. It makes an importer of the modules
+            that the program sends.
 
     Raises:
         SystemExit: The versions differ, or the program cannot be reached. Also when the task has done its

@@ -67,7 +67,8 @@ def request(connector: DriverRoutes, message: Message) -> Message:
         OSError: The program cannot be reached any longer.
     """
     for _ in range(_MAX_ATTEMPTS):
-        # A connection for messages of a task and not for rows. The first one of this task is that of `main`.
+        # A "member" connection carries messages, and no rows. ``again`` says that it is not the first one of
+        # this process, on which the program would send modules and work.
         sock = connector.connect("member", _RECONNECT_SECONDS, again=True)
         with Connection(sock.detach()) as channel, suppress(OSError, EOFError):
             channel.send(message)
@@ -248,6 +249,7 @@ def _serve_as_slot(connector: DriverRoutes, work: Message) -> int:
     """
     for name in _CLUSTER_VARIABLES:
         os.environ.pop(name, None)
+    # This slot is free, and has run no instance yet.
     answer = request(connector, {"number": None, "attempt": 0})
     while answer["number"] is not None:
         answer = request(connector, _instance(work, answer))
@@ -276,6 +278,7 @@ def _instance(work: Message, order: Message) -> Message:
         if pid == 0:  # This is the fork, which `_leave` ends.
             output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]
             os.environ["LAUNCH_ATTEMPT"] = str(attempt)
+            # The folder for results is that of the slot. Each instance has a folder of its own in it.
             if output:
                 output = os.path.join(output, str(number))
                 os.makedirs(output, exist_ok=True)

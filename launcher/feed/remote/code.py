@@ -86,10 +86,12 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
 
     def __init__(self, file: io.BytesIO, protocol: int | None, keep: Any, sources: bool) -> None:
         """Prepare a pickle in which code objects are stored by `_code`."""
+        #: The texts of the source files that travel, by name. None if sources do not travel.
         self._sources: dict[str, str] | None = {} if sources else None
         #: Whether values that are named only by annotations can be pickled, by their `id`.
         self._tried: dict[int, bool] = {}
         table = cloudpickle.Pickler.dispatch_table
+        #: cloudpickle's own function that says how a code object is stored.
         self._reduce = table[CodeType]
         self.dispatch_table = table.new_child({CodeType: self._code})  # __init__ reads it
         super().__init__(file, protocol, keep)

@@ -245,6 +245,7 @@ def encode(block: Block, *, by_name: bool = False) -> list[Buffer]:
     pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=on_buffer)
     # This leaves out the memo of objects that occur twice. The first row stands for all.
     pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _MAX_DEPTH)
+    # Own modules are then refused here, so that cloudpickle includes their code below.
     pickler.by_value = not by_name
     try:
         pickler.dump(block)

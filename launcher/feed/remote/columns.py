@@ -42,6 +42,7 @@ def named_columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[s
     if len(mapping) == 1 and _are_values(block):
         return dict.fromkeys(mapping.values(), block)
     _check_unnamed(block, mapping)
+    # After this check each column is there, so no message about a missing one needs to say what is expected.
     return {name: _column_at(block, place, expected="") for place, name in enumerate(mapping.values())}
 
 

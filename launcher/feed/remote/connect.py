@@ -72,6 +72,7 @@ class DriverRoutes:
         self._key = key
         open_to_all = [address for address in addresses if address.startswith("tcp:")]
         private = [address for address in addresses if address not in open_to_all]
+        #: Each route is its kind and its address. The one that has worked last comes first, see `connect`.
         self._routes = private + (["relay:" + relay] if relay else []) + open_to_all
 
     def connect(self, purpose: str, timeout: float = 30.0, **more: Any) -> socket.socket:

@@ -37,13 +37,19 @@ class FeedConnection:
         """Start the thread that connects to the program and receives frames."""
         self._connect = connect
         self._feed = feed
+        #: Guards the attributes below except the socket, and tells waiting threads that one has changed.
         self._changed = threading.Condition()
+        #: Held while a frame is sent, or the socket is replaced.
         self._sending = threading.Lock()
+        #: The present connection, or None while there is none.
         self._sock: socket.socket | None = None
+        #: The frames of this connection that the function has not taken, the oldest first.
         self._frames: deque[Frame] = deque()
         #: The reason that the program was told when the function wanted no more rows, or empty bytes.
         self._terminated = b""
+        #: Whether the program has said that the feed has ended.
         self._end_received = False
+        #: The error that `next_frame` raises once no frame is left. None if there is none.
         self._error: FeedError | None = None
         #: The number of the present connection, from 0. Each break adds 1.
         self.number = 0

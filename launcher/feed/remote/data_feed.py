@@ -235,6 +235,7 @@ class FeedReader:
 
     def poll_end(self) -> bool:
         """Return whether there are no more rows, as far as this is known without waiting."""
+        # If the connection has broken or the feed has ended, this drops the rows that were not read.
         self._sync(self._connection.number)
         return self._connection.has_ended
 
@@ -250,6 +251,7 @@ class FeedReader:
             ValueError: There are more results than rows were read.
             FeedError: The program is gone, or the results cannot be sent.
         """
+        # If the connection has broken since the rows were read, this counts their results as stale.
         self._sync(self._connection.number)
         if self._returned + len(results) > self._rows_read:
             raise ValueError(

@@ -57,6 +57,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
     # A launcher that has just started has no socket yet, and one that has just exited perhaps no report.
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
     while True:
+        # It is determined before the launcher is asked, so that it is asked once more after the deadline.
         is_late = time.monotonic() > deadline
         try:
             if report := run.report():
@@ -72,6 +73,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
                 )
         except (LookupError, TypeError, ValueError, ProtocolError) as error:
             raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error
+        # If the launcher has died or is elsewhere, it is useless to wait for its socket or report.
         if is_late or run.state not in (RunState.RUNNING, RunState.ENDED):
             raise LaunchError(_unreachable(run))
         time.sleep(_POLL_SECONDS)

@@ -102,7 +102,8 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
     os.umask(os.umask(0o077) & 0o077)
     try:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # Without a report, a queue starts the first launcher.
+        # The report of the launcher before this one gets another name. The first launcher finds none.
+        with contextlib.suppress(FileNotFoundError):
             os.replace(run.paths.report, run.paths.earlier)
         with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
             os.unlink(run.paths.stop_asked)
@@ -358,6 +359,7 @@ def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
 
 def _has_agent_that_runs(run: Run) -> bool:
     """Return whether an agent of a run may still stop its tasks here. A suspended one cannot."""
+    # The tag with the ordinal 0 belongs to an agent and its watchdog. Their tasks have larger ones.
     agent_tags = {tag(number, ordinal=0) for number in run.agents}
     running = [process for process in _processes(run) if process.state not in _SUSPENDED_STATES]
     return any(tag_of(process.pid) in agent_tags for process in running)

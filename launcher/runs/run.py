@@ -340,7 +340,7 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 
 def remaining(run: Run) -> list[TaskId]:
     """Return the tasks of a run that are not over according to its ``events.jsonl``."""
-    is_over = {}
+    is_over = {}  # Of each task, the last event tells its present state.
     with suppress(OSError), open_regular(run.paths.events) as file:
         # A line of a file that launch has written is not longer.
         while line := file.readline(MAX_FILE_BYTES):
@@ -394,6 +394,7 @@ def _batch_job_in(value: object) -> BatchJob | None:
 
 def _owner_in(record: Mapping[str, Any]) -> ProcessIdentity | None:
     """Return the launcher process that the content of a ``launcher.json`` identifies, or None."""
+    # A record of an earlier version lacks the last field, which has a default.
     fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
     types = (int, int, str, str, str, str)  # The types of the fields, in their order.
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):

@@ -49,7 +49,9 @@ class HostCapacity:
     def __init__(self, host: Host, order: int) -> None:
         self.host = host
         self.order = order
+        #: How many tasks it gets before other hosts are used, and how many it may get. No limit is None.
         self.slots, self.limit = slots_of(host)
+        #: How many of its GPUs no task requests yet. 0 if its GPUs are not known.
         self.gpus_left = len(host.gpus or ())
         #: How many tasks of each role are on this host. Roles without a task are missing.
         self.roles: dict[str, int] = {}
@@ -108,6 +110,7 @@ class Assignment:
 
     def __init__(self, roles: Sequence[Role], hosts: Sequence[Host]) -> None:
         """Find out which hosts the tasks of each role may use. No task is assigned yet."""
+        #: The roles by name, in the order of the table for users.
         self.roles = {role.name: role for role in roles}
         #: All hosts, in the order of the user's list.
         self.hosts = [HostCapacity(host, order) for order, host in enumerate(hosts)]

@@ -161,7 +161,7 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     of_user = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
-    of_launch = dict(placed.env)
+    of_launch = dict(placed.env)  # These are the variables that launch itself sets for the task or its host.
     # What was copied from the environment of launch may contain braces that are no placeholders.
     never_templates = spec.copied | of_launch.keys()
     templates = {name: text for name, text in of_user.items() if "{" in text and name not in never_templates}
@@ -181,6 +181,7 @@ def check_texts(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterat
         env_source: Where the user wrote ``spec.env``, for messages.
     """
     written = _texts_of_user(spec, hosts, env_source)
+    # Placeholders contain names of roles. The same mistake in one place is reported once.
     roles, reported = [role.name for role in spec.roles], set()
     for where, label, text in written:
         for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():

@@ -77,7 +77,7 @@ def wait(state: JobState) -> str:
     """Return what the job waits for, as in ``waiting for worker/0 to end``.
 
     Returns:
-        The message. Empty if the wait is not worth one.
+        The message. Empty if the job waits for no task and no host in particular, as while all tasks run.
     """
     if state.phase is Phase.STARTUP:
         hosts_without_ports = join_names(state.hosts.names(HostState.HOLDING))
@@ -125,7 +125,8 @@ def late_host(state: JobState, kind: TimerKind) -> str:
         state: The state of the job.
         kind: What the timer was for.
     """
-    # Only the timer of answers to a stop runs for a different time each time.
+    # ANSWER, whose time differs, is not in the table. RESTART and END are not either, but their texts contain
+    # no limit.
     limit = time_limit(TIMER_SECONDS.get(kind, state.answer_seconds))
     reasons = {
         TimerKind.READY: f"no answer from its agent in {limit}",
@@ -181,7 +182,7 @@ def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
 
     Empty if it is unclear.
     """
-    if event.oom and record.role.memory:
+    if event.oom and record.role.memory:  # The user has limited the memory of this role.
         return "a larger `--memory` gives it more; or make its batches or caches smaller"
     if event.oom:
         return "give it a machine with more memory, or make its batches or caches smaller"

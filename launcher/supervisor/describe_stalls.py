@@ -41,7 +41,7 @@ _FAULTHANDLER_ADVICE = (
 def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> Failure:
     """Return the failure of tasks that were silent for longer than ``--stall``.
 
-    They are one failure together.
+    They are one failure together, which carries the name and the host of the first one. Its text names all.
     """
     limit = time_limit(state.policy.stall or 0.0, state.policy.stall_text)
     return Failure(
@@ -57,7 +57,8 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
 
 def silent_line(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return the message about silent tasks of a job without ``--stall``."""
-    # It names the time for which all of them were silent. The tick of the last output is not over.
+    # It names the time for which all of them were silent, which began with the last that became so. One tick
+    # is subtracted, because the last output may have come at any time before the next tick.
     since = max(silent_since(state, record) for record in silent)
     limit = duration((state.stalls.ticks - since - 1) * tick_seconds(state))
     return f"{_silence(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
@@ -82,7 +83,7 @@ def hint_at_timeout(state: JobState) -> str:
     Returns:
         The hint. Empty if no task of a Python program was silent.
     """
-    # A short job had no time for the usual limit.
+    # In a short job, which had no time for the usual limit, half of its time without output is enough.
     ticks = min(TICKS_IN_LIMIT, state.stalls.ticks // 2)
     silent = [record for record in silent_tasks(state, ticks, ticks) if record.runs_python]
     if not silent:
@@ -135,6 +136,7 @@ def _ended_before(state: JobState) -> str:
     ended = [task.task for task in state.tasks.values() if not task.service and has_ended(state, task.task)]
     if not ended:
         return ""
+    # With a ps, sessions of TensorFlow 1 may wait for the peers. Without one, tasks communicate collectively.
     has_ps = any(task.role == "ps" for task in state.tasks)
     advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended) if has_ps else _COLLECTIVE_ADVICE
     return f"{state.tasks.names(ended)} ended before: {advice}"
@@ -149,6 +151,7 @@ def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
     Returns:
         The text. Empty if no task started again, or if the others do not wait for it.
     """
+    # A task that has started again has earlier attempts.
     restarted = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
     others = [record for record in silent if not record.earlier]
     if not restarted or not others:

@@ -89,7 +89,7 @@ def _tell_of_workers_at_work(state: JobState) -> None:
     """
     at_work = [record for record in state.tasks.values() if _is_worker_at_work(state, record)]
     chief_decides = {task.role for task in state.tasks.all_deciding}.issubset(CHIEF_ROLES)
-    if at_work and chief_decides and not state.policy.done_when:
+    if at_work and chief_decides and not state.policy.done_when:  # The user did not choose what decides.
         state.tell(describe.chief_ends_workers(state, at_work))
 
 
@@ -136,8 +136,11 @@ def _drain(state: JobState, seconds: float) -> None:
 
 
 def _stop_unneeded_services(state: JobState) -> None:
-    """Stop the services that no task needs: while the job drains, only services are still to finish."""
-    drain = state.tasks.drain
+    """Stop the services that run on only for other tasks, once all of these others have finished.
+
+    That happens only while the job drains. Services with time of their own to finish (``--drain``) run on.
+    """
+    drain = state.tasks.drain  # `serving` is empty unless the job drains.
     if drain.serving and all(state.tasks[task].service for task in drain.tasks):
         stop_tasks(state, state.tasks.in_order(drain.serving))
         drain.serving = set()
@@ -167,6 +170,7 @@ def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
 
 def _will_drain(state: JobState) -> bool:
     """Return whether the job is done now and lets tasks finish, so that it does not stop all of them yet."""
+    # The update only finds out which tasks have time left. It is repeated when the job begins to drain.
     return state.is_done() and state.tasks.drain.update(state.tasks.values()) > 0
 
 
@@ -183,7 +187,7 @@ def stop(state: JobState) -> None:
             record.transition_to(TaskState.CANCELLED, "the job was over")
             record.current.reason = Reason.NEVER_STARTED
             state.tasks.task_gone(record.task)
-    if state.tasks.not_gone:
+    if state.tasks.not_gone:  # The agents get a limited time to stop them, and the user is told of the wait.
         state.set_timer(TimerKind.NOTICE)
         state.set_timer(TimerKind.END, longest_stop(state.stop_sequence))
     stop_tasks(state, state.tasks.in_order(state.tasks.not_gone))
@@ -210,6 +214,7 @@ def stop_tasks(
     for record in records:
         if record.task not in state.tasks.not_gone or record.state is TaskState.ENDED:
             continue
+        # A task whose agent was stopped from outside is STOPPING already, without a command.
         if record.state is not TaskState.STOPPING:
             record.transition_to(TaskState.STOPPING, cause)
         if not record.current.was_told_to_stop:

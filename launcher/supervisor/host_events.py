@@ -65,7 +65,7 @@ def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
     if all(record.port is not None for record in host.tasks):
         host.transition_to(HostState.READY, event)
         _check_network_or_plan(state)
-    _stop_if_failed(state)
+    _stop_if_failed(state)  # If another host has failed, this may be the last answer that was waited for.
 
 
 def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
@@ -74,13 +74,15 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
     While tasks move to new hosts, a host that refuses counts as lost instead, so that they can move on.
     Otherwise the other hosts may still answer, so that the user sees the faults of all of them.
     """
-    reason = START_REASONS.get(event.code)  # None if the host has too few ports.
+    # The code tells whether the environment of the tasks cannot be used. If not, the reason is None, and the
+    # host has too few ports.
+    reason = START_REASONS.get(event.code)
     if state.is_placing:
         why = event.why if reason else f"it has no port for each of its tasks: {event.why}"
         handle_agent_lost(state, events.AgentLost(event.host, event.at, why))
         return
     host = state.hosts[event.host]
-    if host.state is HostState.HOLDING:
+    if host.state is HostState.HOLDING:  # It has answered, so that it is no longer waited for.
         host.transition_to(HostState.READY, event)
     if reason is None:
         text = f"{event.host} does not have a port for each of its tasks: {event.why}"
@@ -113,6 +115,7 @@ def _check_network_or_plan(state: JobState) -> None:
 
 def _ports_to_try(hosts: Sequence[HostRecord], index: int) -> dict[TaskId, int]:
     """Return one port of each host that the host at this index of the list tries to connect to."""
+    # The list counts as a circle. Of only two hosts, the second one behind a host is that host itself.
     others = [hosts[(index + distance) % len(hosts)] for distance in _PEER_DISTANCES]
     first_tasks = [other.tasks[0] for other in others if other is not hosts[index]]
     return {record.task: record.port for record in first_tasks if record.port is not None}
@@ -219,7 +222,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     if was_returning and (state.moves_tasks or state.phase is not Phase.RUNNING):
         restarting.try_again_later(state, host, event)
         return
-    why = event.why.removeprefix(f"{event.host}: ")
+    why = event.why.removeprefix(f"{event.host}: ")  # The message names the host already.
     text = describe.host_lost(state, host, why)
     cancelled = _lose(state, host, event)  # These are the restarts that waited for tasks of this host.
     starts_again, explanation = False, ""

@@ -61,14 +61,18 @@ class Machine:
     def stranded(self, tasks: Iterable[TaskId]) -> list[TaskId]:
         """Return the tasks among these that cannot start again, because their hosts are lost.
 
-        Tasks that move from a lost host to another one are not among them.
+        The launcher refuses ``launch restart`` for them. Tasks that move from a lost host to another one are
+        not among them.
         """
         state = self.state
         staying = [state.tasks[task] for task in tasks if task not in state.tasks.restarting]
         return [record.task for record in staying if not state.hosts[record.host].is_active]
 
     def busy_hosts(self) -> list[str]:
-        """Return the names of the hosts with tasks of which some process may still exist."""
+        """Return the names of the hosts with tasks of which some process may still exist.
+
+        These can measure the memory of their tasks, which ``launch ps`` asks for.
+        """
         return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.not_gone)
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
@@ -102,8 +106,8 @@ class Machine:
         """
         state = self.state
         if state.hosts:
-            state.set_timer(TimerKind.NOTICE)
-            state.set_timer(TimerKind.READY)
+            state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told which hosts are waited for.
+            state.set_timer(TimerKind.READY)  # It limits how long agents may take to start and hold ports.
             if state.policy.timeout is not None:
                 state.set_timer(TimerKind.JOB, state.policy.timeout)
         ending.finish_if_closed(state)
@@ -148,12 +152,14 @@ class Machine:
             InvalidTransitionError: The event led to an impossible state, which is a bug in launch.
         """
         host = self.state.hosts.get(getattr(event, "host", ""))
-        # Output is no answer: a task may print before its agent obeys.
+        # A host that was told to stop its tasks owes an answer, and any event shows that its agent is alive.
+        # But output is no answer: a task may print before its agent obeys.
         if host is not None and not isinstance(event, events.TaskOutput):
             host.owes_answer = False
         handler = _EVENT_HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER or (host is not None and not host.is_heard):
             return []
+        # What changes now is reported with the time of this event, or with the last one if it has none.
         self.state.tasks.last_event_at = getattr(event, "at", self.state.tasks.last_event_at)
         handler(self.state, event)
         return self.state.drain_commands()
@@ -172,7 +178,9 @@ class Machine:
         return self.state.drain_commands()
 
     def handle_plan(self, plan: Plan) -> list[Command]:
-        """Return the commands that follow when the plan is made: all tasks start, or a move goes on.
+        """Return the commands that follow when the plan is made, after all hosts hold ports for their tasks.
+
+        Either all tasks start for the first time, or they start again because tasks of lost hosts have moved.
 
         Args:
             plan: The plan, with the address and the port of each task.
@@ -180,7 +188,7 @@ class Machine:
         state = self.state
         if state.phase is not Phase.STARTUP and not state.is_placing:  # The job has been stopped meanwhile.
             return []
-        state.cancel_timers(TimerKind.READY)
+        state.cancel_timers(TimerKind.READY)  # It limited how long agents may take to hold the ports.
         for task in plan.tasks:
             record = state.tasks[task.task]
             record.address, record.port, record.node = task.address, task.port, task.node
@@ -201,7 +209,7 @@ def _start_tasks(state: JobState) -> None:
         record.transition_to(TaskState.STARTING, "the plan")
         state.start(record)
     state.phase = Phase.RUNNING
-    state.set_timer(TimerKind.START)
+    state.set_timer(TimerKind.START)  # It limits how long agents may take to start their tasks.
     stalls.set_tick_timer(state)
 
 

@@ -50,6 +50,7 @@ class StateRecord:
     def __init__(self, name: str, state: Any, transitions: Mapping[Any, Sequence[Any]]) -> None:
         self._name, self._transitions = name, transitions
         self.state: Any = state
+        #: The last changes, for error messages. Each is the old state, the new state and the cause.
         self._history: deque[tuple[Any, Any, object]] = deque(maxlen=_MAX_HISTORY)
 
     def transition_to(self, state: Any, cause: object) -> None:
@@ -190,8 +191,11 @@ class TaskAttempt:
     def __init__(self) -> None:
         #: The state that the task gets when all its processes are gone. It is set when its own process ends.
         self.outcome = TaskState.STOPPED
+        #: Why it ended or was never started. None as long as that is not known.
         self.reason: Reason | None = None
+        #: The exit code or the signal of its own process, unknown until that exits.
         self.status = ExitStatus()
+        #: How it ended, for the user. Empty before.
         self.detail = ""
         #: Whether its agent was told to stop it.
         self.was_told_to_stop = False
@@ -209,9 +213,13 @@ class TaskAttempt:
         self.waiting_pieces = 0
         #: The task that its session of TensorFlow 1 waits for, if it says so.
         self.awaited_task: TaskId | None = None
+        #: The pid of its own process on its host. None until its agent has said that it runs.
         self.pid: int | None = None
+        #: When its own process started and ended, in seconds since the epoch. None if that is not known.
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        #: The largest resident size of one of its processes in bytes, and its CPU time in seconds. None until
+        #: its own process has exited.
         self.peak_rss: int | None = None
         self.cpu_s: float | None = None
         #: The number of processes that it left behind.
@@ -283,6 +291,7 @@ class TaskRecord(StateRecord):
         Raises:
             InvalidTransitionError: The last attempt is not over.
         """
+        # The fields of `Attempt` are attributes of the record or of `current`, which change below.
         ended_attempt = from_attributes(Attempt, self, self.current)
         self.transition_to(TaskState.STARTING, "the next attempt")
         self.earlier = (*self.earlier, ended_attempt)[-_MAX_EARLIER_ATTEMPTS:]
@@ -332,7 +341,7 @@ class Drain:
             records: All tasks of the job.
 
         Returns:
-            The seconds until the next time limit of a task.
+            The seconds until the next time limit of a task. 0 if no task has time left.
         """
         states = (TaskState.STARTING, TaskState.RUNNING)
         services = {record.task for record in records if record.service and not record.sidecar}
@@ -356,13 +365,15 @@ class TaskTable(dict[TaskId, TaskRecord]):
 
     def __init__(self, placement: Placement, done_when: str) -> None:
         """Make a record for each task, none of which has started yet."""
-        #: When the last event happened.
+        #: When the last event happened. Changes of tasks are reported with this time.
         self.last_event_at = 0.0
+        #: The tasks whose changes since the last `drain_changes` are still to be reported.
         self._changed: dict[TaskId, TaskRecord] = {}
         #: What became of attempts after which the next one began in the same event.
         self._ended_attempts: list[events.TaskMoved] = []
         tasks = enumerate(placement.tasks)
         super().__init__((placed.task, TaskRecord(placed, number, self._changed)) for number, placed in tasks)
+        #: The parameter servers, whose failures make other tasks fail.
         self.ps = [record for record in self.values() if record.task.role == "ps"]
         #: Tasks of which some process may still exist, or that are still to start.
         self.not_gone = set(self)
@@ -376,6 +387,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
         self.deciding = set(self.all_deciding)
         #: When the last deciding task ended.
         self.decided_at = 0.0
+        #: The tasks that may still finish after the job is done.
         self.drain = Drain()
         #: The restart of each task that is to start again.
         self.restarting: dict[TaskId, Restart] = {}
@@ -524,6 +536,7 @@ class HostTable(dict[str, HostRecord]):
 
     def __init__(self, placement: Placement, tasks: Iterable[TaskRecord]) -> None:
         """Make a record for each host. The agents of hosts with tasks are to hold ports for these."""
+        #: The number of hosts in each state, which the records of the hosts update.
         self._counts: Counter[HostState] = Counter()
         hosts = enumerate(placement.agent_hosts())
         super().__init__((host.name, HostRecord(host, number, self._counts)) for number, host in hosts)
@@ -552,6 +565,9 @@ class HostTable(dict[str, HostRecord]):
         return [name for name, host in self.items() if host.state in states]
 
     def names_of(self, tasks: Iterable[TaskRecord]) -> list[str]:
-        """Return the names of the hosts of these tasks, each once and in the order of the table."""
+        """Return the names of the hosts of these tasks, each once and in the order of the table.
+
+        The host of a task that moves is its new host, as soon as that is chosen.
+        """
         hosts = {self[task.next_host] for task in tasks}
         return [host.name for host in sorted(hosts, key=lambda host: host.number)]

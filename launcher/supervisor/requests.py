@@ -38,7 +38,7 @@ def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
     if state.phase in (Phase.STOPPING, Phase.CLOSING):
         _handle_further_request(state, event, is_repeated=request is StopRequest.AGAIN)
         return
-    text = describe.orderly_stop(state, event)
+    text = describe.orderly_stop(state, event)  # It describes the phase and the tasks before the stop.
     if state.phase is not Phase.DRAINING:  # A job that drains is done, so that it succeeds all the same.
         _fail_by_request(state, event)
     state.tell(text)
@@ -48,7 +48,10 @@ def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
 
 
 def _fail_by_request(state: JobState, event: events.StopAsked) -> None:
-    """Let a request to stop be the failure of the job. The notice of a time limit counts as that limit."""
+    """Let a request to stop be the failure of the job.
+
+    A signal with which a queue announces its time limit counts as that limit.
+    """
     reason, exit_code = Reason.INTERRUPTED, 128 + event.signal
     if event.signal in LIMIT_NOTICES:
         reason, exit_code = Reason.TIMEOUT, TIMED_OUT_EXIT_CODE
@@ -81,6 +84,7 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
     # The job stops for another reason, such as a failure, so that its agents had no limit until now.
     if state.phase is Phase.STOPPING and not state.answer_seconds:
         _expect_answers_to_stop(state)
+    # Only somebody who may send the same signal again, to kill the tasks, is told what the job waits for.
     if state.stop_requests.can_repeat(event.signal) and not state.is_immediate:
         state.tell(describe.stop_continues(state, event))
 
@@ -116,7 +120,7 @@ def _expect_answers(state: JobState, seconds: float) -> None:
     """
     for task in state.tasks.not_gone:
         state.hosts[state.tasks[task].host].owes_answer = True
-    state.answer_seconds = seconds
+    state.answer_seconds = seconds  # The message about a host that is late contains it.
     state.set_timer(TimerKind.ANSWER, seconds)
 
 

@@ -79,8 +79,11 @@ class RestartPolicy:
     def __init__(self, spec: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
         self._policy = spec.policy
         self._jitter = jitter
+        #: The number of restarts that count which the user allows (``--restarts``). 0: nothing starts again.
         self.max_restarts = spec.policy.restarts
+        #: The role of each task.
         self._roles = {placed.task: placed.role for placed in placement.tasks}
+        #: The names of all roles, which show the strategy of TensorFlow that the job uses.
         self._role_names = {role.name for role in self._roles.values()}
         #: How often each task was started again by a restart that counts.
         self._counts_by_task: dict[TaskId, int] = {}

@@ -508,7 +508,7 @@ def _restart_of_all(
         left.
     """
     first, *others = lost_tasks
-    # A task that still ran has ended with its host.
+    # A task that still ran has ended with its host. How long another one ran does not matter here.
     was_running = first.current.ended_at == event.at
     ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
     also_failed = [record.task for record in others]

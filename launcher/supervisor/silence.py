@@ -52,6 +52,7 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     # Silence counts from the tick `since` on: before it, output could not arrive, or tasks started again.
     if state.stalls.ticks - state.stalls.since <= limit:
         return []
+    # A task that starts is never silent, so that it is one of the others.
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in state.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(state, record, limit)]

@@ -74,7 +74,10 @@ def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
 
 
 def _only_waits(data: bytes) -> bool:
-    """Return whether every line of this output says that TensorFlow waits for something."""
+    """Return whether every line of this output says that TensorFlow waits for something.
+
+    A long piece of output is not searched, as such lines are few and short, and counts as other output.
+    """
     may_wait = len(data) <= _MAX_WAIT_BYTES and any(word in data for word in _WAIT_WORDS)
     return may_wait and not re.sub(_WAIT_PATTERN, b"", data).strip()
 
@@ -142,6 +145,6 @@ def _stop_silent(state: JobState, silent: Sequence[TaskRecord], at: float) -> No
         return
     if refusal := state.restart_policy.refusal(first.task, first.current.status):
         failure = replace(failure, text=f"{failure.text}; {refusal}")
-    state.tasks.failed.update(record.task for record in silent)
+    state.tasks.failed.update(record.task for record in silent)  # No later restart includes them.
     fail_task(state, failure, TIMED_OUT_EXIT_CODE)
     continue_or_stop(state)

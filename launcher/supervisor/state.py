@@ -141,19 +141,25 @@ class JobState:
         self.checks_network = checks_network
         self.restart_policy = restart_policy or RestartPolicy(spec, placement)
         self.seconds_until_tasks_ended = seconds_until_tasks_ended
+        #: The signals by which a task is stopped unless it must end sooner.
         self.stop_sequence = orderly_stop_sequence(spec.policy.grace)
         self.phase = Phase.STARTUP
+        #: The first failure by time, and the exit code of the job that it leads to. None and 0 without one.
         self.failure: Failure | None = None
         self.exit_code = 0
         self.tasks = TaskTable(placement, spec.policy.done_when)
+        # A queue may have started an earlier launcher of this run, whose attempts are counted on.
         for record in self.tasks.values():
             record.attempt += spec.policy.attempts_before
         self.hosts = HostTable(placement, self.tasks.values())
+        #: How each task is to be started. Empty until the plan is made.
         self.plans: dict[TaskId, TaskPlan] = {}
         #: All restarts under way, by their keys.
         self.restarts: dict[str, Restart] = {}
         #: The restart in which tasks of lost hosts start elsewhere, if there is one.
         self.moving_restart: Restart | None = None
+        #: How many restarts this launcher has begun, for their keys. How many restarts have started their
+        #: tasks, for the report, with those of the run's earlier launchers.
         self.started_restarts, self.completed_restarts = 0, spec.policy.restarts_before
         #: Whether the job was done at some time: all deciding tasks had ended, and no failure stopped it.
         self.was_done = False
@@ -167,6 +173,7 @@ class JobState:
         self.answer_seconds = 0.0
         #: The last message about what the job waits for, and the number of restarts that had begun by then.
         self.last_wait: tuple[str, int] | None = None
+        #: The commands since the last `drain_commands`.
         self._commands: list[Command] = []
 
     # ------------------------------------------------------------------ commands
@@ -297,7 +304,7 @@ class JobState:
                 self.end_restart(restart)
             if task not in self.tasks.not_gone:  # It has ended for good, so the job no longer waits for it.
                 self.tasks.deciding.discard(task)
-        if not restarting:
+        if not restarting:  # No task is left that could move to another host.
             self.stop_placing()
             self.moving_restart = None
         return cancelled

@@ -32,7 +32,7 @@ def handle_started(state: JobState, event: events.TaskStarted) -> None:
     attempt = record.current
     attempt.pid, attempt.started_at = event.pid, event.at
     attempt.start_tick = state.stalls.ticks
-    record.mark_changed()
+    record.mark_changed()  # The pid is reported even if the state stays STOPPING.
     if record.state is TaskState.STARTING:
         record.transition_to(TaskState.RUNNING, event)
     _note_start_answer(state, event.task)
@@ -85,6 +85,7 @@ def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
         record.current.was_signalled = True
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
         handle_stop_from_outside(state, event)
+    # SIGABRT follows only if SIGTERM had no effect, except for a silent task, which gets it first.
     elif event.signal == SIGABRT and not record.current.has_stalled:
         _tell_of_ignored_sigterm(state, record)
 

@@ -166,6 +166,7 @@ def choose(settings: Settings, spec: JobSpec, *, hosts_named: bool, engine: str 
             section = backends()[engine].section
             settings = settings if section is None else settings.with_values({section.head: ""})
             options[engine] = backends()[engine].parse(settings, spec, hosts_named=hosts_named)
+    # If the user asks for several, `Choice.faults` reports it.
     names = asked or implied[:1] or [default()]
     # Options of a backend that is only implied, and not used, count as not given.
     unused = [name for name in implied if name != names[0]]

@@ -298,6 +298,7 @@ def with_default_python(
     if request.purpose is Purpose.CHECK or request.settings.is_given(PYTHON):
         return tuple(hosts)
     return tuple(
+        # A host keeps a Python or an environment that the user has set for it alone.
         host if host.name in local or host.python or host.venv else replace(host, python=DEFAULT_PYTHON)
         for host in hosts
     )

@@ -82,14 +82,17 @@ class BatchQueue:
     def submit(
         self, options: Any, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel
     ) -> Submission:
-        """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output goes to the run's messages.
+        """Submit a launcher, whose output goes to the messages of the run.
+
+        Its environment contains `RUN_FOLDER_VARIABLE`, by which it finds the folder of the run and takes the
+        run over.
 
         Args:
             options: The options of the backend.
             request: The request of the launch, which contains the name of the run.
             run: The run, whose folder exists.
             words: The command line of launch, without its name.
-            parcel: What a launcher needs that does not share files.
+            parcel: The files for the launcher, if it does not see the files of this machine.
         """
         raise NotImplementedError
 

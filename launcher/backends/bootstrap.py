@@ -254,6 +254,7 @@ def startup(python: str, entry: str, arguments: object) -> bytes:
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} cannot be the path of a Python")
+    # `COMMAND` reads the Python from this line. Another shell that reads it exits, see `REPLACED_STATUS`.
     line = f"{_EXIT_LINE}{python}\n".encode("utf-8", "surrogateescape")
     return line + program(entry, arguments)
 
@@ -268,6 +269,7 @@ def program(entry: str, arguments: object) -> bytes:
         arguments: See `startup`.
     """
     module, _, _ = entry.partition(":")
+    # The package of the agent is sent to every host, with all of its modules.
     modules = AGENT_MODULES if module.startswith("launcher.agent.") else (*AGENT_MODULES, module)
     call = json.dumps([entry, arguments]).encode("ascii")
     return frame(FIRST_CODE) + frame(packed(modules)) + frame(call)
@@ -298,7 +300,7 @@ def waiting_command(python: str, name: str, seconds: int, folder: str) -> list[s
         python: The Python that runs it.
         name: The name of the abstract socket on which it waits.
         seconds: The process exits if no program comes within this time.
-        folder: The folder that the process makes.
+        folder: The folder that the process makes before that, as the home of what runs in the container.
     """
     return [python, "-E", "-s", "-S", "-c", _WAITING_CODE.format(folder, seconds, name)]
 
@@ -314,6 +316,7 @@ def passing_command(python: str, name: str, seconds: int) -> list[str]:
         name: The name of the abstract socket of the waiting process.
         seconds: The process exits if nothing listens on the socket within this time.
     """
+    # The code contains the marks within quotes, so they are escaped, but without the ``b''`` around them.
     opening, closing = (repr(mark)[2:-1] for mark in (_MARK_START, _MARK_END))
     code = _PASSING_CODE.format(opening=opening, closing=closing, seconds=seconds, name=name)
     return [python, "-E", "-s", "-S", "-c", code]
@@ -322,7 +325,8 @@ def passing_command(python: str, name: str, seconds: int) -> list[str]:
 def passing_input(entry: str, arguments: object, token: str = "") -> bytes:
     """Return the bytes that a `passing_command` process reads from its stdin.
 
-    They tell it which agent may run already, and contain the program for a main process that waits.
+    They tell it which agent may run already, by the part of the agent's token that is in the address of the
+    agent's socket, and contain the program for a main process that waits.
 
     Args:
         entry: See `startup`.
@@ -357,6 +361,8 @@ def packed(modules: tuple[str, ...]) -> bytes:
     for relative, path in paths.items():
         with open(path, "rb") as file:
             source = file.read()
+        # This takes the code from ``__pycache__`` if it is up to date there. Only a Python with the same
+        # bytecode format reads it, so it need not be in the format that every Python can read.
         code = marshal.dumps(SourceFileLoader("", path).get_code(""))
         module = relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         is_package = relative.endswith("/__init__.py")

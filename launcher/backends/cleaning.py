@@ -43,8 +43,11 @@ class Cleaning:
 
     def __init__(self, foreign: Collection[str] = ()) -> None:
         """Start without a decision. Of the runs in ``foreign`` everything may be removed."""
+        #: The names of the runs of ``--foreign``.
         self._foreign = frozenset(foreign)
+        #: The runs of ``--foreign`` of which at least one object may be removed.
         self._removed_runs: set[str] = set()
+        #: The runs whose launcher is alive on this machine, so that nothing of them may be removed.
         self._runs_with_live_launchers: set[str] = set()
         #: The objects whose launcher may be alive, by run and machine.
         self._undecided: dict[tuple[str, str], list[str]] = {}

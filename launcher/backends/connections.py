@@ -294,7 +294,7 @@ def lease_there(lease: float) -> float:
     """Return how long an agent lets its tasks run on without a connection to the launcher, in seconds.
 
     It is shorter than the time after which the launcher gives a silent host up, so that the tasks have ended
-    by then.
+    by then: by two seconds, or by 30 % of a lease so short that this is less.
 
     Args:
         lease: That time of the launcher, in seconds (``--lease``).
@@ -391,7 +391,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
         def await_all(seconds: float) -> bool:
             """Wait until all calls have ended, and return whether they have."""
             if loop is None:
-                return not pool.wait(unfinished, seconds)
+                return not pool.wait(unfinished, seconds)  # It returns the calls that have not ended.
             return loop.run_until(lambda: not unfinished, seconds)
 
         waited, pause = 0.0, _FIRST_NOTICE_SECONDS

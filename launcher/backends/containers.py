@@ -110,6 +110,7 @@ def image_faults(
             yield Fault(role.source, f"{role.name} has no image", expected)
     role_names = {role.name for role in spec.roles}
     # A file may contain limits for a role that runs no task in this launch. The empty name is for all roles.
+    # A part is what one source (a file, the command line) sets.
     parts = (part for row in (MEMORY, CPUS) for part in settings.parts(row) if part.kind in FILES)
     allowed_names = role_names.union(["", *(name for part in parts for name, _ in part.value)])
     for option, limits in (("memory", options.memory), ("cpus", options.cpus)):
@@ -191,7 +192,8 @@ def task_hosts(
     gpus_by_host: dict[str, tuple[str, ...]] = {}
     for role in spec.roles:
         gpu_count = role.gpus or 0
-        # Whatever GPUs a container gets, they are numbered from 0 inside.
+        # Whatever GPUs a container gets, they are numbered from 0 inside. None means that launch does not set
+        # ``CUDA_VISIBLE_DEVICES`` for its task.
         gpus_inside = tuple(map(str, range(gpu_count))) or None
         for index in range(role.count):
             name = _host_name(role, index)

@@ -117,6 +117,7 @@ class HostPrograms:
         self.connections = Connections()
         #: The reason why a host cannot be reached, by the name of the host.
         self.failed: dict[str, str] = {}
+        #: What must be left at the end: the context of the connections, if there are any.
         self._stack = ExitStack()
 
     def __enter__(self) -> HostPrograms:
@@ -180,16 +181,23 @@ class AgentFleet:
         """Prepare agents for the hosts that the placement uses. None is started yet."""
         self._allocation, self._placement, self._loop = allocation, placement, loop
         self._request, self._runs_tasks = allocation.request, runs_tasks
+        #: The seconds after which a silent host is given up.
         self._lease = allocation.request.settings[LEASE]
         used = {host.name for host in placement.agent_hosts()}
         hosts = [host for host in allocation.hosts if host.name in used]
         #: What runs our programs without the agents.
         self.programs = HostPrograms(allocation, hosts)
+        #: The hosts that are this machine, which get forked agents.
         self._local = [host for host in hosts if host.name in allocation.local]
         self.has_remote_hosts = bool(self.programs.remote)
+        #: The ids of the agents that were forked.
         self.local_agents: Sequence[int] = ()
+        #: The link to the agent of each host, or why there is none. `link_to` takes a link out if it gives it
+        #: to its caller for good.
         self._links: dict[str, AgentLink | TransportError] = {}
+        #: The links to the present agents of other machines, even if `link_to` has given them away.
         self._reconnecting_links: dict[str, ReconnectingLink] = {}
+        #: What must be done at the end: close the links, then the connections.
         self._stack = ExitStack()
 
     def __enter__(self) -> AgentFleet:

@@ -39,6 +39,7 @@ def _leads_here(name: str) -> bool:
     except TimeoutError:  # The connection over SSH will show where the name leads.
         return False
     addresses = addresses_of(name)
+    # A name that has no address leads to no other machine, either.
     return not addresses or any(map(_is_own, addresses))
 
 

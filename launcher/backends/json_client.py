@@ -35,6 +35,7 @@ class JsonClient:
     """
 
     def __init__(self, program: RemoteProgram, check: Callable[[], object] = lambda: None) -> None:
+        #: The last of these are the bytes that have arrived, and that `receive` has not returned yet.
         self._program, self._check, self._received = program, check, b""
 
     def ask(self, request: object, seconds: float, record: type[_T]) -> _T:
@@ -64,6 +65,7 @@ class JsonClient:
         deadline = time.monotonic() + seconds
         unsent = memoryview(json.dumps(request).encode("ascii") + b"\n")
         while unsent := unsent[self._program.send(unsent) :]:
+            # Meanwhile answers may arrive, which `receive` returns later.
             self._listen(deadline, _SEND_PAUSE_SECONDS)
 
     def receive(self, seconds: float) -> Any:

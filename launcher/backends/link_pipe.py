@@ -36,17 +36,25 @@ class LinkPipe:
         """Make the pipe of a program that the agent is asked to start."""
         self.number = number
         self._lock, self._send, self._on_close = lock, send, on_close
+        #: The descriptor that wakes the user of the pipe.
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        #: The stdout of the program that has arrived, and that `recv` has not returned yet.
         self._output = bytearray()
+        #: Whether no more of it will come.
         self._output_ended = False
+        #: How many bytes for stdin the agent accepts now.
         self._unused_credit = CREDIT_BYTES
+        #: Why the link has ended, for messages. Empty while it has not.
         self._loss_reason = ""
+        #: The stderr of the program. Empty until the program has exited.
         self._stderr = ""
+        #: The exit status of the program. None until it has exited, or if nobody knows it.
         self._status: int | None = None
+        #: It is set when the program has exited or the link has ended, for `wait`.
         self._ended = threading.Event()
 
     def handle_message(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """React to a message of the agent about this program.
+        """React to a message of the agent about this program. The caller holds the lock of the link.
 
         Raises:
             ProtocolError: The agent sent, or acknowledged, more bytes than it may.
@@ -64,7 +72,7 @@ class LinkPipe:
         os.eventfd_write(self._event_fd, 1)
 
     def on_link_lost(self, why: str) -> None:
-        """React to the end of the link: no further message will come.
+        """React to the end of the link: no further message will come. The caller holds the lock of the link.
 
         Args:
             why: Why the link has ended, for messages. Only the first reason counts.

@@ -48,11 +48,15 @@ class ForkedAgentLink:
     def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
         """Make the link to an agent that was forked. Our ends of its pipes never block from now on."""
         self.pid, self.agent_id = pid, agent_id
+        #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
         self.tasks: set[str] = set()
+        #: Encodes and decodes the messages on both pipes.
         self._channel = MessageChannel(
             lambda: Decoder(from_agent=True, host=host, tasks=self.tasks, only=PIPED_RECORDS)
         )
+        #: Our ends of the three pipes. Each is -1 when it is closed.
         self._reading, self._writing, self._stderr = reading, writing, stderr
+        #: The loop that watches the pipes. None before `watch`, and after `unwatch`.
         self._loop: EventLoop | None = None
         #: The reason that the agent sent for its end. Empty if it sent none.
         self._refusal = ""
@@ -106,18 +110,20 @@ class ForkedAgentLink:
         if self._writing < 0:  # The pipe of commands is closed.
             return
         try:
+            # The present time, the last argument, matters only to connections that can break.
             is_full = not self._channel.write(self._writing, 0.0)
         except OSError:  # The agent has ended, which the next read reports.
             self.shut_down()
             return
         if self._loop is not None:
+            # Without a callback the loop no longer watches the pipe.
             self._loop.watch(self._writing, write=self._flush if is_full else None)
 
     def shut_down(self) -> None:
         """Close the pipe of commands. The agent ends its tasks, and then itself, at the end of this pipe."""
         if self._writing >= 0:
             if self._loop is not None:
-                self._loop.watch(self._writing)
+                self._loop.watch(self._writing)  # Without callbacks this stops the watching.
             os.close(self._writing)
             self._writing = -1
 

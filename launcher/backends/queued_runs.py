@@ -90,7 +90,7 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     if queue is None or run.batch is None:
         return None
     status = queue.inspect([run]).get(run.name)
-    if status is None:
+    if status is None:  # The launcher has ended, and its files are on this machine now.
         return None
     if status.phase is not JobPhase.RUNNING:
         raise LaunchError(f"{run.name}: {escape_controls(status.text)}")
@@ -120,6 +120,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
         LaunchError: The launcher is pending, has ended without a report, or the connection to it is lost.
     """
     code = None if shares_files(run) else relayed(run, *words)
+    # A command that follows the run ends with the run, unless the user leaves it or its connection is lost.
     if code is None or not follow or code == LEFT_EXIT_CODE:
         return code
     status = states([run]).get(run.name)  # Asking the queue fetches the files of a run that has ended.
@@ -139,7 +140,7 @@ def withdraw_run(run: Run) -> str:
     if queue is None or run.batch is None:
         return ""
     status = queue.inspect([run]).get(run.name)
-    if status is None:
+    if status is None:  # The launcher has ended, and its files are on this machine now.
         return ""
     if status.phase is JobPhase.OVER:
         return f"{run.name} had already ended: {escape_controls(status.text)}"

@@ -48,6 +48,7 @@ def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.C
     file_option = ["-F", STDIN_PATH] if is_home_elsewhere(home) else []
     argv = ["ssh", *file_option, "-G", *arguments]
     user_file = glob.escape(os.path.expanduser(USER_FILE))
+    # Without ``-F``, ssh does not read its stdin.
     with open(os.memfd_create("ssh_config"), "r+b") as stdin:
         stdin.write(f'Include "{user_file}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape"))
         stdin.flush()

@@ -94,9 +94,10 @@ class Console(Renderer):
         self._cutters: dict[TaskId, LineCutter] = {}
         #: The cutters that contain the start of a line without its end.
         self._unfinished_cutters: dict[TaskId, LineCutter] = {}
-        #: Counts what was left out. None until a task prints.
+        #: Counts the start-up notices of TensorFlow that were left out. None until a task prints, and without
+        #: ``--fold``.
         self._notice_counter: Folding | None = None
-        #: Leaves out TensorFlow's start-up notices for each task that has printed something.
+        #: The filter that leaves out these notices for each task that has printed something.
         self._filters: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._poll_at = 0.0
@@ -104,6 +105,7 @@ class Console(Renderer):
         self._hosts: dict[TaskId, str] = {}
         self._colours: dict[TaskId, str] = {}
         self._labels: dict[TaskId, str] = {}
+        #: The line at the bottom that counts the tasks. None if the output is no terminal or shall be short.
         self._live_line: _LiveLine | None = None
         self._paths: RunPaths
         #: When to load what a failure report needs. Loading it at the end would delay a launch that fails.
@@ -288,8 +290,10 @@ class _LiveLine:
     def __init__(self, writer: Writer, options: ConsoleOptions, placement: Placement, now: float) -> None:
         self._writer = writer
         self._fd = options.stderr
+        #: What the line says about each task. States in which a task is over are all ``ended``.
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
         self._started_at = now
+        #: The text on the screen, empty if there is none, and when it was drawn.
         self._drawn_text = ""
         self._drawn_at = float("-inf")
 
@@ -324,6 +328,7 @@ class _LiveLine:
         elapsed = duration(int(now - self._started_at)).replace(".0s", "s")
         # With a character in the last column, some terminals wrap the line.
         text = shortened(f"  {counts} · {elapsed}", columns - 1)
+        # For a slow reader no more text is queued, as it would be old when it is read.
         if text != self._drawn_text and not self._writer.blocked():
             self._writer.write(self._fd, _ERASE_LINE + text.encode())
             self._drawn_text, self._drawn_at = text, now

@@ -95,6 +95,7 @@ def _about_task(
         place: Where the tasks ran.
         with_last_lines: Whether to show the last lines of the task (no ``--no-last-lines``).
     """
+    # The hint of the supervisor, which knows the states of all tasks, but not their output.
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:  # Tasks that were stopped by SIGABRT have printed their stacks.
@@ -196,6 +197,7 @@ def _without_inner_rows(lines: Sequence[str]) -> list[str]:
     for are_rows, lines_of_group in itertools.groupby(lines, _is_row):
         group = list(lines_of_group)
         # Lists that a program prints line by line are no array: each closes its brackets.
+        # The first row of an array leaves a bracket open. A blank line before it is in the group, too.
         opens_array = any(line.count("[") > line.count("]") for line in group[:2])
         if are_rows and len(group) > _MAX_ARRAY_ROWS and opens_array:
             group[1:-1] = [f"... {len(group) - 2} lines of values ..."]
@@ -232,6 +234,7 @@ def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
     folders = [".", *(os.path.dirname(word) for word in argv[1:2])]
     # Tasks on this machine inherit the environment of launch.
     inherited = frozenset(os.environ if is_here else ())
+    # The fields that are not given here are taken from the place, where they have the same names.
     return from_attributes(
         FailureFacts,
         place,

@@ -61,11 +61,13 @@ class Hint(Record):
 
 
 def _is_module_here(facts: FailureFacts, found: re.Match[str]) -> bool:
+    """Return whether the module that the task lacks is on this machine, but was not copied to its host."""
     away = facts.elsewhere or facts.in_container
     return away and not facts.synced and found["module"].partition(".")[0] in facts.modules_here
 
 
 def _is_name_of_tensorflow_1(_: FailureFacts, found: re.Match[str]) -> bool:
+    """Return whether the name that a module of TensorFlow lacks is one that TensorFlow 1 had there."""
     names: str = read_table("output/tensorflow1_names.toml").get(found["module"] or "tensorflow", "")
     return found["name"] in names.split()
 
@@ -91,6 +93,7 @@ _CONDITIONS: Mapping[str, Condition] = {
 def _read_hints() -> Iterator[Hint]:
     """Yield the rows of the file, then one row for each variable of other launchers."""
     file = read_table("output/hints.toml")
+    # A row names its lines by patterns, or by the name of a list of patterns that several rows share.
     named = {name: "|".join(lines) for name, lines in file["patterns"].items()}
     for row in file["hints"]:
         pattern = re.compile("|".join(named.get(line, line) for line in row["lines"]))
@@ -135,7 +138,7 @@ def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HIN
             match = row.pattern.search(line)
             if match and row.when(facts, match):
                 found.setdefault(row.name, _text(row, match, facts))
-                break
+                break  # The first row that fits a line is the best one.
     return [found[row.name] for row in table if found.get(row.name)]
 
 

@@ -41,6 +41,7 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
         hosts: The host of every task of the job.
         shown: The tasks that need a label.
     """
+    # The name of a host that was made for one task, as a container, says no more than that of the task.
     several = len(set(hosts.values())) > 1 and not all(task.is_own_host(host) for task, host in hosts.items())
     names = {task: f"{hosts[task]} {task}" if several else str(task) for task in shown}
     width = min(_MAX_LABEL_WIDTH, max(map(len, names.values()), default=0))
@@ -109,7 +110,9 @@ class LineCutter:
         """Forget the last line, because the next byte starts a new one."""
         #: The bytes of this line that were not shown.
         self._unshown: list[bytes] = []
+        #: How many bytes these are.
         self._size = 0
+        #: Whether the line contains a carriage return or a backspace, as that of a progress bar.
         self._is_rewritten = False
         #: Whether the start of this line was shown, and is no longer in ``_unshown``.
         self._is_continued = False

@@ -102,8 +102,10 @@ class GrowingLog:
         self._start_lines = lines
         #: How many bytes of the log were read.
         self._offset = 0
+        # The text before each line, and before a later part of a line whose start was shown unfinished.
         first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
         self._cutter = LineCutter(first if label else b"", later if label else b"", keep_colours=is_terminal)
+        #: Whether it is copied byte for byte.
         self._is_raw = not label and not is_terminal
 
     def take_label(self, other: GrowingLog) -> None:

@@ -166,15 +166,16 @@ class Jsonl(Renderer):
 
     def _write_output(self, task: TaskId, data: bytes) -> None:
         """Write an object for each line that this output completes, and keep the rest for later."""
+        # After the call this array contains the part of a line that is not written yet.
         partial_line = self._partial_lines.setdefault(task, bytearray())
         partial_line += data
         *lines, rest = bytes(partial_line).split(b"\n") if b"\n" in data else [partial_line]
         text = "".join(_output_object(task, line) for line in lines)
-        if len(rest) > _MAX_LINE_BYTES:
+        if len(rest) > _MAX_LINE_BYTES:  # It is written in parts, as memory must not grow without limit.
             end = whole_characters(rest)
             text += _output_object(task, rest[:end], has_more=True)
             rest = rest[end:]
-        if text:
+        if text:  # Otherwise no line was completed, and the array contains the rest already.
             partial_line[:] = rest
             self._writer.write(self._fd, text.encode())
 

@@ -52,6 +52,7 @@ class EventBuffer:
         self.next = 1
         #: Whether tasks have printed something since followers were last informed.
         self.printed = False
+        #: The lines that are kept, each with its number in it, and their bytes together.
         self._lines: deque[bytes] = deque()
         self._size = 0
 
@@ -110,11 +111,13 @@ class Files(Renderer):
 
     def __init__(self, clock: Callable[[], float] = time.time, *, is_resumed: bool = False) -> None:
         self._is_resumed = is_resumed
+        #: The flags for the first opening of a file. In a new run no file may exist yet.
         self._create_flags = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
         #: Whether another launcher continues the run, so that the report is written only for it.
         self.run_continues = False
         self._clock = clock
         self._paths: RunPaths
+        #: How many files are open at once. `begin` computes it from the limit of the process.
         self._max_open_files = 1
         #: Open files by path, in the order in which they were opened.
         self._open_fds: dict[str, int] = {}
@@ -126,6 +129,7 @@ class Files(Renderer):
         self._waiting_events: list[tuple[DisplayEvent, float]] = []
         #: The paths of files that cannot be written.
         self._broken_paths: list[str] = []
+        #: The last lines of ``events.jsonl``, for programs that follow the job.
         self.event_buffer = EventBuffer()
         #: Whether a file of the run is missing or not complete.
         self.unwritten = False
@@ -138,6 +142,7 @@ class Files(Renderer):
         self._paths = paths = run_info.paths
         self.event_buffer.max_bytes += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
         # Links to agents and the files of others need descriptors, too.
+        # They get what is spared, or three quarters of a small limit.
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
         self._max_open_files = min(_MAX_OPEN_FILES, max(1, free // 4, free - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # If it fails, so does the creation of the first file.
@@ -158,7 +163,7 @@ class Files(Renderer):
             self._in_mid_line.add(event.task) if is_in_mid_line else self._in_mid_line.discard(event.task)
             return
         if isinstance(event, TaskMoved) and event.state.is_over:
-            self._close(self._paths.log(event.task))
+            self._close(self._paths.log(event.task))  # If the task starts again, it is opened again.
         elif isinstance(event, TaskMoved) and event.attempt > self._attempts.get(event.task, 1):
             self._attempts[event.task] = event.attempt  # It has started again, which its log shows.
             newline = b"\n" if event.task in self._in_mid_line else b""
@@ -223,7 +228,7 @@ class Files(Renderer):
             self.unwritten = True
             self._broken_paths.append(path)
             self._close(path)
-            if len(self._broken_paths) == 1:
+            if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
                 say(f"{path} cannot be written: {error.strerror}; log truncated; job continues")
 
     def _close(self, path: str) -> None:

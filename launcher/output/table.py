@@ -160,6 +160,7 @@ def _exit_text(task: TaskReport) -> str:
         return str(code)
     if signal is None:
         return "-"
+    # A task that launch has stopped has this state, or another state for one of these reasons.
     was_ours = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
     return signal_name(signal) if was_ours else f"{signal_name(signal)} ({signal})"
 

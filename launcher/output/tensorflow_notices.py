@@ -73,6 +73,7 @@ class Folding:
     """The counter of the notices that were left out in a job."""
 
     def __init__(self) -> None:
+        #: The number of notices, and the tasks that have printed them.
         self._notices = 0
         self._tasks: set[TaskId] = set()
 
@@ -124,7 +125,7 @@ class TaskFolding:
         text = line.removeprefix(self._prefix).rstrip(b"\n")
         if self._in_traceback:
             # A traceback shows lines of the program, which may contain the text of a notice.
-            self._in_traceback = not _EXCEPTION.match(text)
+            self._in_traceback = not _EXCEPTION.match(text)  # The line with the exception is the last one.
             return False
         self._in_traceback = text.startswith(_TRACEBACK)
         if not self._belongs_to_notice(text):

@@ -55,18 +55,22 @@ class Tmux(Renderer):
         program = shutil.which("tmux")
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
+        #: The start of each command, with the name of the run's own server.
         self._command = [program, "-L", f"launch-{run_name}"]
         #: The command that shows the session.
         self.attach_command = f"tmux -L launch-{run_name} attach"
         self._attach = attach
         self._is_interrupted = is_interrupted
+        #: The id of each task's pane, and the state in its title.
         self._panes: dict[TaskId, str] = {}
         self._titles: dict[TaskId, str] = {}
+        #: The path of the server's socket. Empty until the server runs.
         self._socket = ""
         #: The server's process, to notice its exit, and to kill a server that does not answer.
         self._pidfd = -1
         #: The client in this terminal, if there is one.
         self._client: subprocess.Popen[bytes] | None = None
+        #: Whether the session was closed, and `stop_asked` has said so.
         self._is_over = False
         #: Whether the server does not answer, and gets no more commands.
         self._is_stuck = False
@@ -99,9 +103,11 @@ class Tmux(Renderer):
                 commands += [";", "select-layout", "tiled", ";"]
                 open_pane = ["split-window"]
             panes = self._run(*commands, is_required=True).split()
+            # The command has printed the ids of this window's panes. The tasks after those have none yet.
             self._panes.update(zip((placed.task for placed in tasks[first:]), panes, strict=False))
         for settings in _SETTINGS:
             self._run(*settings)
+        # The first window is shown first. The server tells its process and its socket.
         shown = self._run("select-window", "-t", ":0", ";", "display-message", "-p", "#{pid} #{socket_path}")
         pid, _, self._socket = shown.partition(" ")
         with suppress(OSError, ValueError):  # The session was closed meanwhile.
@@ -151,6 +157,7 @@ class Tmux(Renderer):
             except subprocess.TimeoutExpired:
                 self._client.kill()
                 self._client.wait()
+        # A server that was killed leaves its socket. The name is that of `_command`.
         if os.path.basename(self._socket).startswith("launch-"):
             with suppress(OSError):  # Tmux has removed its socket.
                 os.unlink(self._socket)

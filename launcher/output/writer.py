@@ -61,13 +61,16 @@ class Writer:
     def __init__(
         self, logs: str = "", make_notice: MakeNotice | None = None, capacity: int = 4 << 20
     ) -> None:
+        #: Makes the line that stands for lines that were dropped.
         self._make_notice = make_notice or (lambda lines, size: _notice(lines, size, logs))
+        #: The size of a queue from which on the agents are to keep further output.
         self._capacity = capacity
         #: The size at which a queue drops lines. It is lower when the end of a job does not wait for the
         #: reader, and 0 when all lines are dropped.
         self._limit = _DROP_FACTOR * capacity
         #: The queues by device and inode, so that two descriptors of one file share a queue.
         self._queues: dict[object, _OutputQueue] = {}
+        #: The same queues by the descriptors of callers.
         self._queue_by_fd: dict[int, _OutputQueue] = {}
         #: Whether the agents keep the output, because a queue is full or was full a short time ago.
         self._is_full = False
@@ -235,6 +238,7 @@ class _OutputQueue:
         self.is_blocked = False
         #: The data that waits, each piece with whether it is urgent.
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
+        #: What was dropped since the last notice about that.
         self._dropped_lines = self._dropped_bytes = 0
         #: Whether the last written byte is not the end of a line.
         self._is_within_line = False

@@ -392,6 +392,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
             path = (*table, *_toml_path(key[1]))
         else:
             continue
+        # The first ``a.b.c`` is also the first line of ``a`` and of ``a.b``.
         for length in range(1, min(len(path), _MAX_DOTTED_KEYS) + 1):
             line_by_path.setdefault(path[:length], number)
     return line_by_path

@@ -221,7 +221,7 @@ def expand(text: str) -> list[str]:
         raise ValueError("expected brackets in pairs, as in node[01-16]")
     names = [""]
     for part in re.findall(r"\[.*?\]|[^\[]+", text, re.DOTALL):
-        numbers = [part]
+        numbers = [part]  # A part without brackets is the same in all names.
         if part.startswith("["):
             numbers = [number for span in part[1:-1].split(",") for number in _span(span)]
         if len(names) * len(numbers) > MAX_HOSTS:

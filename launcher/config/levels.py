@@ -114,6 +114,7 @@ def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
         return value
     if isinstance(value, str):
         return row.path(value, folder)
+    # Anything else, such as the hosts of a list below ``hosts:``, contains no path.
     return tuple(row.path(path, folder) for path in value) if row.repeatable else value
 
 

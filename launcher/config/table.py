@@ -57,7 +57,10 @@ def _environment(text: str) -> str:
 
 
 def _lease(text: str) -> float:
-    """Read a lease, and refuse one that would end before the launcher notices a lost connection."""
+    """Read a lease, which is how long the tasks of a host run on without a connection to the launcher.
+
+    A lease that would end before the launcher notices the lost connection is refused.
+    """
     seconds = positive_duration(text)
     if seconds < _MIN_LEASE_SECONDS:
         raise ValueError(f"expected {_MIN_LEASE_SECONDS} seconds or more")
@@ -147,6 +150,7 @@ def _hostfile(text: str, folder: str) -> str:
         folder: The folder of the file, to which the path is relative.
     """
     path = _local_path(text, folder)
+    # A folder may have the name of a host by chance.
     is_file = os.path.exists(path) and not os.path.isdir(path)
     return path if is_file or names_file(text) else text
 

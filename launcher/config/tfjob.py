@@ -221,6 +221,7 @@ class _TFJob:
                 roles[name].value["restart"] = replace(node, value="never")
             elif node.value == "ExitCode":
                 roles[name].value["retryable"] = replace(node, value=[replace(node, value="128-255")])
+        # A TFJob without a backoffLimit has in effect no limit.
         default_limit = replace(with_restarts[0], value=_DEFAULT_RESTARTS)
         return {"restarts": policy.nodes.get("backoffLimit", default_limit)}
 

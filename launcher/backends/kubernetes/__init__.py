@@ -51,7 +51,10 @@ class KubernetesBackend(Backend[KubernetesOptions]):
     clean_rows = (CLEAN_KUBERNETES, NAMESPACE, CONTEXT)
 
     def parse(self, settings: Settings, spec: JobSpec, *, hosts_named: bool) -> KubernetesOptions | None:
-        """Return the options about pods, or None if the user does not ask for pods."""
+        """Return the options about pods, or None if the user does not ask for pods.
+
+        Neither the job nor named hosts change them. `check` reports named hosts as a fault.
+        """
         return parse(settings)
 
     def missing_file_hint(self, options: KubernetesOptions) -> str:

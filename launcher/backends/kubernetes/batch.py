@@ -50,8 +50,12 @@ class KubernetesQueue(BatchQueue):
     ) -> Submission:
         """Make the pod of a launcher, send it files, and start the launcher. If that fails, remove the pod.
 
-        The arguments are those of `BatchQueue.submit`. This blocks until the tasks start, or the launcher
-        has ended.
+        The arguments are those of `BatchQueue.submit`. The words of the command line are not used, because
+        the launcher gets its options as a pickled file, made by the parcel. This blocks until the tasks
+        start, or the launcher has ended.
+
+        Returns:
+            What to tell the user if the tasks have started. Otherwise the exit code of the launcher.
         """
         kubectl = Kubectl(options.context, options.namespace)
         namespace = kubectl.used_namespace()
@@ -72,10 +76,10 @@ class KubernetesQueue(BatchQueue):
             # From now on `inspect` looks for the launcher in this pod.
             run = with_batch_job(run, replace(batch_job, node=pod_name))
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
-            # In the pod kubectl has no contexts.
+            # The options for the launcher. In the pod kubectl has no contexts, so they name none.
             content = pickle.dumps((run.name, parcel.pack(pod_paths, replace(options, context=None))))
             code = launcher_pod.start_launcher(pod, content, f"{pod_name} {uid}")
-            if code is None:
+            if code is None:  # The tasks have started.
                 launcher_pod.fetch_files(pod_runner, run, ("plan.json",), quiet=True)
                 return Submission(f"its launcher runs in the pod {pod_name} of the namespace {namespace}")
             self.inspect([run])  # The launcher has ended, so this fetches its files.
@@ -99,6 +103,7 @@ class KubernetesQueue(BatchQueue):
             if run.batch is not None:
                 runs_by_kubectl.setdefault(_kubectl_of(run.batch), []).append(run)
         for kubectl, its_runs in runs_by_kubectl.items():
+            # For one run only its objects are asked for, for several runs the objects of all runs.
             only_run = its_runs[0].name if len(its_runs) == 1 else ""
             with slow("waiting for an answer from kubectl"):
                 pods = _launcher_objects(kubectl, "pods", only_run)
@@ -188,7 +193,11 @@ class KubernetesQueue(BatchQueue):
 
 
 def _kubectl_of(batch: BatchJob) -> Kubectl:
-    """Return the kubectl that reaches the pod of a batch job, whose number is ``NAMESPACE/JOB``."""
+    """Return the kubectl that reaches the pod of a batch job.
+
+    The number of the batch job is ``NAMESPACE/JOB``, and ``where`` is the context of kubectl. It is empty if
+    kubectl needed none when the batch job was submitted.
+    """
     namespace, _, _ = batch.number.partition("/")
     return Kubectl(batch.where or None, namespace)
 

@@ -61,6 +61,7 @@ def keep(arguments: dict[str, Any]) -> int:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
+    # Later commands in the pod find by this link the Python that runs here.
     os.symlink(sys.executable, os.path.join(os.path.dirname(argv[0]), "python"))
     os.makedirs(run_folder)
     path = os.environ.get("PATH", os.defpath) + ":" + arguments["path"]
@@ -77,6 +78,7 @@ def keep(arguments: dict[str, Any]) -> int:
 
     # Without a handler the first process of a container ignores SIGTERM, which comes when the pod is deleted.
     signal.signal(signal.SIGTERM, pass_on)
+    # The launcher writes its plan, plan.json, when the tasks start. This ends when the launcher does.
     with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
         _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
     code = launcher.wait()
@@ -84,6 +86,8 @@ def keep(arguments: dict[str, Any]) -> int:
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))
     _say(_LAST_LINE_FORMAT % (code, arguments["hours"]) + b"\n")
+    # The files are kept until their time is over. Whoever has fetched them deletes the pod, which sends
+    # SIGTERM, and then nobody needs them here. A SIGTERM from before the end of the launcher counts as well.
     kept_until = time.monotonic() + arguments["hours"] * 3600
     while not sigterms and time.monotonic() < kept_until:
         time.sleep(1.0)  # A signal does not end this sleep.

@@ -120,7 +120,7 @@ class Kubectl(Record):
             subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=null, start_new_session=True) as process,
         ):
             timer = threading.Timer(seconds, process.kill)
-            names = set()
+            names = set()  # A name that was printed before changes nothing.
             try:
                 start(timer)
                 for name in process.stdout or ():  # One line for each.
@@ -174,7 +174,7 @@ class Kubectl(Record):
         return f"{'would remove' if dry_run else 'removed'} {described(job)}"
 
     def used_namespace(self) -> str:
-        """Return the namespace that kubectl uses: the given one, or else that of the context, or the default.
+        """Return the namespace that kubectl uses: the given one, or else that of the context, or ``default``.
 
         Raises:
             TransportError: kubectl's configuration cannot be read.

@@ -119,9 +119,12 @@ class LauncherPod(KubernetesAllocation):
         # Without an image for all roles, the launcher gets that of the first role.
         image = options.image or next(role.image for role in spec.roles if role.image)
         role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, PROGRAM_PATH), image=image)
+        # The memory of the launcher grows with the number of the tasks.
         options = launcher_options(options, sum(role.count for role in spec.roles))
         super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
+        # After SIGTERM the launcher first stops the tasks, which takes their grace, and then exits.
         self.grace += _LAUNCHER_GRACE_SECONDS
+        # The objects of the launcher have a label of their own, see `manifest`.
         self.selector_option = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
@@ -137,7 +140,10 @@ class LauncherPod(KubernetesAllocation):
         return manifest
 
     def name_and_uid(self) -> tuple[str, str]:
-        """Return the name and the uid of the launcher's pod, which must run."""
+        """Return the name and the uid of the launcher's pod, which must run.
+
+        `start` has asked the API about it, so this asks nobody.
+        """
         (pod,) = self._existing_pods.values()
         return pod["metadata"]["name"], pod["metadata"]["uid"]
 
@@ -191,7 +197,8 @@ class PodRunner:
 def check_account(pod_runner: PodRunner, namespace: str) -> None:
     """Check that the service account of a launcher's pod has all rights that the launcher will need.
 
-    The launcher checks this itself, too. But before it starts, all folders are sent, which may take long.
+    The launcher checks this itself, too. But before it starts, all folders are sent, which may take long. If
+    the API server gives no answer, this raises no error.
 
     Args:
         pod_runner: What runs code in the pod.
@@ -226,7 +233,8 @@ def send_files(pod_runner: PodRunner, run: Run, parcel: Parcel) -> dict[str, str
         parcel: The folders to send (``--sync``), and the folders of this machine that get results.
 
     Returns:
-        The path in the pod for each folder that is sent, and for each that gets results.
+        The path in the pod for each folder that is sent, by the user's text of ``--sync``, and for each that
+        gets results, by its path on this machine.
 
     Raises:
         TransportError: The image cannot run a launcher, or the files cannot be sent.
@@ -243,13 +251,14 @@ def send_files(pod_runner: PodRunner, run: Run, parcel: Parcel) -> dict[str, str
     pod_paths = {result: f"{RUN_PATH}/results/{number}" for number, result in enumerate(parcel.results)}
     requests = parse_syncs(parcel.folders)
     if requests:
+        # The second result, the path at which tasks run, is not needed here.
         user_trees, _ = read_trees(requests, os.getcwd(), run.paths.root)
         for number, tree in enumerate(user_trees):
             # The number keeps folders of the same name apart.
             pod_path = f"{_FILES_PATH}/{number}/{tree.request.name}"
             pod_paths[tree.request.text] = pod_path
             trees.append(replace(tree, request=replace(tree.request, remote=pod_path)))
-    sync(FileTransfer(pod_runner, 1), [POD_HOST.name], trees, run.name)
+    sync(FileTransfer(pod_runner, 1), [POD_HOST.name], trees, run.name)  # 1 is the number of hosts.
     return pod_paths
 
 
@@ -262,6 +271,7 @@ def _package(name: str) -> SourceTree:
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
     folder = spec.submodule_search_locations[0]
+    # A file that cannot be read is left out, and nobody is told.
     found = entries_below(folder, "", lambda *_: None, is_left_out=lambda path, _: "__pycache__" in path)
     entries = {entry.path: entry for _, entry in found}
     return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
@@ -329,7 +339,7 @@ def start_launcher(pod: LauncherPod, content: bytes, owner: str) -> int | None:
     Raises:
         TransportError: The pod has ended, or the connection to it has.
     """
-    arguments = {
+    arguments = {  # See `launcher.backends.kubernetes.keeper.keep`.
         "launcher": [PROGRAM_PATH, "--submitted", _OPTIONS_PATH],
         "environ": {RUN_FOLDER_VARIABLE: RUN_PATH, OWNER_POD_VARIABLE: owner},
         "path": _KUBECTL_PATH,
@@ -350,7 +360,7 @@ def start_launcher(pod: LauncherPod, content: bytes, owner: str) -> int | None:
             data = program.recv(1 << 16)  # None if nothing has come in time.
             if data is not None:  # From now on the launcher itself says what it waits for.
                 slow_notice.close()
-            if data == b"":
+            if data == b"":  # The output has ended, and none of the keeper's lines has come.
                 why = program.start_error() or "the connection to it has ended"
                 raise TransportError(str(pod.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
             # Among the lines of the launcher are two of the keeper, which is the main process of the pod.

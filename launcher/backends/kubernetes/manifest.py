@@ -65,6 +65,7 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
     wait_seconds = int(options.start_timeout) + _CONNECT_SECONDS
     spec["containers"][0]["command"] = bootstrap.waiting_command(python, name, wait_seconds, HOME)
     if avoid:
+        # This does not forbid the lost node, so that the pod can run if there is no other one.
         other_node = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
         term = {"weight": 100, "preference": {"matchExpressions": [other_node]}}
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -79,6 +80,7 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
             "annotations": {OWNER_ANNOTATION: owner},
         },
         "spec": {
+            # The Job makes one pod only. In place of a lost pod, launch makes a new Job.
             "backoffLimit": 0,
             # With this policy the cluster counts a pod as ended only when its processes have ended.
             "podReplacementPolicy": "Failed",
@@ -107,6 +109,7 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
     spec = {name: value for name, value in user_spec.items() if name not in _TASK_FIELDS}
     spec = {"automountServiceAccountToken": True, **spec, "containers": [container]}
     pod = {**options.pod, "spec": spec}
+    # The templates for single roles and the limits of tasks are left out.
     return replace(options, pod=pod, pods={}, memory=(), cpus=(), gpus=None)
 
 

@@ -72,7 +72,10 @@ def parse(settings: Settings) -> KubernetesOptions | None:
 
 
 def requested_spec(request: LaunchRequest) -> JobSpec:
-    """Return the job of a launch. For a check, which has no tasks, it is a role of two pods."""
+    """Return the job of a launch. For a check, which has no tasks, it is a role of two pods.
+
+    With two pods ``launch check`` can also test whether they reach each other.
+    """
     is_check = request.purpose is Purpose.CHECK
     return replace(request.spec, roles=(_CHECKED_ROLE,)) if is_check else request.spec
 

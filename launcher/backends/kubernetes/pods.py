@@ -123,16 +123,20 @@ class KubernetesAllocation(Allocation):
     def __init__(self, options: KubernetesOptions, request: LaunchRequest) -> None:
         """Plan a host for each task, which its pod will be. No Job is made yet."""
         settings = request.settings
+        # The job as pods need it: with the limits and GPUs of each role, and with a Python of the image.
         spec = with_limits(requested_spec(request), options, settings)
-        hosts, _ = task_hosts(spec)
+        hosts, _ = task_hosts(spec)  # The other result is about GPUs of this machine, which pods do not use.
         if request.purpose is Purpose.CHECK:
             # Programs of a check must see the files of --sync, which are copied to HOME.
             hosts = tuple(replace(host, workdir=HOME) for host in hosts)
         super().__init__(request, hosts, spec)
         self.options = options
         self.kubectl = Kubectl(options.context, options.namespace)
+        #: The seconds for which tasks live on without their launcher, and those from SIGTERM to SIGKILL.
         self.lease, self.grace = settings[LEASE], spec.policy.grace
+        #: The Python of the images, which runs the agents.
         self.python = spec.python or DEFAULT_PYTHON
+        #: The roles by name, for the manifests of the Jobs.
         self._roles = {role.name: role for role in spec.roles}
         #: The text by which each Job names this launcher process, for `clean`.
         self._owner = owner_text(this_process())
@@ -225,6 +229,7 @@ class KubernetesAllocation(Allocation):
         with slow(_UNANSWERED_NOTICE):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             # The Jobs are made in a thread, so that a signal does not interrupt the command that makes them.
+            # Each is the first Job of its host, and its pod avoids no node.
             in_thread(partial(self._make_jobs, [(host, 1, "") for host in hosts]))
         self._await_running([host.name for host in hosts], self.selector_option)
 
@@ -355,6 +360,8 @@ class KubernetesAllocation(Allocation):
                 time.sleep(_POLL_SECONDS)
                 has_ended = self._has_ended(host_name)
         number, node = self._job_numbers[host_name], self.status(host_name).node
+        # The old Job is deleted, and the new one gets the next number. `_job_of` returns the name of the new
+        # one as soon as it is made.
         self.kubectl.delete("job", job_name(self.request.run_name, host_name, number))
         self._make_jobs([(self._hosts_by_name[host_name], number + 1, "" if has_ended else node)])
         self._await_running([host_name], f"--selector=job-name={self._job_of(host_name)}")
@@ -430,9 +437,9 @@ class KubernetesAllocation(Allocation):
         job = self._job_of(host)
         if job in self._existing_pods:
             return pod_status(self._existing_pods[job], self._events)
-        if job in self._last_seen_pods:
+        if job in self._last_seen_pods:  # The pod no longer exists.
             return gone_status(self._last_seen_pods[job])
-        if job in self._existing_jobs:
+        if job in self._existing_jobs:  # The Job has not made its pod yet.
             return job_status(self._existing_jobs[job], self._events)
         return PodStatus(waiting="its pod is not made yet")
 
@@ -549,6 +556,7 @@ class PodProgram(RemoteProgram):
             pod exists, because then the kubelet or the way to it is down. None if the program ran, and the
             pod may live.
         """
+        # The program never ran: because the pod has ended, or because nothing can connect to it now.
         if error := super().start_error():
             return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(error))
         self.wait(_END_REPORT_SECONDS)
@@ -581,13 +589,16 @@ class _PodConnections(Connections):
     """The connections to pods: each program in a pod has a kubectl, and a connection of its own."""
 
     def __init__(self, pods: KubernetesAllocation) -> None:
-        """Prepare to run programs in the pods of a launch."""
+        """Prepare to run programs in the pods of a launch, which are made already."""
         self._pods = pods
         # The modules are packed once now, and cached, not in the threads that start agents.
         bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """Start a program in the pod of a host, by a kubectl of its own."""
+        """Start a program in the pod of a host, by a kubectl of its own.
+
+        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        """
         return PodProgram(self._pods, host, self._command(host)).begin(bootstrap.program(entry, arguments))
 
     def _command(self, host: str) -> list[str]:
@@ -610,7 +621,15 @@ class _PodConnections(Connections):
         return program.begin(startup, _START_SECONDS)
 
     def kill_agent(self, host: str, agent_id: int) -> PodProgram:
-        """Kill the agent of a pod, which may end the pod and so the killing program, too."""
+        """Kill the agent of a pod, which may end the pod and so the killing program, too.
+
+        Args:
+            host: The name of the host whose pod it is.
+            agent_id: The number that identifies the agent, see `AgentArguments`.
+
+        Returns:
+            The killing program. Its status is 0 also if it ended with the pod.
+        """
         program = PodProgram(self._pods, host, self._command(host), kills_agent=True)
         return program.begin(bootstrap.program(KILL_ENTRY, {"agent": agent_id}))
 

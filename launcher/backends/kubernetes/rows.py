@@ -38,7 +38,8 @@ def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
 def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """Return the pairs of a role and its pod template that a node of a job file contains.
 
-    The arguments are those of `_read_template`.
+    The arguments are those of `_read_template`. If the node is no mapping, this adds a fault, and returns
+    None. The template in a pair is None if it has a fault.
     """
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping of roles to templates")

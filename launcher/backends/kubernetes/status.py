@@ -115,7 +115,8 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         hopeless=hopeless,
         over=sanitize_host_text(end_reason),
         preempted=_has_condition(pod, "DisruptionTarget", "True") and not was_evicted,
-        # The cluster sets a final phase for pods of a removed node, too, whose processes may run on.
+        # The cluster sets a final phase for pods of a removed node, too. The last word about the container of
+        # such a pod may be that it runs, and then its processes may run on.
         ended=has_terminated or (has_final_phase and not running),
         taken=_is_taken(pod),
     )
@@ -274,6 +275,7 @@ def _waiting_for(pod: _Json, task_state: _Json, uid: str, events: Iterable[_Json
             return f"not admitted yet: its scheduling gates are {gates}", False
         first_sentence = _text(condition, "message").partition(". ")[0]
         return f"not scheduled: {first_sentence}", False
+    # The first container that waits for more than its start counts. Init containers run before the task's.
     for container in (*_list(pod, "status", "initContainerStatuses"), task_state):
         reason = _text(container, "state", "waiting", "reason")
         if reason not in _STARTING_REASONS:

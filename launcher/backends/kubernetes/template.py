@@ -52,9 +52,10 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
 def template_faults(template: Any) -> Iterator[str]:
     """Yield what is wrong with a pod template of a job file: for each fault what was expected instead.
 
-    Only what launch itself needs is checked: the kinds of the parts that `merged` merges, that there is one
-    container, and that launch's own fields are free. The cluster checks the rest. A fault of these
-    kinds ends the list, because more checks would make no sense.
+    Only what launch itself needs is checked: that the parts which `merged` merges are mappings or lists, that
+    there is one container at most, and that fields which launch sets are not in the template. The cluster
+    checks the rest. A fault of metadata, spec, or the number of containers ends the list, because what
+    follows reads these parts.
 
     Args:
         template: The template, as any JSON value.

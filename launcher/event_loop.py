@@ -182,7 +182,7 @@ class EventLoop:
         if self._pool is None:
             self._pool = new_pool(_MAX_THREADS, "work")
         future = self._pool.begin(function)
-        self._await_thread()
+        self._await_thread()  # The pool may have no thread yet, and the system may start none now.
         future.add_done_callback(lambda _: self.call_soon(lambda: done(future)))
 
     def _await_thread(self) -> None:

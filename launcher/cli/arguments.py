@@ -213,8 +213,9 @@ class RowParser(argparse.ArgumentParser):
         Raises:
             InputError: An option lacks its value, or there is an argument too many.
         """
-        self._add_values_after_equals(words)
+        self._add_values_after_equals(words)  # Such as --tensorboard=DIR, which argparse cannot express.
         _, rest = self.parse_known_args(words, namespace)
+        # A word of dashes alone is no option.
         unknown = [word for word in rest if word.startswith("-") and word.strip("-")]
         arguments = [word for word in rest if word != "--"]
         # An argument too many may be the value of an unknown option, so that option is reported instead.

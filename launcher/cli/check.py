@@ -230,6 +230,7 @@ class HostChecks:
             "seconds": self._timeout,
             "token": self._tokens[host_name],
         }
+        # The time limit is for each part of the answer: its folders, its GPUs and its Python.
         answer = client.ask(request, _ANSWER_PARTS * self._timeout + _ANSWER_MARGIN_SECONDS, _HostAnswer)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")

@@ -71,6 +71,7 @@ def run(settings: Settings) -> int:
     # The user need not type --slurm, too.
     implied = {SLURM.name: Given(True, f"launch export {form}", COMMAND_LINE)} if is_slurm else {}
     check_current_folder()
+    # The form names the backend whose options the job may have. Slurm is named by its setting instead.
     options = build_options(line, "" if is_slurm else FORMS[form], implied)
     if options.hosts_named:
         problem = f"the hosts are named, but {form} chooses where tasks run"

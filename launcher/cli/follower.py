@@ -101,7 +101,7 @@ class RunFollower:
         if now < self._retry_at or self._run.state is not RunState.RUNNING:
             return False
         try:
-            if self._output:
+            if self._output:  # The caller can do without events, so it does not wait long for them.
                 self._stream = EventStream(self._run, with_output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
             else:
                 self._stream = EventStream(self._run)

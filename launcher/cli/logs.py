@@ -88,6 +88,7 @@ def run(settings: Settings) -> int:
     elif removed := [task for task in chosen if not os.path.lexists(target_run.paths.log(task))]:
         text = f"the logs of {join_names(removed)} in {target_run.paths.logs} were removed"
         say(escape_controls(text))
+    # The first value of `tail` is what the last attempt of the task has printed.
     elif not any(tail(target_run.paths.log(task))[0] for task in chosen):
         say(f"{join_names(chosen)} printed nothing in {target_run.name}")
     if not follows:

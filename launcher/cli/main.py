@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete  # noqa: PLC0415 - of this command only
 
-        complete()
+        complete()  # It exits.
     if not argv:
         print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code

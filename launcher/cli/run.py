@@ -55,7 +55,8 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
 
         return run_submitted(submitted_file)
     descriptor = line.settings[UNTIL_EOF_FD]
-    # The program that has started this process, such as the Python API, holds the other end.
+    # The program that has started this process, such as the Python API, holds the other end of this pipe. The
+    # job is stopped when that program exits.
     if descriptor is not None:
         stop_at_end_of_file(descriptor)
     check_current_folder()

@@ -375,10 +375,11 @@ class Preparer:
         from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only
 
         names, connections = os.listdir(folder), self._programs.connections
+        # `launch prepare` reaches other machines over SSH only.
         assert isinstance(connections, SshConnections)
         self._set_stage(name, f"sending {plural(len(names), 'wheel')}")
         transport = connections.connection(name).transport
-        sender = Connection(name, config=Config(lazy=True))
+        sender = Connection(name, config=Config(lazy=True))  # Lazy: it reads no configuration files.
         sender.transport = transport
         # This is all that fabric needs of a client to send files.
         sender.client = SimpleNamespace(open_sftp=transport.open_sftp_client)

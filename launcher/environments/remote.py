@@ -124,7 +124,14 @@ class IndexSettings:
                 self._add(name.rpartition(".")[2], str(ast.literal_eval(value)))
 
     def _add(self, name: str, value: str) -> None:
-        """Use a setting of pip for uv, too, unless the user has told uv something of its own."""
+        """Use a setting of pip for uv, too, unless the user has told uv something of its own.
+
+        If a setting occurs twice, the first one counts, as that of a variable comes before that of a file.
+
+        Args:
+            name: The name of the setting without its section, such as ``index-url``.
+            value: Its value, of one word or several.
+        """
         if name in ACCESS_VARIABLES:
             if ACCESS_VARIABLES[name] not in os.environ:
                 self.variables.setdefault(ACCESS_VARIABLES[name], " ".join(value.split()))
@@ -312,7 +319,7 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
     faults: Dict[str, str] = {}
     for path in filter(None, map(shutil.which, names)):
         failed, version = run([path, "-I", "-c", code])
-        if failed:
+        if failed:  # It has no venv, or no ensurepip where that is needed.
             continue
         stage = f"finding versions for Python {version}"
         answer = ask(stage=stage, python=version, platform=this_platform)

@@ -54,7 +54,7 @@ def _usage(job: ExportedJob) -> Iterator[str]:
     )
     if others:
         yield f"Only the last line stops {join_names([task.host for task in others])}."
-    if job.copied:
+    if job.copied:  # Variables whose values launch takes from its environment.
         copied = join_names(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."
     yield "All tasks run on one machine, which must contain the images and the folders below."
@@ -87,6 +87,7 @@ def _service(
         "command": list(map(text, completed.argv[1:])),
         "environment": {
             **{name: text(value) for name, value in completed.env.items()},
+            # Compose takes the value of a variable without one from its own environment.
             **dict.fromkeys(job.copied),
         },
         "user": user,

@@ -116,6 +116,7 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
         pod = _pod(job, options, user, role, part.tasks)
         pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
+        # The templates of the user, which are merged into the pod, may contain labels of their own.
         spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name
         documents.append(manifest("batch/v1", "Job", _job_name(job.name, role.name), spec=spec))
     return heading(job, "kubernetes", _LEFT_OUT_NOTE, _usage(job, options, user, files)) + to_yaml(*documents)
@@ -145,7 +146,7 @@ def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Colle
     )
     if others:
         yield f"When the job is done, only the last line above stops {join_names(others)}."
-    if job.copied:
+    if job.copied:  # Variables whose values launch takes from its environment.
         yield f"The values of {join_names(job.copied)} are not here. The Secret {job.name} must contain them:"
         yield f"    {kubectl} create secret generic {job.name} --from-env-file=FILE"
     yield (
@@ -194,6 +195,7 @@ def _pod(
         return fill_marks(value, lambda known: known.replace("$", "$$"), references.__getitem__)
 
     known_later = {*references, *_RANK_PLACEHOLDERS}
+    # All values of a single task are known here, even its rank.
     task = job.completed(tasks[0]) if len(tasks) == 1 else job.role_template(tasks[0], known_later)
     try:
         args, values = list(map(text, task.argv)), {name: text(value) for name, value in task.env.items()}

@@ -120,6 +120,8 @@ def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
         deciding=" || ".join(conditions),
         on_failure="" if policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
     )
+    # bash ends the script with this message if a variable is not set whose value launch takes from its
+    # environment.
     required = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
     top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT_NOTE, _usage(job))}#SBATCH {shlex.join(words)}\n"
     return top + required + script
@@ -145,7 +147,10 @@ def _variables(parts: Sequence[ExportedRole]) -> Iterator[str]:
     """
 
     def cluster(names: Collection[str]) -> str:
-        """Return bash code for the JSON of a cluster with these roles, whose addresses bash inserts."""
+        """Return bash code for the JSON of a cluster with these roles, whose addresses bash inserts.
+
+        The JSON is in single quotes, which end before each command and begin again after it.
+        """
         lists = [
             f"{json.dumps(part.role.name)}:'$(list \"$(addresses {part.first} {part.end})\")'"
             for part in parts

@@ -105,7 +105,7 @@ class Cluster:
         call = Arguments("cluster.start")
         within = call.read("within", within, number(0))
         read = read_options(call, {**options, "run_dir": folder / "run", "docker": image})
-        call.check()
+        call.check()  # It raises all faults of arguments together.
         tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
         # A container that is disconnected from its network can only be connected again with a fixed address.
         variables = {FIXED_ADDRESSES_VARIABLE: "1"}

@@ -172,6 +172,7 @@ class Job(_Waits):
         __tracebackhide__ = True
         self._wait_for(self._poll_start, seconds, "the start of all tasks")
         if self.exit_code is not None and not any(task.pid for task in self.tasks):
+            # Without a report the launcher has told the driver why it failed, and has not printed it.
             error = "" if self.report() else f"launch: {self.driver.error()}"
             raise CannotStart(self.exit_code, self.output + error)
 

@@ -298,6 +298,7 @@ def program_driver(
         argv += [*["--chief"] * chief, *["--evaluator"] * evaluator]
         argv += [] if ps is None else ["--ps", str(ps)]
         argv += [] if workers is None else ["--workers", str(workers)]
+        # ``-m`` and ``-c`` are options of launch, too. After ``--`` they would be taken for a file.
         words = command if command[0] in ("-m", "-c") else ["--", *command]
     environ = {**option_environ(options), **(environ or {})}
     return Driver(argv, environ, roles, bool(options.get("quiet")), program=words)

@@ -350,6 +350,7 @@ class FunctionJob:
             # A second signal would make the launcher kill the tasks.
             if not (at_once or ends_itself or over.is_set() or self.driver.asked):
                 self.driver.signal(signal.SIGTERM)
+            # The user is told about the wait only if it takes longer than this.
             if not (at_once or over.wait(Waiting.FIRST_SECONDS)):
                 seconds = (_GRACE_SECONDS if grace is None else grace) + _FETCH_SECONDS
                 limit = f"at most {seconds:g}s; Ctrl-C stops it at once"
@@ -357,6 +358,7 @@ class FunctionJob:
                 over.wait(seconds)
         finally:
             self.driver.end()  # It kills the launcher if that still runs.
+            # The listener, the folder of its socket, and the timer.
             self._resources.close()
 
     # ------------------------------------------------------------------ connections, in threads
@@ -368,6 +370,7 @@ class FunctionJob:
         elif peer.task in self.handles:
             start_function(self._serve_task, peer, name=f"launch-{peer.task}")
         else:
+            # It has the key, but is no task that runs the function.
             peer.sock.close()
 
     def _serve_task(self, peer: FeedPeer) -> None:
@@ -494,6 +497,7 @@ def _ending(moved: Mapping[str, Any]) -> str:
         A text that completes "worker/0 ...". It is empty if the process has not ended.
     """
     state, detail = TaskState(moved["state"]), moved["detail"]
+    # The detail is a text such as "its host is lost: WHY".
     if state is TaskState.LOST:
         return f"is lost with its host: {detail.partition(': ')[2]}"
     if state is TaskState.FAILED and moved["pid"] is None:

@@ -385,7 +385,7 @@ class Call:
         return self._next in self._queues[_ANY_TASK]
 
     def is_all_given(self, task: str) -> bool:
-        """Return whether no partition is left for a task to begin with, as far as is known."""
+        """Return whether no partition is left for a task to begin with, unless another task is lost."""
         return self.is_exhausted and not self._waiting(task)
 
     def next_partition(self, task: str) -> Partition | None:

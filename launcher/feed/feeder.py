@@ -147,6 +147,7 @@ class FeedChannel:
         Args:
             deadline: When the connection is closed if the thread has not ended, by `time.monotonic`.
         """
+        # This thread itself waits for the one that receives, which ends with the connection.
         self._sender.join(max(0.0, deadline - time.monotonic()))
         frames.hang_up(self._sock)
         self._sender.join(_THREAD_END_SECONDS)
@@ -358,6 +359,7 @@ class Feeder:
         with self._lock:
             self._error = self._error or error
             for feed in self._feeds.values():
+                # The event wakes a thread of the user that waits for the call, which then raises the error.
                 with feed.event():
                     feed.state.call.fail(error)
 

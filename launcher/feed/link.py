@@ -166,6 +166,7 @@ class FeedLink:
             number: The number of the chunk on this connection.
             rows: The number of rows.
         """
+        # In training rows are not counted, because no results are awaited.
         for partition in self._inferred:
             partition.set_row_count(number, rows)
 
@@ -210,6 +211,7 @@ class FeedLink:
         # taken by the next call, after the thread has stopped.
         if self.is_busy and sending is not None and sending in unfinished:
             unfinished.remove(sending)
+            # This puts it back among the unfinished ones, from which it was removed above.
             self.begin(sending)
         return unfinished
 

@@ -327,7 +327,7 @@ class FeedState:
         # concerns nobody.
         if error is not None and self.call.has_partition(partition):
             self.call.fail(error)
-        # This is also false after an error.
+        # No more of the partition is wanted, for example because the call has failed just now.
         if not self._is_sending(link):
             return False
         if chunk is None:
@@ -389,6 +389,7 @@ class FeedState:
         """Close all connections. If the feed has not ended, its tasks receive the reason as an error."""
         # An empty reason tells a task that the feed has ended as it should.
         reason = "" if self.is_finished and self.call.is_over else reason
+        # A call that still runs raises this error.
         self.call.fail(FeedError("the feeder was closed"))
         for link in self.links:
             self.close(link, reason)

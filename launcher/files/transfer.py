@@ -58,7 +58,8 @@ class FileTransfer:
         commands: Runs programs of ours on the hosts.
         fanout: How many hosts are copied to or from at once.
         seconds: The time limit.
-        loop: The event loop of the links to the hosts, see `for_each`.
+        loop: The event loop of the links to the hosts, which runs while hosts are waited for. None if no loop
+            must run, or another thread runs it.
         quiet: Whether to tell the user nothing.
     """
 
@@ -402,6 +403,7 @@ class _Sync:
             paths_by_reason.setdefault(why, []).append(path)
         for why, paths in sorted(paths_by_reason.items()):
             self._transfer.report(f"--sync: {join_names(paths)} {why}")
+        # Only folders for results were made.
         if not self._trees:
             return
         files, size = sum(tree.files for tree in self._trees), sum(tree.size for tree in self._trees)

@@ -219,6 +219,7 @@ def _read_rules(path: str) -> Patterns:
     for line in text.split("\n"):
         # Git ignores a line that is no valid pattern, too.
         with suppress(ValueError):
+            # An empty line has no pattern, and a comment has one that matches nothing.
             parsed = GitIgnoreSpec.from_lines([line]).patterns
             patterns += [(line, pattern) for pattern in parsed if isinstance(pattern, RegexPattern)]
     return patterns[::-1]

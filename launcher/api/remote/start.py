@@ -56,4 +56,5 @@ def main(python: tuple[int, int], importer: type) -> None:
         sys.exit(f"{task}: {error}")
     # `TASK_MODULE` is one of the modules that the program has sent, which can be imported only from now on.
     sys.meta_path.insert(0, importer(modules))
+    # With `fromlist` this returns the module itself, and not the package at its top.
     __import__(TASK_MODULE, fromlist=["main"]).main(sock, connector)

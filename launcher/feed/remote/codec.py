@@ -323,6 +323,7 @@ def _stacked(rows: list[Any]) -> Any:
         The array, whose first dimension counts the given ones. None if they are something else, or differ.
     """
     first = rows[0]
+    # The memory of an array of Python objects contains only pointers, so it cannot travel.
     if not is_array(first) or first.dtype.hasobject:
         return None
     # There is an array, so the program has imported NumPy.
@@ -333,7 +334,8 @@ def _stacked(rows: list[Any]) -> Any:
     try:
         if {*map(len, rows)} != {len(first)}:
             return None
-        # The same memory, in the shape that concatenate fills.
+        # The same memory, in the shape that concatenate fills. Arrays of other types are refused ("equiv"),
+        # except for their byte order.
         flat = stacked.reshape(len(rows) * len(first), *first.shape[1:])
         numpy.concatenate(rows, out=flat, casting="equiv")
     except (TypeError, ValueError):  # the types of their elements or their shapes differ

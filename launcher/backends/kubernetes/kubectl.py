@@ -69,6 +69,8 @@ class Kubectl(Record):
             TransportError: The command fails, or does not answer in time.
         """
         try:
+            # The API server gets less time than the whole command, which may log in first. GOGC is a setting
+            # of Go, by which kubectl needs less CPU time.
             done = subprocess.run(
                 self._argv_with_limit(min(_ANSWER_TIMEOUT_SECONDS, limit), *words),
                 input=stdin.encode(),

@@ -301,7 +301,7 @@ def fetch_files(
     Args:
         pod_runner: What runs programs in the pod.
         run: The run.
-        names: The names of files and folders in the folder of the run.
+        names: The names of files and folders in the folder of the run. What does not exist is not a failure.
         results: The folders of this machine that get results, in the order of `Parcel.results`.
         quiet: Whether the user is told nothing.
 

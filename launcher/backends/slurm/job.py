@@ -535,7 +535,8 @@ def _await_grant(
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
-        if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:  # salloc has exited.
+        # salloc has exited, or what was printed is too much for an environment.
+        if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:
             raise _not_granted(stderr)
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return SlurmJob.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})

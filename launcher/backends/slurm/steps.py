@@ -137,7 +137,7 @@ class Step(RemoteProgram):
         return max(0, sent - waiting)
 
     def on_ready(self) -> None:
-        """React to the start of an agent: answer it, and let it outlive its srun."""
+        """React to the mark that says that the program runs: answer an agent, and let it outlive its srun."""
         if self.is_agent:
             # Without an answer, TCP delays what the program writes next by 40 ms.
             self.srun.send(b"\n")
@@ -217,7 +217,8 @@ class Step(RemoteProgram):
         """Return why the agent exits, with the cause that Slurm names, or the likely one. This blocks.
 
         Args:
-            why: The reason that the agent itself sent.
+            why: The reason that the agent itself sent. That it was killed is said by the program that
+                had connected to it.
 
         Raises:
             AllocationEndedError: The job has ended, and so all agents.
@@ -259,7 +260,7 @@ class Step(RemoteProgram):
         self.srun.process.send_signal(number)  # This does nothing if srun has exited.
 
     def release(self) -> None:
-        """Close everything, after srun has exited. `close` leaves the srun of an agent alone."""
+        """Close everything, after srun has exited, also of an agent. `close` leaves the srun of one alone."""
         super().close()
 
 

@@ -320,6 +320,7 @@ def selected(known: Collection[TaskId], names: Collection[str], where: str = "")
             tasks = by_role[role][first : last + 1] if last < len(by_role[role]) else []
         chosen.update(tasks)
         if not tasks:
+            # Some tasks of each role are enough to guess what was meant.
             candidates = [*by_role, *(task for tasks in by_role.values() for task in tasks[:100])]
             known_roles = f"expected one of {', '.join(by_role)}"
             # TensorFlow writes ``worker:0`` in some messages.

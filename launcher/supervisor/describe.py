@@ -107,6 +107,7 @@ def _wait_while_running(state: JobState) -> str:
     if late := [host for host in hosts if state.hosts[host].tasks]:
         return f"waiting for the agent on {join_names(late)}"
     starting = state.tasks.starting
+    # Later attempts are as a rule forked from processes that have imported the modules of --preload already.
     is_first_start = all(state.tasks[task].attempt == 1 for task in starting)
     preloaded = join_names(state.spec.preload) if is_first_start else ""
     to_do = f"start: --preload imports {preloaded} first" if preloaded else "start"

@@ -77,7 +77,7 @@ def _end_successfully(state: JobState) -> None:
         return
     state.phase = Phase.DRAINING
     state.cancel_restarts(state.tasks)
-    state.set_timer(TimerKind.NOTICE)
+    state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told which tasks may still finish.
     _drain(state, seconds)
 
 

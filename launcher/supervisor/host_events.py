@@ -138,7 +138,7 @@ def handle_peers_tried(state: JobState, event: events.PeersTried) -> None:
 def handle_check_timer(state: JobState, timer: Timer, at: float) -> None:
     """Start without the rest of the network check, which takes too long, unless something has failed."""
     late = state.hosts.names(HostState.TRYING)
-    for host in late:
+    for host in late:  # They stay in use, but their answers no longer matter.
         state.hosts[host].stop_waiting()
     if state.can_plan():
         state.tell(f"continuing without the check of the network on {join_names(late)}: no answer")

@@ -84,6 +84,7 @@ class Machine:
             run_dir: The folder of the run.
         """
         state, failure = self.state, self.state.failure
+        # This advice depends on how the peers of the failed task have ended, so it is added only here.
         if failure is not None and not failure.hint:
             failure = replace(failure, hint=describe.peers_hint(state, failure))
         return Report(

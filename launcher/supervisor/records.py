@@ -517,7 +517,10 @@ class HostRecord(StateRecord):
             self.has_agent = self.owes_answer = False
 
     def hold_ports(self) -> events.HoldPorts:
-        """Return the command to the agent to hold a port for each task of the host."""
+        """Return the command to the agent to hold a port for each task of the host.
+
+        The agent also tries whether the Python environment of these tasks, if they have one, can be used.
+        """
         return events.HoldPorts(self.name, tuple(record.task for record in self.tasks), self.host.venv)
 
     def stop_waiting(self) -> None:

@@ -91,10 +91,10 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
 
 def handle_job_timer(state: JobState, timer: Timer, at: float) -> None:
     """Stop the job, because its time limit (``--timeout``) is over."""
-    if state.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):
+    if state.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):  # The job stops already.
         return
     state.tell(f"the time limit of {describe.job_time_limit(state)} is over: {describe.stop(state)}")
-    if state.phase is not Phase.DRAINING:
+    if state.phase is not Phase.DRAINING:  # A job that drains is done, so that it succeeds all the same.
         hint = describe_stalls.hint_at_timeout(state)
         state.fail(describe.timeout(state, at, hint), TIMED_OUT_EXIT_CODE)
     _stop_and_expect_answers(state)

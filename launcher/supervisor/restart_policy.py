@@ -87,7 +87,7 @@ class RestartPolicy:
         self._role_names = {role.name for role in self._roles.values()}
         #: How often each task was started again by a restart that counts.
         self._counts_by_task: dict[TaskId, int] = {}
-        #: How often each task was started again at all.
+        #: How often each task was started again at all. The pauses between its starts grow with this number.
         self._restarts_by_task: dict[TaskId, int] = {}
         #: The cause of each task's last failure, and how many failures in a row since the last progress had
         #: this cause.
@@ -226,6 +226,7 @@ class RestartPolicy:
         if seconds_run >= _FORGIVEN_AFTER_SECONDS:  # Its earlier failures no longer count.
             self._counts_by_task.pop(task, None)
             self._restarts_by_task.pop(task, None)
+        # An exit with this code shortly after the start is an ordinary failure.
         is_preempted = status.code == PREEMPTED_EXIT_CODE and seconds_run >= _MIN_PREEMPTION_SECONDS
         counts = counted and not is_preempted
         if counts and not self.has_restarts_left:

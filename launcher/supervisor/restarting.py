@@ -239,7 +239,7 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
     state.tasks.restarting.update(dict.fromkeys(tasks, restart))
     records = state.tasks.in_order(tasks)
     for record in records:
-        record.mark_changed()
+        record.mark_changed()  # An event tells those who show the job that the task will start again.
     if records:
         state.emit(events.Restarting({record.task: record.attempt for record in records}))
     # The job waits again for those of them whose ends decide that it is done.
@@ -279,8 +279,9 @@ def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
     restart = state.tasks.restarting.get(record.task)
     if restart is not None and not restart.includes_succeeded:
         state.cancel_restarts([record.task])
+        # Its end was noted before as that of a task that starts again. Now it is for good.
         state.tasks.process_ended(record.task, at)
-        start_if_due(state, restart)
+        start_if_due(state, restart)  # The other tasks of the restart no longer wait for it.
 
 
 def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
@@ -459,7 +460,9 @@ def restart_after_loss(
         restart_of_all = _restart_of_all(state, host.main_tasks, event)
         if restart_of_all is None:
             return False, state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
-        state.stop_placing()  # It needs the earlier `moving_restart`, which is replaced below.
+        # Hosts that were to hold ports for the earlier restart are no longer waited for. That is said before
+        # `moving_restart` is replaced below.
+        state.stop_placing()
         _begin_restart(state, restart_of_all)
         restart, new_hosts = restart_of_all, _hosts_of(placement, host.main_tasks)
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
@@ -566,9 +569,10 @@ def _place_tasks(state: JobState, restart: Restart) -> None:
     state.emit(MoveTasks(placement))
     state.set_timer(TimerKind.READY)  # It limits how long the agents may take to hold the ports.
     for host in state.hosts.values():
-        if host.is_active and host.tasks:  # A host without an agent ran only a sidecar, which is lost.
+        # A host that is not active ran only a sidecar, which is lost with it.
+        if host.is_active and host.tasks:
             host.transition_to(HostState.HOLDING, "tasks move")
-            if host.has_agent:
+            if host.has_agent:  # An agent that still starts gets the command when it is ready.
                 state.emit(host.hold_ports())
 
 

@@ -209,6 +209,7 @@ class JobState:
         """Tell the agent of its host to start a task, whose state is STARTING already."""
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
+        # With the stop sequence, the agent stops processes that the task leaves behind when it ends.
         attempt, steps = record.attempt, self.stop_sequence
         # The other fields of the command are attributes of the plan.
         self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))
@@ -298,7 +299,7 @@ class JobState:
         # The tasks may be this very table, which changes here, so they are copied.
         cancelled = {task: restarting.pop(task) for task in [*tasks] if task in restarting}
         for task, restart in cancelled.items():
-            self.tasks[task].mark_changed()
+            self.tasks[task].mark_changed()  # An event tells that the task does not start again after all.
             restart.tasks.discard(task)
             if not restart.tasks:
                 self.end_restart(restart)

@@ -103,17 +103,23 @@ class ReconnectingLink:
         quiet: bool = False,
     ) -> None:
         """Let another thread start the agent of a host. The link reports success or failure later."""
+        #: The loop drives the link, and the connections reach the host.
         self.loop, self._connections, self._is_quiet = loop, connections, quiet
         self.host = host = arguments.host
+        #: The seconds after which this link gives a silent host up.
         self._lease = arguments.lease
+        #: What the agent is started with. Its own lease is shorter, so that its tasks have ended by then.
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
+        #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
         self.tasks: set[str] = set()
         #: Guards the channel and the pipes of programs, which other threads use, too.
         self.lock = threading.RLock()
+        #: Numbers, keeps and repeats messages, so that none is lost when a connection is.
         self._channel = MessageChannel(
             lambda: Decoder(from_agent=True, host=host, tasks=self.tasks), arguments.token, greets=True
         )
+        #: The messages that `receive` returns next, and the number of their bytes.
         self._inbox: list[Message] = []
         self._inbox_bytes = 0
         #: It is called when `receive` has something.
@@ -121,6 +127,8 @@ class ReconnectingLink:
         #: The pipes of the programs that run over this link, by their numbers.
         self._pipes: dict[int, LinkPipe] = {}
         self._last_program_number = 0
+        #: The present connection: a program on the host that passes bytes to and from the agent. None while
+        #: there is no connection.
         self._program: RemoteProgram | None = None
         #: Whether another thread is connecting just now.
         self._is_connecting = False
@@ -128,12 +136,17 @@ class ReconnectingLink:
         self._is_finding_reason = False
         #: How many bytes the connection accepted when it did not accept all. None if it accepted all.
         self._accepted_bytes: int | None = None
+        #: Whether the loop will call `_flush` soon.
         self._is_flush_queued = False
+        #: The timer of the next deadline, see `_schedule`. None if none is set.
         self._timer: TimerHandle | None = None
+        #: When bytes of the agent came last, and when connecting succeeded or failed last (monotonic). Both
+        #: begin with the time at which the link was made.
         self._received_at = self._attempt_ended_at = time.monotonic()
         #: When connecting began (monotonic). For the first connection, the time of the login is subtracted.
         self._attempt_started_at = self._received_at - connections.login_seconds.get(host, 0.0)
         self._attempt_count = 0
+        #: Why the host cannot be reached, for messages. Until an attempt has failed, this is a guess.
         self._connect_error = "the network to it or the host itself is down, or launch was suspended"
         #: Whether the agent has ever answered.
         self._has_answered = False
@@ -148,9 +161,10 @@ class ReconnectingLink:
         self._forced_end_at: float | None = None
         #: How the link ended, for messages. None while it has not ended.
         self.reason: str | None = None
+        #: The error of the agent that ended the link, which `receive` raises. None if none did.
         self._protocol_error: ProtocolError | None = None
         self._connect()
-        self._schedule()
+        self._schedule()  # This sets the timer, because no step has done so.
 
     # ------------------------------------------------------------------ for its reader
 
@@ -262,7 +276,7 @@ class ReconnectingLink:
             How the agent ended, for messages. None if the host does not answer, or something is left.
         """
         deadline = time.monotonic() + seconds
-        self.shut_down()
+        self.shut_down()  # From now on the user is told nothing about the connection.
         if self._is_long_lost() and not self.is_over:
             return None
         killer = self._connections.kill_agent
@@ -559,6 +573,7 @@ class ReconnectingLink:
             """Use the new connection, or close it if the link has ended meanwhile."""
             self._step(lambda: self._handle_connected(attempt))  # It does nothing if the link has ended.
             if attempt.exception() is None and attempt.result() is not self._program:
+                # `closed.result` raises the error of `close`, if there is one.
                 self.loop.run_in_thread(attempt.result().close, lambda closed: closed.result())
 
         self.loop.run_in_thread(connect, on_done)
@@ -587,6 +602,7 @@ class ReconnectingLink:
         self._drop_connection()
         self._program = program
         with self.lock:
+            # By this number the agent knows which of its connections is the newest.
             self._channel.connect(self._attempt_count, time.monotonic())
         self._send_and_receive()
 
@@ -668,8 +684,8 @@ class ReconnectingLink:
             program, self._program = self._program, None
             # The watching stops before another thread closes the descriptor, whose number may be reused.
             self.loop.watch(program.fileno())
-            self.loop.run_in_thread(program.close, lambda closed: closed.result())
-            self._is_finding_reason = False
+            self.loop.run_in_thread(program.close, lambda closed: closed.result())  # This raises its error.
+            self._is_finding_reason = False  # The reason of a dropped connection does not matter.
             with self.lock:
                 self._channel.disconnect()
 

@@ -43,6 +43,7 @@ class DockerAllocation(Allocation):
         if named:  # Each host runs one container for its tasks.
             super().__init__(request, [*map(seen_inside, named)], spec)
             self.machines = SshAllocation(request)
+            # Hosts that are this machine see its files, and so may their containers.
             self.local = self.sharing_files = self.machines.local
             images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
             note = f"each host starts a container of {images}, at its own engine; its tasks run in it"

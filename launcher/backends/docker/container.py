@@ -96,10 +96,12 @@ def containers(
         if cpus := _all_limits(placed.role.cpus for placed in tasks):
             options.append(f"--cpus={sum(cpus):g}")
         if any(placed.gpus for placed in tasks):
+            # The tasks see all GPUs of the container, and ``CUDA_VISIBLE_DEVICES`` selects those of each.
             options.append("--gpus=" + _csv_field(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             option = _OPTION_ALIASES.get(name, name.replace("_", "-"))
             options += [f"--{option}={value}" for value in values]
+        # The sum is 0 if a task is without a limit. Then the container has none.
         memory = sum(_all_limits(placed.role.memory for placed in tasks)) or None
         found.append(replace(template, host=host, image=images[0], options=tuple(options), memory=memory))
     return found
@@ -247,6 +249,7 @@ def run_command(
         its_labels: The labels. With `KEPT_LABEL` the container stays after it has exited.
         command: The command that runs in the container instead of the image's entry point.
     """
+    # The output consists of the messages of the agent, so the engine must not log it.
     argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     # Signals to the docker command must not reach the agent: launch asks it to end by its messages.
     argv += ["--sig-proxy=false"]

@@ -100,6 +100,7 @@ def _timed_out(seconds: float) -> Result:
 class EngineObject(Record):
     """A container or a network at an engine, with labels of a launch."""
 
+    #: ``container`` or ``network``.
     kind: str
     id: str
     name: str
@@ -140,6 +141,9 @@ class Engine:
 
     def start(self, programs: ProgramRunner | None, arguments: Sequence[str]) -> Pipe:
         """Start ``docker`` with a pipe to its streams.
+
+        Such a command connects to one container, and its caller chooses what runs it. All other commands of
+        this object use the ``programs`` of the object.
 
         Args:
             programs: What runs programs on the host. None if ``docker`` runs on this machine.
@@ -228,7 +232,10 @@ class Engine:
         return Result(process.returncode, out or "", err)
 
     def abandon(self) -> None:
-        """Kill the commands that other threads run on this machine now, and all later ones."""
+        """Kill the commands that other threads run on this machine now, and all later ones.
+
+        The end of a launch calls this, so that it need not wait for them.
+        """
         self._is_abandoned = True
         for process in list(self._running):
             process.kill()
@@ -342,6 +349,7 @@ class Engine:
         containers = ("container", ["ps", "-a"], "{{.Names}}")
         networks = ("network", ["network", "ls"], "{{.Name}}")
         for kind, listing, name_field in (containers, networks):
+            # The dot at the end of each line keeps an empty last label a field.
             line_format = "\t".join(["{{.ID}}", name_field, *label_fields, "."])
             result = self.docker(*listing, *options, "--format", line_format, seconds=seconds)
             if result.code:

@@ -131,10 +131,15 @@ class ContainerFleet:
         """Prepare the engines that will run the planned containers. None is asked yet."""
         self._allocation, self._request, self._options = allocation, allocation.request, options
         self._loop, self._machines = loop, machines
+        #: The planned container of each host. `_prepare_engine` adds its user, and `running` output folders.
         self._containers = {container.host: container for container in planned}
+        #: The labels of all containers and of the network, by which they are found and removed later.
         self._labels = labels(self._request.run_name, self._options.keep)
         self.has_remote_hosts = machines is not None and machines.has_remote_hosts
+        # `recover` removes a container of this machine with its tasks. The tasks of another host that is lost
+        # cannot start again (None).
         self.seconds_until_tasks_ended = 0.0 if machines is None else None
+        #: The engines that run the containers, by the name of the host, or `_THIS_MACHINE`.
         self._engines = {_THIS_MACHINE: Engine()}
         if machines is not None:
             hosts = [host for host in allocation.hosts if host.name in self._containers]
@@ -149,6 +154,7 @@ class ContainerFleet:
         self._start_lock = threading.Lock()
         #: Whether the launch is ending, so that no container may start.
         self._is_closing = False
+        #: What must be left at the end: the context of the machines, if there are any.
         self._stack = ExitStack()
 
     def __enter__(self) -> ContainerFleet:
@@ -239,7 +245,8 @@ class ContainerFleet:
         with ExitStack() as stack:
             stack.callback(self._end_containers)
             if self._machines is None:
-                # No signal may interrupt the removal of the containers.
+                # No signal may interrupt the removal of the containers. The stack calls this first, as it is
+                # added last.
                 stack.callback(self._request.ignore_signals)
             for host, tasks in placement.by_host().items():
                 self._containers[host] = with_output_mounts(self._containers[host], tasks)
@@ -308,7 +315,7 @@ class ContainerFleet:
         folder = placed.role.workdir or placed.host.workdir or self._allocation.spec.workdir
         if folder is None:
             return placed
-        role = replace(placed.role, workdir=None)
+        role = replace(placed.role, workdir=None)  # It would come before the folder of the host.
         return replace(placed, role=role, host=replace(placed.host, workdir=_absolute(home, folder)))
 
     def _end_containers(self) -> None:
@@ -322,7 +329,7 @@ class ContainerFleet:
                 if not started.first_is_used:
                     started.first.close()
             return
-        self._recovery_engine.abandon()
+        self._recovery_engine.abandon()  # So `recover` fails at once where it removes a container.
         # `recover`, in another thread, has started its container before, or starts none.
         with self._start_lock:
             self._is_closing = True
@@ -361,6 +368,7 @@ class ContainerFleet:
             TransportError: The container cannot be removed, the new one does not start, or the launch ends.
         """
         name = self._container_name(host)
+        # The engine accepts the name of a container in place of its id.
         container = EngineObject(kind="container", id=name, name=name, labels={})
         if reasons := self._recovery_engine.remove([container]):
             raise TransportError(reasons[name])

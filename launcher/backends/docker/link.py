@@ -80,6 +80,7 @@ class ContainerProgram(RemoteProgram):
         python = f"{container.python} of the image {container.image}"
         super().__init__(container.host, command, python=python, starter=python)
         self._container, self._is_run, self._is_only = container, is_run, is_only
+        #: The bytes of the program that the container has not accepted yet.
         self._unsent = program
 
     def receive_start(self) -> bool:
@@ -107,7 +108,8 @@ class ContainerProgram(RemoteProgram):
     def _end_reason(self) -> str:
         """Return how the container ended, for messages.
 
-        It is empty if the container ended as it should, or if the command was killed and so does not know.
+        It is empty if the container ended as it should, or if the agent ran and nobody knows how its command
+        ended, as when the command itself was killed on a host.
         """
         code = self._pipe.wait(_STATUS_TIMEOUT_SECONDS)
         if code is None:

@@ -88,10 +88,13 @@ class ClosingSocket:
         """Wrap a socket or a channel of a gateway. It never blocks from now on."""
         self._inner = inner
         self._on_close = on_close
+        #: Whether a gateway carries the bytes. Its channel behaves unlike a socket of the kernel.
         self._is_channel = isinstance(inner, Channel)
+        #: The socket if it is a TCP connection. None for a ProxyCommand (a Unix socket) and for a channel.
         self._tcp = inner if isinstance(inner, socket.socket) and inner.family != socket.AF_UNIX else None
         #: Whether the other side closed the connection, or it broke.
         self.ended = False
+        #: The thread of paramiko that calls `recv`. None until its first call.
         self._reader: threading.Thread | None = None
         #: The bytes that were read, and not yet returned by `recv`.
         self._received = memoryview(b"")
@@ -99,10 +102,11 @@ class ClosingSocket:
         self._unsent = bytearray()
         #: Guards the unsent bytes. It is notified when some of them were sent.
         self._send_condition = threading.Condition()
+        #: The descriptor by which other threads wake the reading one. It is -1 when it is closed.
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         inner.settimeout(0.0)
         self._fd = inner.fileno()
-        # paramiko reads an attribute of this name.
+        # Whether `close` was called. paramiko reads an attribute of this name.
         self._closed = False
 
     def settimeout(self, seconds: float) -> None:
@@ -233,6 +237,7 @@ class ClosingSocket:
         self._closed = True
         self._on_close()
         reader = self._reader
+        # Without another thread that reads, this one closes the descriptors.
         no_reader = reader is None or reader is threading.current_thread() or not reader.is_alive()
         with self._send_condition:
             self._unsent.clear()
@@ -244,7 +249,9 @@ class ClosingSocket:
         with suppress(OSError, EOFError, SSHException):  # The connection or its gateway has ended.
             if no_reader:
                 self._inner.close()
-            elif not self._is_channel:  # The thread that reads sees the end, and paramiko then calls this.
+            elif not self._is_channel:
+                # The reading thread sees the end (that of a channel by `_closed`), and paramiko then calls
+                # `close` in it.
                 self._inner.shutdown(socket.SHUT_RDWR)
 
 
@@ -266,6 +273,7 @@ class Packets(Packetizer):
     def __init__(self, sock: socket.socket) -> None:
         """Wrap a socket as paramiko does, and remember which channels were closed."""
         super().__init__(sock)
+        #: Held while a message is sent, so that none on a channel can follow the CLOSE of the channel.
         self._send_lock = threading.RLock()
         #: The channels that this end has closed, by the server's numbers.
         self._closed_channels: set[bytes] = set()

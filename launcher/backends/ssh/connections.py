@@ -67,22 +67,33 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """Prepare to connect to these hosts. `connect` does so."""
         self._hosts = {host.name: host for host in hosts}
         self._settings, self._attempts = settings, attempts
+        #: What asks ``ssh`` for the options of hosts.
         self._queries = Queries()
+        #: What makes connections with paramiko. None until paramiko is imported, see `_get_connector`.
         self._connector: SshConnector | None = None
+        #: It is set by `close`. Then all attempts to connect end.
         self._closed = threading.Event()
+        #: The present connection to each host. It lacks hosts without one.
         self._connections: dict[str, SshConnection] = {}
+        #: The ProxyCommands that may be running, which `close` ends.
         self._proxy_commands: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
+        #: Guards the ProxyCommands and the gateways.
         self._lock = threading.Lock()
+        #: Held while the connector is made, so that one thread imports paramiko.
         self._import_lock = threading.Lock()
         #: The connections to gateways, by the names of the gateways up to each. All hosts share them.
         self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
         # These times include those of the connections to gateways.
         self.login_seconds: dict[str, float] = {}
+        #: What forwards ports, see `Connections.forwarding`.
         self.forwarding = self
         #: When the present connection to a host was made (monotonic). It lacks hosts with their first one.
         self._reconnected_at: dict[str, float] = {}
+        #: Held while a host is connected to again.
         self._reconnect_locks = {name: threading.Lock() for name in self._hosts}
+        #: The ports of hosts that lead to this machine. None until `relay` is called.
         self._relay: Relay | None = None
+        #: The port of this machine that leads to a host. None until `local_port` is called.
         self._forward: Forward | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -200,8 +211,10 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             gateway = self._gateway_connection(gateways, trail)
         seconds = options.connect_timeout or self._settings[CONNECT_TIMEOUT]
         started_at = time.monotonic()
+        # The time for the way to the server counts as a part of the login, too.
         way = gateway or self._open_socket(options, seconds)
         way_seconds = gateway.login_seconds if gateway else time.monotonic() - started_at
+        # Messages about the connection name the gateways that it really uses.
         connection = self._get_connector().connect(replace(options, gateways=gateways), way, seconds)
         connection.login_seconds += way_seconds
         return connection
@@ -353,5 +366,6 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
         if self._forward is None:
             self._forward = Forward(self.connection, (host, port), preferred)
+        # A port that existed before leads to the other host from now on.
         self._forward.target = (host, port)
         return self._forward.port

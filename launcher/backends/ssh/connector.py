@@ -43,8 +43,11 @@ class SshConnector:
     def __init__(self, closed: threading.Event, *, accept_new: bool) -> None:
         """Prepare to make connections, none of which exists yet."""
         self._closed, self._accept_new = closed, accept_new
+        #: The known_hosts files, and the keys that are added to them.
         self.known = KnownHosts()
+        #: `load_key` with a cache, because all hosts use the same key files.
         self._load_key = functools.cache(load_key)
+        #: Guards the sockets.
         self._lock = threading.Lock()
         #: The sockets of all connections that exist or are being made.
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
@@ -109,6 +112,7 @@ class SshConnector:
         # The ones that need the least CPU time come first, and the others keep their order.
         algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEY_EXCHANGE)
         algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
+        # By these the server chooses which of its host keys it shows.
         algorithms.key_types = self.known.algorithms(options, tuple(algorithms.key_types))
         started_at = time.monotonic()
         try:

@@ -47,7 +47,9 @@ class Forward:
     def __init__(self, connection: GetConnection, target: tuple[str, int], preferred: Sequence[int]) -> None:
         """Listen on a port of this machine, and serve its connections in threads."""
         self._get_connection = connection
+        #: The name of the host to which new connections lead, and its port.
         self.target = target
+        #: The connections to the port, each joined to a channel that leads to the host.
         self._joined = JoinedSockets("ssh forward", MAX_CONNECTIONS)
         try:
             self._listener = first_free(preferred, _listen) or _listen(0)  # 0 means any free port.

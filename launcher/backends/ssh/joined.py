@@ -36,9 +36,13 @@ class JoinedSockets:
         """Start without sockets. Each host may have ``most`` of them."""
         self._name = name
         self._most = most
+        #: Guards the sockets, and what the user was told.
         self._lock = threading.Lock()
+        #: The sockets that are in use, by the names of the hosts to which they lead.
         self._sockets: dict[str, set[socket.socket]] = {}
+        #: The texts of `say_once`.
         self._told: set[str] = set()
+        #: It is set when `close` begins. Then no socket is added.
         self.closing = threading.Event()
 
     def begin(self, function: Callable[..., object], *arguments: object) -> threading.Thread:

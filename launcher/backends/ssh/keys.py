@@ -57,7 +57,9 @@ class KnownHosts:
 
     def __init__(self) -> None:
         """Start without files. Each is read when a host needs it."""
+        #: Guards the lines, and is held while a line is added.
         self._lock = threading.Lock()
+        #: The lines of each file that was read, by its path.
         self._files: dict[str, list[KnownHostLine]] = {}
         #: A message for each key that was added.
         self.added: list[str] = []
@@ -86,6 +88,7 @@ class KnownHosts:
         """
         if _is_known(self._lines_about(options), key, options):
             return
+        # Without a file of known hosts (``UserKnownHostsFile none``) no key can be added.
         if (accept_new or options.accept_new) and options.known_hosts:
             self._add(options, key)
             return
@@ -194,7 +197,7 @@ def _parse_lines(path: str, text: bytes) -> Iterator[KnownHostLine]:
         if len(fields) >= 3 and not fields[0].startswith("#") and marker in ("", "@revoked"):
             names, kind, encoded = fields[:3]
             try:
-                key = base64.b64decode(encoded + "==")
+                key = base64.b64decode(encoded + "==")  # The padding may be missing. More of it does no harm.
             except ValueError:
                 continue
             patterns, revoked = tuple(names.split(",")), bool(marker)
@@ -211,7 +214,7 @@ def _matches(line: KnownHostLine, name: str) -> bool:
 
     def matches(pattern: str) -> bool:
         """Return whether a pattern, without its ``!``, matches the host."""
-        if not pattern.startswith("|1|"):  # The pattern is not a hashed name.
+        if not pattern.startswith("|1|"):  # The pattern is not a hashed name. In it, `[` matches only itself.
             return fnmatch.fnmatchcase(name, pattern.lower().replace("[", "[[]"))
         try:
             return HostKeys.hash_host(name, pattern) == pattern

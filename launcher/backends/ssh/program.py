@@ -51,6 +51,7 @@ class SshChannelPipe:
     def __init__(self, connection: SshConnection, startup: bytes) -> None:
         """Open a channel, start the loader in a login shell, and send it the program. This blocks."""
         self._connection = connection
+        #: The last bytes of the program's stderr, which only `recv` receives.
         self._stderr = b""
         try:
             self._channel = connection.transport.open_session()
@@ -62,12 +63,13 @@ class SshChannelPipe:
         except (SSHException, EOFError, OSError) as error:
             raise ConnectionLostError(connection.why_broken()) from error
         try:
+            #: The descriptor to poll. paramiko makes it readable when bytes of the channel have arrived.
             self._fd = self._channel.fileno()
             self._channel.settimeout(_ARRIVAL_SECONDS)
             self._channel.exec_command(bootstrap.COMMAND)
             with suppress(OSError):  # The program has ended, and `recv` reports why.
                 self._channel.sendall(startup)
-            self._channel.settimeout(0.0)
+            self._channel.settimeout(0.0)  # From now on nothing blocks.
         except BaseException as error:
             close_channel(self._channel)
             if isinstance(error, OSError):

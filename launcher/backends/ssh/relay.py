@@ -44,7 +44,9 @@ class Relay:
     def __init__(self, path: str) -> None:
         """Store the path of the Unix socket. `open` requests the ports."""
         self._path = path
+        #: The port of each host that has opened one. It stays the same over all connections to the host.
         self._ports: dict[str, int] = {}
+        #: The connections to these ports, each joined to a connection to the Unix socket.
         self._joined = JoinedSockets("ssh relay", MAX_CONNECTIONS)
 
     def open(self, connections: Mapping[str, SshConnection]) -> dict[str, int]:
@@ -132,7 +134,7 @@ class Relay:
     def _connect_local(self, local_socket: socket.socket, host: str) -> bool:
         """Connect a socket to the program on this machine, and return whether that succeeded.
 
-        If not, tell the user.
+        If not, tell the user. If `close` was called meanwhile, the socket is not to be used, either.
 
         Args:
             local_socket: The socket.

@@ -95,6 +95,7 @@ class ProxyCommand(SubprocessPipe):
             super().__init__(f"its ProxyCommand {command!r}", ["/bin/sh", "-c", command])
         except TransportError as error:
             raise SshError(str(error)) from error
+        #: Held by `close`, which several threads may call.
         self._lock = threading.Lock()
         #: The last line of its stderr, which `close` sets.
         self.last_line = ""

@@ -72,6 +72,7 @@ class Display:
         events_fd = settings[table.EVENTS_FD]
         event_pipe = None if events_fd is None else EventPipe(events_fd)
         renderers = (self._files, tmux, self._console, event_pipe, background)
+        #: Everything that shows the job or keeps its output. Each gets all events.
         self.renderers: Sequence[Renderer] = [each for each in renderers if each is not None]
         #: The report of the job. None until `end_output` is called.
         self._report: Report | None = None

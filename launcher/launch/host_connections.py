@@ -110,8 +110,9 @@ class HostConnection:
     def why_not_ended(self) -> str:
         """Return a message about an agent that did not exit and was to be killed.
 
-        The lease of an agent in a container of this machine is infinite. If the Docker engine hangs, the
-        agent stops its tasks as soon as the engine goes on, and passes on the end of its input.
+        An agent that loses its connection stops its tasks after a time, its lease. That of an agent in a
+        container of this machine is infinite. If the Docker engine hangs, the agent stops its tasks as soon
+        as the engine goes on, and passes on the end of its input.
 
         Returns:
             The message. Empty if no agent has started there, or if it exits by itself because nobody greets
@@ -121,7 +122,7 @@ class HostConnection:
             result = "so it and all processes that it started were killed"
         elif not self.answered:
             return ""
-        elif self.link.same_clock:
+        elif self.link.same_clock:  # The agent is on this machine.
             result = "and SIGKILL did not stop it"
         else:
             result = "and it cannot be reached: it stops its tasks when its lease expires"

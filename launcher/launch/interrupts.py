@@ -129,6 +129,7 @@ class Interrupts:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
             return []
+        # Python writes other signals that it handles to the pipe, too, such as the SIGALRM of `limited`.
         found = [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
         for number in found:
             self._note_signal(number)
@@ -178,7 +179,10 @@ class Interrupts:
         signal.setitimer(signal.ITIMER_REAL, HURRIED_SECONDS if self._repeat_count else SECONDS_AFTER_SIGNAL)
 
     def ignore(self) -> None:
-        """Let no signal interrupt the launch from now on: everything is removed that must not stay."""
+        """Let no signal have an effect on the launch from now on.
+
+        The caller begins work that must be completed: it gives hosts back, or writes the last report.
+        """
         self._mode = _Mode.IGNORE
 
     @contextmanager

@@ -49,6 +49,7 @@ _COUNTS: Mapping[str, Setting[int | None]] = {
 
 def counts_of(settings: Settings) -> dict[str, int]:
     """Return the number of tasks of each role that the settings mention."""
+    # ``--chief`` and ``--evaluator`` are switches: one task or none.
     return {name: int(settings[row] or 0) for name, row in _COUNTS.items() if settings.is_given(row)}
 
 

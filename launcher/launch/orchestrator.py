@@ -85,6 +85,7 @@ class Orchestrator:
         self._display, self._interrupts = display, interrupts
         self._recovery, self._hints, self._tensorboard = recovery, hints, tensorboard
         self._use_placement(run_info.placement)
+        #: Reads commands of the program that has started launch. None if it has passed no pipe.
         self._command_pipe: CommandPipe | None = None
         if commands_fd is not None:
             self._command_pipe = CommandPipe(loop, commands_fd, self._host_of, on_signal=self._signal_task)
@@ -98,6 +99,7 @@ class Orchestrator:
             seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
             managed=interrupts.managed,  # Whether Slurm or Kubernetes may signal this process.
         )
+        #: The supervisor, which decides what is done after each event.
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
@@ -260,7 +262,7 @@ class Orchestrator:
         """
         self._machine.verify(message)
         if isinstance(message, events.Measured):  # It answers `launch ps`, and is no event of the job.
-            self._control.measured(message)
+            self._control.measured(message)  # It waits for the next request of ``launch ps``.
         else:
             self._handle(message)
 
@@ -318,7 +320,7 @@ class Orchestrator:
 
     def _check_network(self, command: commands.CheckNetwork) -> None:
         """Tell each host which addresses of other hosts it is to connect to."""
-        for host, ports in command.peers.items():
+        for host, ports in command.peers.items():  # The host that tries, and the port of each task to try.
             addresses = tuple(self._host_of[task].at(port) for task, port in ports.items())
             self._connections.send(events.TryPeers(host, addresses))
 
@@ -338,7 +340,7 @@ class Orchestrator:
 
     def _start_agent(self, command: commands.StartAgent) -> None:
         """Start a new agent on a lost host. Another thread waits for the host."""
-        assert self._recovery is not None
+        assert self._recovery is not None  # Without it the supervisor never lets a lost host be recovered.
         recover = partial(self._recovery.recover, command.host)
         self._loop.run_in_thread(recover, partial(self._on_recovery, command.host))
 
@@ -349,7 +351,7 @@ class Orchestrator:
             host: The name of the host.
             recovery: The result of the attempt to recover it.
         """
-        why = ""
+        why = ""  # Why the host cannot be used. It stays empty if it can.
         try:
             recovery.result()
         except (LaunchError, OSError) as error:
@@ -384,7 +386,7 @@ class Orchestrator:
 
     def _move_tasks(self, command: commands.MoveTasks) -> None:
         """Let tasks run on other hosts from their next start on, with the folders of the launch there."""
-        assert self._recovery is not None
+        assert self._recovery is not None  # Without it the supervisor never moves tasks.
         self._use_placement(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
             # Its new agent may report on it. Any other task that an agent names would be an error.

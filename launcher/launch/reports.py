@@ -129,7 +129,8 @@ def with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobS
         run: Its run. None if nothing is known of the launchers before this one.
         requeued: How often a queue has started it again.
     """
-    # A launcher that was killed has written no report. Then it counts as one attempt of each task.
+    # The report of the last launcher counts the attempts and restarts of all launchers up to it. A launcher
+    # that was killed has written none. Then it counts as one attempt of each task.
     attempts, restarts = requeued, requeued
     fields = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
     if fields is not None:

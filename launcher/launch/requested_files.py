@@ -146,12 +146,13 @@ class RequestedFiles:
 
         The homes on other machines are not known here, so their folders are shown with ``~``.
         """
-        outputs = {}
+        outputs = {}  # The folder of the tasks' output folders, by the name of the host.
         if self.options.spec.output_dirs:
             hosts = [host.name for host in self.placement.hosts()]
             outputs = dict.fromkeys(hosts, f"{self._run_folder}/output")
             remote_folder = f"{work_folder(_EXAMPLE_RUN_NAME)}/{OUTPUTS_FOLDER}"
             outputs.update(dict.fromkeys(self.output_hosts, remote_folder))
+        # All hosts have the copy of the first synced folder at the same place.
         tops = dict.fromkeys(self.remote, self._place(0)) if self.trees else {}
         return self.with_folders(self.placement, tops, outputs)
 

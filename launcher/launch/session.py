@@ -212,6 +212,7 @@ class Session:
 
     def check_programs(self) -> None:
         """Check the programs of the tasks that run on this machine, unless they run in containers."""
+        # The programs of containers are in their images, which launch does not look into.
         if not self.options.backend.runs_in_containers:
             check_placed_programs(self.options, self.placement, self.allocation.local)
 
@@ -532,7 +533,7 @@ def launch_request(
         named_hosts=options.hosts,
         purpose=Purpose.DRY_RUN if options.settings[table.DRY_RUN] else Purpose.RUN,
         ignore_signals=ignore_signals,
-        warm_up=_supervised_half,
+        warm_up=_supervised_half,  # It imports what is needed next while the backend waits for hosts.
     )
 
 
@@ -571,7 +572,7 @@ def _folder_error(error: JobError, source: str) -> JobError:
         error: The error, whose faults name no place.
         source: Where the folder is named, as in ``job.yaml:3``.
     """
-    if source in ("", "--run-dir"):
+    if source in ("", "--run-dir"):  # No file names the folder.
         return error
     expected = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
     return JobError(replace(fault, where=source, expected=expected) for fault in error.faults)

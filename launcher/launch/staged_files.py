@@ -116,6 +116,7 @@ class StagedFiles:
             TransportError: That is not possible now.
         """
         requested = self._requested
+        # The output folders to make, for every task that may run on the host.
         names = requested.tasks_for([host] if host in requested.output_hosts else [])
         with self._recovery_lock:
             # This thread must not use the loop, and it copies to one host only.

@@ -54,6 +54,7 @@ class Background(Renderer):
 
     def on(self, event: DisplayEvent) -> None:
         """Tell the command when the last task has started for the first time."""
+        # A task has a pid once its process runs.
         if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
             self._not_started.discard(event.task)
             if not self._not_started:

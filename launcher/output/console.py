@@ -255,6 +255,7 @@ class Console(Renderer):
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
             self._print(self._without_notices(task, cutter.end()))
+        # If the task starts again, its next attempt gets a new filter, as it prints the notices again.
         self._filters.pop(task, None)
 
     def _show_notices(self) -> None:

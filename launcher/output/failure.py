@@ -161,6 +161,7 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
     if not others:
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
+    # The exception of the first task, with which those of the others are compared.
     exception = "" if failure.task is None else _exception(paths.log(failure.task))
     named = [_other_failure(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
     more = [f"{len(others) - _MAX_LISTED_TASKS} more"] if len(others) > _MAX_LISTED_TASKS else []

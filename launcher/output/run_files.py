@@ -110,6 +110,7 @@ class Files(Renderer):
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, *, is_resumed: bool = False) -> None:
+        #: Whether a launcher before this one may have written a part of the files.
         self._is_resumed = is_resumed
         #: The flags for the first opening of a file. In a new run no file may exist yet.
         self._create_flags = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)

@@ -82,6 +82,7 @@ def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
     if len(report.tasks) <= MAX_ROWS:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
+    # In this order the tasks that get a row come before all others.
     ranked = sorted(report.tasks, key=lambda task: (task.task != first, task.state in _EXPECTED_STATES))
     shown = [task for task in ranked[:MAX_ROWS] if task.state not in _EXPECTED_STATES or task.task == first]
     groups: dict[tuple[str, TaskState], list[TaskReport]] = {}

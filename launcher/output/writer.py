@@ -86,7 +86,7 @@ class Writer:
             is_urgent: Whether the lines must not be dropped, because they are a report or a warning.
         """
         queue = self._queue_by_fd.get(fd) or self._open(fd)
-        if not data or queue.error is not None:
+        if not data or queue.error is not None:  # To a file with an error nothing is written any more.
             return
         if not is_urgent and queue.size >= self._limit:
             queue.drop(data)

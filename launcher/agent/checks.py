@@ -96,6 +96,7 @@ def main(_: object) -> None:
             except RuntimeError:
                 # The system allows no further thread.
                 _answer(request)
+    # Stdin is closed: the launcher needs no more answers. 0 means our own process group.
     os.killpg(0, signal.SIGKILL)
 
 
@@ -142,6 +143,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
     # `tempfile.gettempdir` makes a file, which would stay if this process were killed, and does not report a
     # folder that cannot be used.
     paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
+    # What counts as the result for a folder that has not answered within the time limit.
     if_late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     calls = [partial(_folder, path) for path in paths.values()]
     folders = call_side_by_side(calls, if_late, len(calls), request["seconds"])
@@ -174,6 +176,7 @@ def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[s
     except subprocess.TimeoutExpired:
         return "slow", ""
     except (OSError, ValueError) as error:
+        # ValueError: an argument or a variable contains a NUL.
         state = "missing" if isinstance(error, FileNotFoundError) else "failed"
         return state, getattr(error, "strerror", None) or str(error)
     return "failed" if done.returncode else "ok", done.stdout.decode("utf-8", "replace").strip()
@@ -188,6 +191,8 @@ def _available_memory() -> Optional[int]:
 
 def _folder(path: str) -> Json:
     """Find out how much space a folder has, and whether a file can be written there.
+
+    The file that it writes for this is removed at once. A file system that hangs makes this wait for ever.
 
     Returns:
         A mapping with these keys:
@@ -252,7 +257,9 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     # A name without a slash is looked up along the PATH, by the command below.
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
+        # Within an environment, the name of the Python is looked up there first.
         env = env if venv is None else {**env, **environment_variables(env, venv)}
+        # -B: it leaves no compiled files behind.
         state, output = _run([path, "-B", "-c", _PYTHON_QUESTION], request["seconds"], env)
     except ProgramError:
         state, output = "missing", f"the environment {venv!r} does not exist"
@@ -278,6 +285,7 @@ def _listen(request: Json) -> Json:
     """
     ports = PortReservations()
     try:
+        # No task has this name. It only stands for one, because an agent holds each port for a task.
         port = ports.hold(TaskId("check/0"))
         server = dual_stack_socket(port, can_share=True)
         server.listen(128)
@@ -287,13 +295,19 @@ def _listen(request: Json) -> Json:
         serving.start()
     except (OSError, RuntimeError) as error:
         # Python raises RuntimeError when the system allows no further thread.
+        # The port may be held already, although nothing can listen on it.
         ports.release_all()
         return {"port": 0, "why": getattr(error, "strerror", None) or str(error)}
     return {"port": port, "why": ""}
 
 
 def _serve(server: socket.socket, token: bytes) -> None:
-    """Send the token of this host to everyone who connects, until the process exits."""
+    """Send the token of this host to everyone who connects, until the process exits.
+
+    Args:
+        server: The listening socket.
+        token: A text that the launcher has chosen for this host, by which the others recognize it.
+    """
     while True:
         try:
             peer, _ = server.accept()
@@ -317,7 +331,9 @@ def _connect(request: Json) -> Json:
         A mapping of ``pairs``, the results of `_reach` for the peers.
     """
     calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
+    # The result for a peer whose call is not done when the time for all of them is up.
     if_late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
+    # So many connections follow one another in each thread.
     rounds = math.ceil(len(calls) / _MAX_CONNECTIONS)
     # The time limit of a connection does not include the look-up of the name.
     seconds = request["seconds"] * rounds + 1.0
@@ -337,6 +353,7 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
             why: The error of the system, or an empty text.
             address: The first address to which the name of the host resolves here, or an empty text.
     """
+    # An IPv6 address is written in brackets.
     where, address = (peer["address"].strip("[]"), peer["port"]), ""
     try:
         # Of the first result, the fifth part is the socket address, which begins with the IP address.
@@ -345,7 +362,7 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
             line = file.readline(_MAX_TOKEN_BYTES)
     except (OSError, UnicodeError) as error:
         is_no_route = getattr(error, "errno", None) in _NO_ROUTE_ERRORS
-        # Some kinds of errors contain others. The first one that matches counts.
+        # An error may match several results, because some classes of errors are parts of others.
         results = [name for name, kinds in _ERRORS_BY_RESULT.items() if isinstance(error, kinds)]
         result = results[0] if results else "no route" if is_no_route else "failed"
         return {"result": result, "why": getattr(error, "strerror", None) or str(error), "address": address}

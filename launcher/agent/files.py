@@ -100,6 +100,7 @@ def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> 
             pipe.put(answer)
             pipe.flush()
         except (BrokenPipeError, EOFError):
+            # The launcher is gone, or has closed this command. Nobody reads an answer.
             return 1
         return 0
 
@@ -121,6 +122,7 @@ def _resolved(path: str) -> str:
     home = os.path.expanduser("~")
     if not os.path.isabs(path) and not os.path.isdir(home):
         raise LaunchError(f"the home folder {home} does not exist; give an absolute path, or set HOME")
+    # What is left is relative to the home folder, which is joined below.
     if path == "~" or path.startswith("~/"):
         path = path[2:]
     return os.path.normpath(os.path.join(home, path))
@@ -195,20 +197,21 @@ def _locked(path: str) -> Iterator[None]:
     """
     above = os.path.dirname(path)
     lock = f"{above}/.tf-launcher-lock-{os.getuid()}-{digest(path)}"
-    # If a file has the name of the folder, opening the lock fails with a better message.
+    # If a file is in the place of the folder above, opening the lock fails with a better message.
     with contextlib.suppress(FileExistsError):
         os.makedirs(above, exist_ok=True)
     while True:
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            # The user knows the folder, and not its lock.
             error.filename = path
             raise
         with open(fd, "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 raise LaunchError(f"{lock} belongs to another user; remove it, or give another place")
             fcntl.flock(file, fcntl.LOCK_EX)
-            # The process that held the lock before has removed its file.
+            # The process that held the lock before has removed its file, so this lock is of no use.
             if not _is_at(file.fileno(), lock):
                 continue
             try:
@@ -302,6 +305,7 @@ def discard(run_name: str) -> None:
     # Another host with the same home folder may be removing it at the same time.
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(run_folder):
+            # The key stands for the folder of the user that was copied. The entries are the copied files.
             key, entries = _read_list(f"{run_folder}/{name}")
             # Only a tree that a sync has made has a key.
             if key:
@@ -333,6 +337,7 @@ def _keep(tree: str, kept_tree: str, entries: Dict[str, FileEntry]) -> None:
         kept_tree: The path where the next run looks for it. An older tree there is removed.
         entries: The entries of the tree, as they were copied there.
     """
+    # The list itself, and all that is as it was copied, stays.
     unchanged_paths = {SYNC_MARK, *_unchanged(tree, entries)}
     for folder, folders, files in os.walk(tree):
         for name in [*folders, *files]:
@@ -355,7 +360,7 @@ def _remove_abandoned_runs() -> None:
     for run_folder in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):
             names = [name for name in os.listdir(run_folder) if name.startswith(_USE_MARK_PREFIX)]
-            # Without any mark nothing is proven.
+            # Without any mark nothing is proven. Each host that has used the folder has left one.
             is_abandoned = bool(names) and all(_is_abandoned(f"{run_folder}/{name}") for name in names)
             if is_abandoned and not _process_using(run_folder, os.path.basename(run_folder)):
                 _remove(run_folder)
@@ -371,6 +376,7 @@ def _is_abandoned(mark: str) -> bool:
     Args:
         mark: The path of a mark that `_use` has made. It contains the identity of the process that made it.
     """
+    # A link in the place of the file is refused.
     with open_regular(mark, links=False) as file:
         is_old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
         owner = read_owner(read_at_most(file).decode("utf-8", "replace"))
@@ -427,6 +433,7 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
                 _update(pipe, current)
                 # This makes the folder of the run, and fails if the launcher has given this command up.
                 _use(run_folder)
+                # From its place between runs it moves into the folder of the run, unless it is there.
                 os.rename(current, path)
         else:
             path = os.path.realpath(_resolved(str(tree["remote"])))
@@ -437,8 +444,10 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
                 _update(pipe, path)
         paths.append(path)
     for name in arguments["outputs"]:
+        # This makes the folder of the run if no tree has done so.
         _use(run_folder)
         os.makedirs(f"{run_folder}/{OUTPUTS_FOLDER}/{name}", exist_ok=True)
+        # The mode of a new folder would depend on the umask. Only permission bits of the number are used.
         os.chmod(f"{run_folder}/{OUTPUTS_FOLDER}/{name}", int(arguments["mode"]) & 0o777)
     return [*paths, f"{run_folder}/{OUTPUTS_FOLDER}"]
 
@@ -456,6 +465,7 @@ def _use(run_folder: str) -> None:
     Raises:
         EOFError: The launcher has closed this remote command, because it removes the folder now.
     """
+    # A poll without waiting tells whether the launcher has closed our stdin.
     poll = select.poll()
     # Only the end of stdin is of interest. Without any flag, poll reports it and nothing else: not the list
     # of the next tree, which may wait to be read.
@@ -511,6 +521,7 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     destination = DestinationTree(pipe, stage)
     packed = b"".join(destination.pieces(pipe.get(FileEntry)))
     # The key stands for the user's folder that is copied. Of a tree that no sync has made, it is empty.
+    # The launcher compresses the list and sends it as if it were the content of one file.
     key, entries = parse_list(zlib.decompress(packed).decode("ascii"))
     old_key, old_entries = _read_list(root)
     # What tasks have changed in the tree since the last sync counts as missing.
@@ -519,11 +530,14 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     try:
         # An update that was cut off may have left its files.
         _remove(stage)
+        # This checks that the disk has room, and limits how many bytes the launcher may send.
         destination.expect(sum(entry.size for path, entry in entries.items() if path not in same))
         # One byte for each entry of the list: 1 if the launcher must send it.
         pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
         while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
+            # The content of the file follows the message, and is read here.
             destination.land(message)
+        # What was copied earlier, has not changed since, and is no longer there or differs at the launcher.
         outdated = present.keys() - same.keys()
         is_up_to_date = old_key and not (destination.entries or outdated)
         if is_up_to_date:
@@ -650,10 +664,12 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
         if not matches:
             # The user knows where an absolute path, or one in the home folder, was looked for.
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
+            # The launcher tells the user that an item is missing, which is not just a file left out.
             pipe.put(FileNotice(f"{path!r} is not there{looked}", missing=True))
         entries: List[Tuple[str, FileEntry]] = []
         for source, name in matches:
             entries += entries_below(source, name, tell_problem)
+        # The launcher checks first that its disk has room for so many bytes.
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
         send_entries(pipe, entries, tell_problem)
         pipe.put(FilesDone())
@@ -680,6 +696,7 @@ def _find(base: str, path: str) -> List[Tuple[str, str]]:
     # The folders before the first wildcard are no part of the path in the copy.
     parts = path.split("/")
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1])
+    # The empty part makes this end with a slash.
     top = os.path.join(base, "/".join([*fixed, ""]))
     pattern = os.path.join(base, path)[len(top) :].rstrip("/")
     return [(match, match[len(top) :]) for match in sorted(glob.glob(glob.escape(top) + pattern))]

@@ -51,6 +51,7 @@ def run() -> None:
     This returns only in the forked tasks, after their program has run.
     """
     # Python itself may have changed os.environ already. The kernel still has what the agent passed.
+    # The names of the variables that the agent has passed, to tell which ones the imports add below.
     initial_names = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
     # Stdin is the socket to the agent. It moves, and the standard streams become ``/dev/null``.
     link = socket.socket(fileno=os.dup(0))
@@ -87,6 +88,7 @@ def _import(link: socket.socket, modules: Sequence[str]) -> None:
         for name in modules:
             importlib.import_module(name)
     finally:
+        # No exception is under way here if all imports have succeeded.
         kind, error, _ = sys.exc_info()
         if kind is not None:
             link.send(f"{kind.__name__}: {error}".encode("utf-8", "replace")[:2000])
@@ -105,6 +107,7 @@ def _continue_in_fork(link: socket.socket) -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+    # A thread that still runs now would be missing in the next fork, whose child does the work.
     _check_threads(link)
     pid = os.fork()
     # The parent does nothing but wait here until it is killed.
@@ -117,6 +120,9 @@ def _check_threads(link: socket.socket) -> None:
     """Check that this process may fork, otherwise tell the agent and exit.
 
     A fork lacks all other threads of this process, and would hang if it waited for one of them.
+
+    Args:
+        link: The socket to the agent. After a text, which is the reason, the agent gives this process up.
     """
     threads = len(os.listdir("/proc/self/task"))
     if threads > _MAX_THREADS:
@@ -126,6 +132,9 @@ def _check_threads(link: socket.socket) -> None:
 
 def _serve(link: socket.socket) -> Request:
     """Fork a task for each request of the agent, and exit when the agent is gone.
+
+    Args:
+        link: The socket to the agent, which is sent the pid of each task, or the reason why there is none.
 
     Returns:
         The request, and only in the forked task. The fork server itself never returns.
@@ -171,6 +180,7 @@ def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
             _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
             # The task waits until the agent has noted it, so that no part of its program runs unwatched.
+            # The first operand is true in the task only. The child that has forked it goes on to exit.
             is_task = os.fork() == 0 and _await_permission(writing, *fds)
         finally:
             # The child that has forked the task exits here, and so does a task that may not run.
@@ -198,6 +208,7 @@ def _await_permission(pid_pipe: int, output: int, go: int) -> bool:
     Returns:
         Whether the agent lets the task run.
     """
+    # A task leads its own session and process group, by which it is stopped.
     os.setsid()
     os.write(pid_pipe, str(os.getpid()).encode())
     os.close(pid_pipe)
@@ -222,6 +233,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     for name, value in added.items():
         os.environb.setdefault(name, value)
     _show_as(request["argv"])
+    # As Python 3.10 and later set it for a program that they start.
     sys.orig_argv = list(request["argv"])
     if numpy := sys.modules.get("numpy.random"):
         # Otherwise all tasks would draw the same random numbers.
@@ -252,6 +264,7 @@ def _run_program(request: Request) -> None:
     Args:
         request: The request of the agent. Its ``argv`` is the command line of a Python.
     """
+    # The first argument is the Python itself.
     import_folder, program = _program(*request["argv"][1:])
     # Python before 3.11 has no ``-P``, which keeps this folder out of the path.
     if not getattr(sys.flags, "safe_path", False):
@@ -259,6 +272,7 @@ def _run_program(request: Request) -> None:
     try:
         program()
     except SystemExit:
+        # Python exits with its code, and shows no traceback.
         raise
     except BaseException as error:
         # Python itself prints the traceback when the error has left this function. The hook shortens it.
@@ -278,8 +292,10 @@ def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
         The folder that belongs at the front of ``sys.path``, and a function that runs the program.
     """
     if first == "-m":
+        # `runpy` replaces the first one by the path of the module.
         sys.argv = ["-m", *rest[1:]]
         return os.getcwd(), lambda: runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+    # The program runs in the namespace of the main module, as it does when Python starts it.
     main = sys.modules["__main__"].__dict__
     if first == "-c":
         sys.argv = ["-c", *rest[1:]]

@@ -132,7 +132,7 @@ def _group_count_files() -> List[str]:
     files = []
     for line in lines_of("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        # Only control groups of version 2 have no list of controllers.
+        # Only control groups of version 2 have no list of controllers. A machine may use both versions.
         if not controllers:
             files.append(_group_file("/sys/fs/cgroup", path, "memory.events"))
         elif "memory" in controllers.split(","):
@@ -181,8 +181,12 @@ class OomWatch:
 
     def __init__(self) -> None:
         """Remember how many processes the kernel's OOM killer has killed so far."""
+        #: The strongest evidence, if this user may read the log.
         self._log = KernelLog()
+        #: How many processes were killed in our control group, by the file with the count. Usually this is
+        #: one file. None means that it cannot be read. A count grows by 1 with each kill used as evidence.
         self._groups = {path: _kill_count(path) for path in _group_count_files()}
+        #: The same for the whole machine.
         self._machine = _kill_count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:
@@ -245,12 +249,16 @@ class KernelLog:
 
     def __init__(self) -> None:
         """Open the kernel's log at its end, if this user may read it and its pids are those that we see."""
+        #: The texts of the records that were read and not asked for yet, by the pid of the killed process.
         self._killed: Dict[int, str] = {}
+        #: The descriptor of the log, or -1 if it cannot be read.
         self._fd = -1
         with suppress(OSError):
+            # In a container the pids in the log would mean other processes than ours.
             if os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
                 self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
                 os.lseek(self._fd, 0, os.SEEK_END)
+        #: Whether the log can be used as evidence.
         self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
@@ -268,6 +276,7 @@ class KernelLog:
         until = time.monotonic() + _LOG_DELAY_SECONDS
         while self.readable:
             self._read()
+            # Most processes that SIGKILL has ended have no record.
             if pid in self._killed or time.monotonic() > until:
                 break
             time.sleep(0.001)

@@ -76,6 +76,7 @@ def this_process() -> ProcessIdentity:
     ticks = start_ticks(os.getpid())
     if ticks is None:
         raise FileNotFoundError(2, "no such file", "/proc/self/stat")
+    # "Owner", because what this process makes will carry its identity.
     owner = ProcessIdentity(
         os.getpid(),
         start_ticks=ticks,
@@ -84,6 +85,7 @@ def this_process() -> ProcessIdentity:
         pid_namespace=_pid_namespace(),
         machine_id=machine_id(),
     )
+    # After a reboot this proves that the processes of this boot are dead, see `fate_of`.
     _remember_boot(owner)
     return owner
 
@@ -96,7 +98,7 @@ def fate_of(owner: ProcessIdentity) -> Fate:
         # This machine has seen that boot, and runs another one now.
         is_dead = _is_of_this_machine(owner) and _is_remembered(owner) and _boots_are_local()
     elif owner.pid_namespace != _pid_namespace():
-        # The pids of another namespace mean nothing here. It may be empty.
+        # The pids of another namespace mean nothing here. If it has no process at all, this one is dead, too.
         is_dead = _is_without_processes(owner.pid_namespace)
     else:
         # During this boot, in this namespace, a process of this machine would have to be found.
@@ -106,6 +108,7 @@ def fate_of(owner: ProcessIdentity) -> Fate:
 
 def is_alive(owner: ProcessIdentity) -> bool:
     """Return whether a process is alive and can be seen here, and not just another one with the same pid."""
+    # Its pid means something only during the same boot and in the same pid namespace.
     if (owner.boot_id, owner.pid_namespace) != (_boot_id(), _pid_namespace()):
         return False
     return start_ticks(owner.pid) == owner.start_ticks
@@ -128,6 +131,7 @@ def machine_id() -> str:
         ``-`` if the machine has no id, as many containers.
     """
     with suppress(OSError), open("/etc/machine-id", "rb") as file:
+        # The file may be empty, as in the image of a container.
         if content := file.read(64).strip():
             return f"{int.from_bytes(content, 'big') % _CHECKSUM_MODULUS:08x}"
     return _NO_ID
@@ -184,6 +188,7 @@ def _is_without_processes(pid_namespace: str) -> bool:
     missing there, ``hidepid`` hides processes.
     """
     pids = all_pids()
+    # In these cases there may be processes that cannot be seen here.
     if _pid_namespace() != FIRST_PID_NAMESPACE or 1 not in pids:
         return False
     return not any(_may_be_in(pid, pid_namespace) for pid in pids)
@@ -230,6 +235,7 @@ def _boots() -> bytes:
     """
     try:
         with open_regular(f"{_boots_folder()}/boots", links=False) as file:
+            # Another user could have made a file or folder of this name in /var/tmp.
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
             return read_at_most(file, _MAX_BYTES) if is_own else b""
     except OSError:
@@ -262,6 +268,7 @@ def _remember_boot(owner: ProcessIdentity) -> None:
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             return
+        # The new content replaces the file in one step, because other launches may read it meanwhile.
         temporary, flags = f"{folder}/boots.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with open(os.open(temporary, flags | os.O_NOFOLLOW, 0o600), "wb") as file:
             # With the new line, at most `_MAX_BOOTS` lines are kept. The oldest ones are dropped.

@@ -45,6 +45,7 @@ def find_executable(name: str, folder: str, path: str) -> str:
         if not os.access(file, os.X_OK):
             raise NotRunnableError(f"{name!r} is not executable: chmod +x would make it so")
         return file
+    # An entry of the PATH may be relative, or empty, which stands for the folder.
     files = [os.path.join(folder, entry, name) for entry in path.split(os.pathsep)]
     existing = [file for file in files if os.path.isfile(file)]
     for file in existing:
@@ -54,12 +55,14 @@ def find_executable(name: str, folder: str, path: str) -> str:
         raise NotRunnableError(f"{existing[0]!r} is not executable")
     # There is no such file anywhere. A hint follows in the message if the reason can be guessed.
     hint = ""
+    # If the name contains blanks, what is before the first one may be the program.
     first_words = [file.split(" ")[0] for file in (name, *files)]
     if os.path.isfile(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
     elif any(os.path.exists(os.path.join(folder, word)) for word in first_words):
         # The user has quoted a whole command line, so that it is a single word.
         hint = _QUOTES_ADVICE
+    # In both cases the user has separated an option from its value, or has given it one too many.
     elif name == "=":
         hint = "; -x NAME=VALUE has no blanks around the ="
     elif name.isdigit():
@@ -109,6 +112,7 @@ def _not_there(name: str, folder: str) -> ProgramError:
     is_program = os.path.exists(os.path.join(folder, first_word)) or is_command(first_word)
     if first_word != path and is_program:
         return ProgramError(f"program not found: {name!r}{_QUOTES_ADVICE}")
+    # It is empty if no file in the same folder has a similar name.
     guess = os.path.basename(similar_file(os.path.join(folder, path)))
     meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
     return ProgramError(f"program not found: {name!r}{looked}{meant}")
@@ -159,6 +163,7 @@ def environment_variables(environment: Mapping[str, str], venv: str) -> Dict[str
         ProgramError: There is no such environment.
     """
     folder = find_environment(venv)
+    # Its programs are found before all others of the same name.
     path = environment.get("PATH", os.defpath)
     variables = {"PATH": os.path.join(folder, "bin") + os.pathsep + path}
     # Only an environment of conda has this folder.
@@ -207,7 +212,9 @@ def _folders(venv: str) -> List[str]:
         text = read_regular(os.path.expanduser(_CONDA_LIST)).decode("utf-8", "surrogateescape")
         listed = [line.strip() for line in text.splitlines()]
     except OSError:
+        # Most users have no such list.
         listed = []
+    # With an active base environment of conda, CONDA_PREFIX is the place of conda itself.
     homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
     of_conda = [folder for folder in listed if os.path.basename(folder) == venv]
     of_conda += [os.path.join(home, "envs", venv) for home in homes if home]

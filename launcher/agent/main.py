@@ -112,6 +112,7 @@ def _run_agent(
     token, patience = str(arguments.get("token", "")), _patience(arguments)
     connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
     # The streams that a program has passed to us are the first connection, and others may follow.
+    # This is so only in a pod.
     if peer is not None:
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
     # The connection has descriptors of its own by now.
@@ -120,6 +121,7 @@ def _run_agent(
     try:
         code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
     except Exception as error:
+        # The launcher is told the reason. The watchdog kills the tasks when this process has ended.
         connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
         raise
     # An agent with a pipe runs on the launcher's own machine, where no files were copied.
@@ -128,6 +130,7 @@ def _run_agent(
         if connection.has_given_up:
             _remove_files(arguments)
         # Processes of earlier launches, whose agents and watchdogs are dead, are ended, too.
+        # On its own machine the launcher does this itself.
         sweep.kill_all(sweep.lost, _SWEEP_TIMEOUT_SECONDS)
     return code
 
@@ -188,6 +191,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     listener = listen(str(arguments["token"]))
     # A child passes the streams to the agent like any program that connects later.
     if processes.fork() == 0:
+        # This child is not the one that listens. It ignores all signals that only the launcher reacts to.
         listener.close()
         processes.leave_to_launcher()
         # Slurm sends SIGTERM to all processes of a step. This one must stay until the agent has reported it.
@@ -205,6 +209,7 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     Args:
         arguments: The arguments of the launcher, see the top of this module.
     """
+    # What is stdin now, the socket to that program, makes room for the stdin that it has passed.
     listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
     os.dup2(PASSED_STDIN, 0)
     processes.close_inherited(listener.fileno(), passer.fileno())
@@ -249,6 +254,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         return 1
     except ConnectionRefusedError:
         # Nobody listens, so the agent is about to exit, or was killed.
+        # None means that one of its two processes still runs.
         if _await_end(agent_id, watchdog) is None:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
@@ -288,6 +294,7 @@ def _await_close(agent: socket.socket) -> None:
     waiting.poll()
     # The agent notices the end of stdin, too, and then closes the socket.
     agent.settimeout(2 * _ACCEPT_TIMEOUT_SECONDS)
+    # The agent never writes, so this returns only at the end.
     agent.recv(1)
 
 
@@ -309,6 +316,7 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
             pid, status = os.waitpid(watchdog, os.WNOHANG)
             if pid and status == 0:
                 return 0
+            # From now on the tags tell whether the agent has ended.
             if pid:
                 # The watchdog was killed. The agent may still be stopping its tasks.
                 watchdog = 0

@@ -44,6 +44,7 @@ class Outputs:
         self._selector = selector
         self._connection = connection
         self._on_closed = on_closed
+        #: Whether output is left in the pipes for now, because the launcher is too slow.
         self._is_paused = False
         #: The tasks by the descriptors of their open outputs.
         self._open: Dict[int, RunningTask] = {}
@@ -56,6 +57,7 @@ class Outputs:
 
     def add(self, task: RunningTask) -> None:
         """Read the output of a task whenever there is some, from now on."""
+        # The output of a task that has just started is open.
         if task.output is not None:
             self._open[task.output] = task
             if not self._is_paused:
@@ -87,6 +89,7 @@ class Outputs:
         """
         for _ in range(_MAX_LAST_READS):
             self._read(task)
+        # It is still open if another process keeps the pipe open, or during a pause.
         if task.output is not None:
             self._close_at[task.output] = time.monotonic() + DRAIN_SECONDS
 
@@ -135,6 +138,7 @@ class Outputs:
         if data:
             # The launcher fills in the host.
             self._connection.send(TaskOutput("", task.id, task.attempt, data=data), bulk=True)
+            # So much may wait now that reading has to pause.
             self.pause_or_go_on()
         else:
             self._close(task, output)
@@ -146,6 +150,7 @@ class Outputs:
             task: The task.
             output: The descriptor of its output.
         """
+        # During a pause the selector does not watch any output.
         if not self._is_paused:
             self._selector.unregister(output)
         del self._open[output]

@@ -73,10 +73,11 @@ class PeerListener:
         self._selector = selector
         self._listener = listener
         self._on_greeting = on_greeting
-        #: A program that has connected, and has not passed its streams yet.
+        #: A socket to a program that has connected and has not passed its streams yet, or None.
         self._peer: Optional[socket.socket] = None
-        #: Streams from which the greeting of the launcher has not arrived yet.
+        #: Streams from which the greeting of the launcher has not arrived yet, or None.
         self._streams: Optional[PassedStreams] = None
+        #: Decodes what arrives from these. Nothing but a greeting is allowed.
         self._greeting = Decoder(from_agent=False, only=(Hello,))
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -88,6 +89,7 @@ class PeerListener:
                 a connection that the launcher has made, for which it has started the program.
         """
         self._streams = streams
+        # A new decoder has no part of the greeting of an earlier launcher.
         self._greeting = Decoder(from_agent=False, only=(Hello,))
         # The program sends nothing more on its socket, which becomes readable when the program exits.
         self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
@@ -114,6 +116,7 @@ class PeerListener:
         Args:
             peer: The socket to the program, which can be read.
         """
+        # It sends a single message. Its socket stays open, because it becomes part of the streams.
         self._selector.unregister(peer)
         self._peer = None
         mark, fds = _receive_descriptors(peer)
@@ -140,6 +143,7 @@ class PeerListener:
         # A part of the greeting has arrived.
         if data and not greetings:
             return
+        # From now on the receiver watches them.
         streams = self._release()
         if not self._on_greeting(streams, greetings[0] if greetings else None):
             streams.close()
@@ -202,6 +206,7 @@ def connect_to(token: str, timeout_seconds: float) -> socket.socket:
     try:
         connect_unix(agent, _address(token), timeout_seconds)
         _, user = process_and_user(agent)
+        # Any user may listen at this address. To the caller that is as if nobody did.
         if user != os.getuid():
             raise ConnectionRefusedError
         agent.settimeout(None)
@@ -221,6 +226,7 @@ def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
     Raises:
         OSError: The agent has exited.
     """
+    # The kernel gives the receiver descriptors of its own for these, see unix(7).
     streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
     agent.sendmsg([_SWAPPED_MARK if is_swapped else _PLAIN_MARK], [streams])
 

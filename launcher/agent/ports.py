@@ -38,6 +38,7 @@ class PortReservations:
 
     def __init__(self) -> None:
         """Hold no port at first."""
+        #: The bound sockets that hold the ports, by task.
         self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId, preferred: Sequence[int] = ()) -> int:
@@ -55,6 +56,7 @@ class PortReservations:
         """
         if task not in self._held:
             holder = first_free(preferred, lambda port: dual_stack_socket(port, can_share=True))
+            # If none of them is free, or there are none, the kernel chooses a port.
             holder = holder or dual_stack_socket(0)
             # From now on a server of the task that sets the same option can bind the port, too.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -143,6 +145,7 @@ def _bound(family: int, address: str, port: int, *, can_share: bool = False) -> 
     """
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Then the socket takes the port for IPv4, too.
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(can_share))
@@ -218,8 +221,10 @@ def call_side_by_side(
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             threads.append(thread)
+    # Then there is no time limit.
     if not threads:
         work()
+    # The time limit is that of all threads together.
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     # A thread that is late may still change its own list, so the caller gets another one.
@@ -247,6 +252,7 @@ def _why_unreachable(address: str) -> str:
     for family, kind, _, _, where in resolved * MAX_CONNECT_ATTEMPTS:
         try:
             with socket.socket(family, kind) as sock:
+                # All addresses of the name share the time of one attempt.
                 sock.settimeout(CONNECT_TIMEOUT_SECONDS / len(resolved))
                 sock.connect(where)
             return ""
@@ -270,5 +276,6 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     try:
         unreachable = json.loads(answer)
     except ValueError:
+        # Nothing is known about any address. Each counts as one that has not answered.
         return dict.fromkeys(addresses, _NO_ANSWER_IN_TIME)
     return {str(address): str(why) for address, why in unreachable.items()}

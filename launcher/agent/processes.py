@@ -91,6 +91,7 @@ def wake_on(*numbers: int) -> int:
     reading, writing = os.pipe()
     for fd in (reading, writing):
         os.set_blocking(fd, False)
+    # A full pipe is no problem, because its reader is woken anyway.
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in numbers:
         # Python writes to the descriptor only for signals that have a handler.
@@ -114,7 +115,7 @@ def ended_child() -> Optional[int]:
     The kernel does not reuse the pid until the child is reaped, so the answer stays right.
 
     Returns:
-        0 if no child has ended. None if this process has no child at all.
+        The pid. 0 if no child has ended. None if this process has no child at all.
     """
     try:
         child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -139,6 +140,7 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
     try:
         return read(path)
     except OSError as error:
+        # Too many open files, of this process or of the whole machine.
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         return None
@@ -303,6 +305,7 @@ def kill_groups(processes: Iterable[Process]) -> None:
             groups. A process of our own session is left out, and so is one whose session was started
             outside of our pid namespace, which shows as 0.
     """
+    # Their groups may contain processes that belong to no task.
     foreign_sessions = (0, os.getsid(0))
     groups: Dict[int, List[Process]] = {}
     for process in processes:
@@ -363,8 +366,9 @@ def is_nested(pid: int) -> bool:
     # The kernel lists the pid of a process in each namespace from ours down to its own.
     pids = _status_of(pid, b"NSpid")
     if pids is None:
-        # It cannot be read, but it still has a folder.
+        # A process that is hidden cannot be read, but it still has a folder. One that has ended has none.
         return os.path.exists(f"/proc/{pid}")
+    # A process of our own namespace has a single pid. Without any, the kernel does not tell.
     return len(pids) != 1
 
 
@@ -395,7 +399,9 @@ class Exits:
 
     def __init__(self) -> None:
         """Prepare to watch child processes, of which none is watched at first."""
+        #: Watches the pidfds, which are descriptors that each stand for a process.
         self._epoll = select.epoll()
+        #: The pidfds of the watched processes by their pids, and the other way round.
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
         #: Whether `watch` has an effect. The agent sets it to false if file descriptors are scarce.
@@ -419,12 +425,14 @@ class Exits:
 
     def in_order(self) -> List[int]:
         """Return the pids of the watched processes that have ended, the first to end first."""
+        # epoll refuses to return at most 0 descriptors.
         if not self._pids:
             return []
         return [self._pids[pidfd] for pidfd, _ in self._epoll.poll(0, len(self._pids))]
 
     def forget(self, pid: int) -> None:
         """Stop watching a process, because it was reaped or a debugger keeps it from us."""
+        # Not every child is watched.
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             del self._pids[pidfd]
@@ -485,6 +493,7 @@ def tag_of(pid: int) -> int:
     Returns:
         0 if the process has no such limit or is gone.
     """
+    # The soft limit is the first number in the line. It may be the word "unlimited".
     limits: bytes = _of_process(_read, f"/proc/{pid}/limits") or b""
     fields = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
     return int(fields[0]) if fields and fields[0].isdigit() else 0

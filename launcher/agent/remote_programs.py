@@ -87,11 +87,11 @@ class _Child:
         self.open = {self.stdin, self.stdout, self.stderr}
         for fd in self.open:
             os.set_blocking(fd, False)
-        #: The bytes for its stdin that were not written yet.
+        #: The bytes for its stdin that were received from the launcher and not written yet.
         self.input = bytearray()
         #: Whether no more bytes for its stdin will arrive.
         self.has_input_ended = False
-        #: The last bytes of its stderr.
+        #: The last bytes of its stderr, which the launcher gets when it has ended.
         self.stderr_end = b""
         #: How many bytes of its stdout may be read before the launcher accepts more.
         self.credit = CREDIT_BYTES
@@ -118,7 +118,9 @@ class Children:
         self._selector = selector
         self._connection = connection
         self._on_started = on_started
+        #: All children that have not ended.
         self._children: List[_Child] = []
+        #: Those of them that run remote commands which the launcher has not closed, by its numbers of them.
         self._commands: Dict[int, _Child] = {}
 
     def ask(self, function: ChildFunction, timeout_seconds: float, *, on_answer: OnOutput) -> None:
@@ -132,6 +134,7 @@ class Children:
         Raises:
             OSError: No process or descriptor is left.
         """
+        # The answer is passed on as a whole.
         pieces: List[bytes] = []
         child = _Child(function, on_output=pieces.append, on_end=lambda: on_answer(b"".join(pieces)))
         child.kill_at = time.monotonic() + timeout_seconds
@@ -160,6 +163,7 @@ class Children:
             why = f"no process for it: {why_not_started(error)}"
             self._connection.send(CommandEnded(number, _NO_PROCESS_STATUS, why))
         else:
+            # For the messages about its stdin.
             child.number = number
             self._commands[number] = child
             self._follow(child)
@@ -174,6 +178,7 @@ class Children:
 
     def handle_credit(self, message: CommandCredit) -> None:
         """Note that the launcher has accepted bytes of a remote command, so that more may be sent."""
+        # It may have ended, or was closed.
         child = self._commands.get(message.command)
         if child is not None:
             child.credit += message.size
@@ -186,6 +191,7 @@ class Children:
             for fd in list(child.open):
                 self._close(child, fd)
             child.kill_at = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
+            # It may have been reaped before, when only its output was still open.
             self._end_if_over(child)
 
     def _send_output(self, number: int, data: bytes) -> None:
@@ -271,6 +277,7 @@ class Children:
             # The child has closed its stdin. What it does not read counts as written.
             written += len(child.input)
             child.input.clear()
+        # A child that answers a question of the agent gets no input, so this is a remote command.
         if written:
             self._connection.send(CommandCredit(child.number, written))
         if child.has_input_ended and not child.input and child.stdin in child.open:
@@ -298,6 +305,7 @@ class Children:
         """
         for child in self._children:
             if child.pid == pid and child.status is None:
+                # It may have left output in its pipes, and then it ends later.
                 child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
                 self._end_if_over(child)
                 return
@@ -333,6 +341,7 @@ class Children:
             if child.status is None:
                 # The child was not reaped, so no other process can have its pid.
                 os.kill(child.pid, signal.SIGKILL)
+                # After this time, `_end_if_over` no longer waits for the end of its output.
                 child.kill_at = now + _CLOSE_TIMEOUT_SECONDS
             self._end_if_over(child)
 
@@ -378,6 +387,7 @@ def execute(arguments: Mapping[str, Any]) -> int:
     until = time.monotonic() + float(arguments["seconds"])
     while process.poll() is None:
         can_read, _, _ = select.select([0], [], [], _POLL_SECONDS)
+        # The launcher closes our stdin when it no longer wants the command. Other bytes are ignored.
         is_stdin_closed = bool(can_read) and not os.read(0, 4096)
         if is_stdin_closed or time.monotonic() > until:
             os.killpg(process.pid, signal.SIGKILL)
@@ -404,6 +414,12 @@ def become(arguments: Mapping[str, Any]) -> int:
 
 
 def _not_found(error: OSError, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Print why a command cannot be run to stderr, and return the exit status for that."""
+    """Print why a command cannot be run to stderr, and return the exit status for that.
+
+    Args:
+        error: The error of the attempt to run it.
+        argv: Its command line.
+        env: Its environment, whose PATH is printed, too, because it may lack the folder of the command.
+    """
     sys.stderr.write(f"{argv[0]}: {why_not_started(error)}; PATH is {env.get('PATH', '')}\n")
     return NOT_FOUND_STATUS

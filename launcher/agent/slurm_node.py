@@ -73,6 +73,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     shares_files = all(there is not None and fingerprint(path) == there for path, there in files.items())
     report = {
         "cpus": int(cpus) if cpus.isdecimal() else 1,
+        # None if Slurm has set no such variable, so that nothing is known about GPUs.
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": shares_files,
     }
@@ -90,6 +91,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
             sys.exit(0)
         # This drops the empty lines before the arguments.
         line = (line + byte).lstrip()
+    # The launcher is there, so the alarm is switched off.
     signal.alarm(0)
     arguments = json.loads(line)
     # This process runs in a step of the Slurm job (srun), whose variables must not reach the tasks.

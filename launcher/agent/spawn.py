@@ -81,7 +81,9 @@ class Limits:
 
     def __init__(self) -> None:
         """Record the limits of open files and of realtime, with which this process was started."""
+        #: The soft and hard limits of open files: those for tasks, and those of the agent.
         self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        #: The limits whose soft one is the process tag (`launcher.agent.processes`).
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> bool:
@@ -93,6 +95,7 @@ class Limits:
         Returns:
             Whether the hard limit allows as many descriptors as are needed.
         """
+        # It may have been raised for an earlier job.
         soft, hard = self._raised
         needed = tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
         allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -123,6 +126,7 @@ class Limits:
         try:
             yield is_tagged
         finally:
+            # The child has been started, and keeps what it has inherited.
             resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
             resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
 
@@ -136,8 +140,10 @@ class Spawner:
 
     def __init__(self, agent: int) -> None:
         """Record the folder and the environment of the agent, with which tasks start."""
+        #: The limits of open files and the process tag, with which tasks start.
         self.limits = Limits()
         self._agent = agent
+        #: How many process tags were made so far.
         self._count = 0
         #: The folder in which the agent was started. Relative working folders are below it.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
@@ -146,6 +152,7 @@ class Spawner:
         #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
         #: descriptors above the tasks' limit of open files, and the agent may have such ones.
         self._inherited = os.dup(self._null)
+        #: The variables of every task, unless it has others.
         self._environment = {**DEFAULT_VARIABLES, **os.environ}
 
     def prepare(
@@ -175,6 +182,7 @@ class Spawner:
         environment: Dict[str, str] = {**self._environment, **extra}
         # gRPC would use the proxy for the connections between tasks, too.
         if any(environment.get(name) for name in _PROXY_VARIABLES):
+            # The empty value means no proxy. One that the user has set stays.
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
             environment.update(environment_variables(environment, venv))
@@ -263,6 +271,7 @@ class Spawner:
                     prepared.environment,
                     file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
                     setsid=True,
+                    # The agent blocks or ignores some signals, but a task must not.
                     setsigmask=(),
                     setsigdef=_ALL_SIGNALS,
                 )
@@ -285,6 +294,7 @@ def _enter(home: int, workdir: Optional[str]) -> None:
         NotRunnableError: The folder cannot be entered.
     """
     try:
+        # The agent may still be in the folder of an earlier task, and a relative one begins in `home`.
         os.chdir(home)
         if workdir is not None:
             os.chdir(os.path.expanduser(workdir))
@@ -303,6 +313,7 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
         workdir: The folder that the agent has entered for the task, see `Spawner.prepare`.
     """
     below_inherited = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
+    # A name counts only if it leads to the current folder.
     for name in (inherited, below_inherited):
         with suppress(OSError, ValueError):
             if os.path.isabs(name) and os.path.samefile(name, "."):
@@ -318,6 +329,7 @@ def _start_error(error: Exception, name: str, path: str) -> LaunchError:
         name: The program, as the user named it.
         path: The file of the program.
     """
+    # It is no OSError if an argument or a variable contains a NUL.
     code = error.errno if isinstance(error, OSError) else None
     if code in _NOT_RUNNABLE_REASONS:
         return NotRunnableError(f"{name!r} {_fault_of_first_line(code, path) or _NOT_RUNNABLE_REASONS[code]}")
@@ -346,6 +358,7 @@ def _fault_of_first_line(code: Optional[int], path: str) -> str:
         )
     # The kernel reports a missing or forbidden interpreter by the same numbers as a missing program.
     may_be_interpreter = code in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+    # After the #! comes the interpreter, and perhaps an argument for it.
     words = line[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")
     if not may_be_interpreter or not line.startswith(b"#!") or not words[0]:
         return ""

@@ -61,6 +61,7 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
     """
     until = time.monotonic() + seconds
     while True:
+        # Whether this is the last round.
         is_late = time.monotonic() > until
         remaining = find()
         for process in remaining:
@@ -109,6 +110,7 @@ def lost() -> List[Process]:
     lost_processes: List[Process] = []
     for group in tagged().values():
         if not is_looked_after(group):
+            # Only the launches of this user are looked after here.
             of_this_user = [process for process in group if processes.user_of(process.pid) == os.getuid()]
             lost_processes += [process for process in of_this_user if not _has_hidden_ancestor(process)]
     return lost_processes
@@ -118,6 +120,7 @@ def _has_hidden_ancestor(process: Process) -> bool:
     """Return whether an ancestor of a process cannot be seen here. It may be the agent of another user."""
     while process.parent > 1:
         parent = processes.read_process(process.parent)
+        # It has ended at this moment, or `hidepid` hides it.
         if parent is None:
             return True
         process = parent

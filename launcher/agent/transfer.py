@@ -135,9 +135,13 @@ def list_of(key: str, entries: Iterable[FileEntry]) -> str:
 def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
     """Return the key of a tree and its entries by path, from the text of its `SYNC_MARK`.
 
+    Args:
+        text: What `list_of` has returned, from the other end or from a file that a task may have changed.
+
     Raises:
         ValueError, TypeError, LookupError, ProtocolError: The text is something else.
     """
+    # The first item is a note for people who read the file.
     _, key, rows = json.loads(text)
     entries = {row[0]: FileEntry(*row) for row in rows}
     for entry in entries.values():
@@ -157,7 +161,9 @@ class TransferStream:
         self._host = host
         # A host is not trusted. Without a name, the launcher is at the other end.
         self._decoder = Decoder(from_agent=bool(host), host=host, only=FILE_RECORDS)
+        #: Messages that have arrived and that `get` has not returned yet.
         self._received: Deque[Any] = deque()
+        #: The bytes of messages that were put and not sent yet.
         self._out = bytearray()
 
     def _write(self, data: bytes) -> None:
@@ -193,6 +199,7 @@ class TransferStream:
             ProtocolError: The other end has sent something else.
             TransportError: The other end has sent `FilesFailed`, because it cannot continue.
         """
+        # The other end may wait for these before it sends anything.
         if self._out:
             self.flush()
         while not self._received:
@@ -219,6 +226,7 @@ def send_entries(
     # The first round fills `changed`, so that the second round sends those files again.
     for is_second_round, pairs in ((False, entries), (True, changed)):
         for source, entry in pairs:
+            # A folder or a link has no content.
             if entry.kind != FILE:
                 stream.put(entry)
                 continue
@@ -230,6 +238,7 @@ def send_entries(
                 continue
             if has_changed and is_second_round:
                 on_problem(source, "changed while it was read: the copy may mix old and new content")
+            # The other end replaces its copy when the file arrives again.
             elif has_changed:
                 changed.append((source, entry))
 
@@ -281,6 +290,7 @@ def check_entry(entry: FileEntry) -> None:
         ProtocolError: It does, or it is neither file, folder nor link.
     """
     parts = entry.path.split("/")
+    # An empty part comes from an empty or absolute path, or from two slashes in a row.
     if "\0" in entry.path + entry.target or any(part in ("", ".", "..") for part in parts):
         raise ProtocolError(f"{entry.path[:200]!r} is not a path within a tree")
     if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or not 0 <= entry.mode <= 0o777:
@@ -299,6 +309,7 @@ class DestinationTree:
 
     def __init__(self, stream: TransferStream, top: str) -> None:
         """Prepare a folder in which entries will arrive. It is made with the first one."""
+        #: The stream from which the content of files is received, and the path of the folder.
         self._stream, self.top = stream, top
         #: The entries that have arrived, by their paths in the tree.
         self.entries: Dict[str, FileEntry] = {}
@@ -320,6 +331,7 @@ class DestinationTree:
             ProtocolError: The other end must not announce files now.
             OSError: The disk is too full.
         """
+        # Files must be announced once only, because each announcement allows more bytes.
         if size < 0 or self._bytes_left:
             raise ProtocolError("FilesFollow at the wrong moment")
         if size:
@@ -353,6 +365,7 @@ class DestinationTree:
         # Only a file is followed by its content.
         pieces = self.pieces(entry) if entry.kind == FILE else iter(())
         try:
+            # This makes the folder, or the one that will contain the file or link.
             with self._folder(entry.path if entry.kind == FOLDER else above) as folder:
                 if entry.kind == FOLDER:
                     os.fchmod(folder, entry.mode)

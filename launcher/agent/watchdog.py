@@ -51,8 +51,9 @@ class Deadline:
 
     def __init__(self) -> None:
         """Make a deadline in memory that stays shared after a fork. Until then the agent may start."""
+        #: Contains nothing but the deadline (monotonic).
         self._memory = mmap.mmap(-1, _MOMENT.size)
-        #: The deadline that the agent had missed when the watchdog last saw a new one, and the time of that.
+        #: Used by the watchdog only: the last deadline that it found missed, and when it found that first.
         self._missed, self._missed_at = -1.0, 0.0
         self.renew(time.monotonic() + _START_TIMEOUT_SECONDS)
 
@@ -116,6 +117,7 @@ def watch(
     processes.become_subreaper("launch-watchdog")
     # Only the watchdog keeps the writing end, so that the agent notices when the watchdog exits.
     reading, writing = os.pipe()
+    # The agent needs it to continue this process if somebody has stopped it.
     watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
     if pid == 0:
@@ -137,6 +139,7 @@ def watch(
     # The pid is known now, so a SIGTERM that has waited can be delivered.
     _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
+    # The processes that the agent has left behind are descendants of this one now.
     is_any_left = processes.kill_descendants(KILL_TIMEOUT_SECONDS, _reap)
     os._exit(0 if status == 0 and not is_any_left else 1)
 
@@ -145,7 +148,7 @@ def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> N
     """Run the agent in this child of the watchdog, and exit with its code.
 
     Args:
-        agent: The agent.
+        agent: Runs the agent when it is called with ``pipe``, and returns its exit code.
         pipe: A descriptor that reaches end-of-file when the watchdog exits.
         watchdog: The process of the watchdog.
     """
@@ -209,6 +212,7 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
     give_up_at: Optional[float] = None
     while (status := _reap(agent)) is None:
         now = time.monotonic()
+        # The agent has a lease, and hangs or is stopped.
         if kill_at is None and deadline is not None and deadline.is_over(now):
             kill_at = now
         if kill_at is not None and now >= kill_at:
@@ -218,6 +222,7 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
             # The agent was not reaped, so no other process can have its pid.
             os.kill(agent, signal.SIGKILL)
             give_up_at = give_up_at or now + KILL_TIMEOUT_SECONDS
+            # Until it is reaped, it is killed again from time to time.
             kill_at = now + _POLL_SECONDS
         # Without a time, only a signal or the end of the launcher wakes us.
         wake_at = kill_at
@@ -259,6 +264,7 @@ def _reap(agent: int = 0) -> Optional[int]:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
+            # All others are orphans, whose status nobody needs.
             if pid == agent:
                 agent_status = status
     return agent_status

@@ -156,7 +156,8 @@ class Driver:
         Args:
             fields: The command, as `launcher.launch.command_pipe` reads it.
         """
-        # The pipe is broken when the launcher has exited, and then removed from the list.
+        # The first of this process's ends is that of the pipe for commands. The pipe is broken when the
+        # launcher has exited, and then removed from the list.
         with suppress(OSError, IndexError):
             os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
 

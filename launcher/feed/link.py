@@ -118,7 +118,7 @@ class FeedLink:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more rows can be sent on this connection."""
+        """Whether no more rows can be sent: the connection has ended, or a reason to close it was given."""
         return self.ended is not None or self.reason is not None
 
     @property

@@ -441,6 +441,7 @@ class _ReadAhead:
     def stop(self) -> None:
         """Let the thread end. It does so when the user's iterator has returned its next row."""
         self._should_stop.set()
+        # The thread may wait until a full group is taken.
         self._was_taken.set()
 
 

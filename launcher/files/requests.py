@@ -143,6 +143,7 @@ class CollectRequest(Record):
 
     def concerns(self, task: TaskId) -> bool:
         """Return whether this task is asked for the path."""
+        # An empty role stands for all roles, and None for all tasks of the role.
         return self.role in ("", task.role) and self.number in (None, task.index)
 
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
@@ -160,7 +161,8 @@ class CollectRequest(Record):
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
-        # A path that the user wants from all roles may be made by some of them only.
+        # Without a role in the request all roles are asked, and some may not make the path. The role of this
+        # task then tells whether it should have been made here.
         role = "" if self.role else task.role
         return Item(task, host=host, base=base, path=path, into=os.path.abspath(into), role=role)
 

@@ -134,12 +134,14 @@ class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
 
     def _code(self, code: CodeType) -> Any:
         """Return what pickle stores of a code object: the function `_restore` and its arguments."""
+        # cloudpickle's own way: a function that makes the code object, and its arguments.
         make_code, values, *_ = self._reduce(code)
         name = code.co_filename
         return _restore, (make_code, values, name, self._source(name))
 
     def _source(self, name: str) -> str:
         """Return the text of a file, the same object each time, because pickle writes an object only once."""
+        # No sources travel with this pickle.
         if self._sources is None:
             return ""
         if name not in self._sources:

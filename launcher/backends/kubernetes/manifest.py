@@ -61,7 +61,8 @@ def job_manifest(  # noqa: PLR0913 - each is a part of the manifest
         avoid: The name of a lost node, which the pod should avoid. Empty if there is none.
     """
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user_of(options), grace)
-    # The command waits for a connection, which brings the modules and the arguments of the agent.
+    # The command waits for a connection, which brings the modules and the arguments of the agent. It listens
+    # on a socket that has the name of the Job.
     wait_seconds = int(options.start_timeout) + _CONNECT_SECONDS
     spec["containers"][0]["command"] = bootstrap.waiting_command(python, name, wait_seconds, HOME)
     if avoid:

@@ -336,7 +336,7 @@ class KubernetesAllocation(Allocation):
         Raises:
             TransportError: The API does not answer.
         """
-        pods = [self._existing_pods.get(self._job_of(host)) for host in hosts]
+        pods = [self._existing_pods.get(self._job_of(host)) for host in hosts]  # None if there is none.
         known = [pod_status(pod) for pod in pods if pod is not None]
         if len(known) == len(hosts) and all(status.running or status.waiting for status in known):
             return
@@ -419,6 +419,7 @@ class KubernetesAllocation(Allocation):
             TransportError: The API does not answer.
         """
         with self._list_lock:
+            # Another thread may have asked while this one waited for the lock.
             if time.monotonic() < self._pods_listed_at + age:
                 return
             pods_by_job = {}
@@ -456,7 +457,7 @@ class KubernetesAllocation(Allocation):
         """
         deadline = time.monotonic() + seconds
         while True:
-            with suppress(TransportError):  # Then the API's last answer counts.
+            with suppress(TransportError):  # If the API does not answer, its last answer counts.
                 self.refresh(_POLL_SECONDS if seconds else _FRESH_SECONDS)
             status = self.status(host)
             if status.taken or (status.over and not taken):

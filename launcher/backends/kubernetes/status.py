@@ -134,7 +134,8 @@ def gone_status(pod: _Json) -> PodStatus:
     last = pod_status(pod)
     reasons = [_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True")]
     was_deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    # A pod that was never on a node had no processes.
+    # A node removes a pod only if somebody has deleted it, and only after its processes have ended. A pod
+    # that was on no node had no processes.
     node_removed_it = was_deleted and not _is_node_silent(pod) and _COLLECTED_REASON not in reasons
     ended = last.ended or not last.node or node_removed_it
     over = last.over or "its pod was deleted"

@@ -150,7 +150,10 @@ class SlurmQueue(BatchQueue):
         return run_shown(step, _HIDDEN_LINE, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
-        """Cancel the batch job of a run, by its number, or by its name while the number is unknown."""
+        """Cancel the batch job of a run, by its number, or by its name while the number is unknown.
+
+        The run gets to know the number when its launcher starts.
+        """
         number = run.batch.number if run.batch else ""
         ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 

@@ -217,8 +217,8 @@ class Step(RemoteProgram):
         """Return why the agent exits, with the cause that Slurm names, or the likely one. This blocks.
 
         Args:
-            why: The reason that the agent itself sent. That it was killed is said by the program that
-                had connected to it.
+            why: The reason that the agent itself sent. If it was killed, the program that had connected to it
+                has said so.
 
         Raises:
             AllocationEndedError: The job has ended, and so all agents.
@@ -260,7 +260,7 @@ class Step(RemoteProgram):
         self.srun.process.send_signal(number)  # This does nothing if srun has exited.
 
     def release(self) -> None:
-        """Close everything, after srun has exited, also of an agent. `close` leaves the srun of one alone."""
+        """Close everything, after srun has exited. For an agent, `close` closes only the socket."""
         super().close()
 
 

@@ -283,6 +283,7 @@ def _pairs(
         if pair.result == "ok":
             continue
         name, address = names[pair.target], _as_address(pair.address)
+        # The hosts with an interface of the address to which the name leads there.
         owners = [host for host in facts if address in _interface_addresses(facts[host])]
         wrong_name = ""
         if pair.result == "unknown name":
@@ -296,6 +297,7 @@ def _pairs(
             advice = f"correct /etc/hosts there, or {_ADDRESS_ADVICE}"
             yield Finding(PROBLEM, "name", (pair.source,), seen=wrong_name, advice=advice)
         else:
+            # Every other result says by itself what has happened.
             why = f" ({pair.why})" if pair.result == "failed" else ""
             targets_by_failure[pair.source, pair.result + why].append(pair.target)
     for (source, result), targets in targets_by_failure.items():
@@ -315,11 +317,13 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
         if python.state == "ok":
             usable.append(report)
             continue
+        # The last line of a traceback says what is wrong.
         printed = last_line(python.output)
         state = _PYTHON_STATES.get(python.state, python.state)
         seen = f"{python.asked} {state}{f': {printed}' if printed else ''}"
         advice = "write the right one as `python:` or `venv:` into the hostfile, or `launch prepare` one"
         yield Finding(PROBLEM, "python", (report.host.name,), seen=seen, advice=advice)
+    # Only Pythons that can be run have versions.
     yield from _python_versions({report.host.name: report.version("version") for report in usable})
     tensorflow = {report.host.name: report.version("tensorflow") for report in usable}
     missing = [report for report in usable if not tensorflow[report.host.name]]
@@ -330,6 +334,7 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
         yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen=seen, advice=advice)
     present = {host: version for host, version in tensorflow.items() if version}
     for version, names, usual in _odd_values(present):
+        # It is only a warning if the versions differ in nothing but the last number.
         severity, effect = WARNING, ""
         if _minor(version) != _minor(usual):
             severity, effect = PROBLEM, ": they may not understand each other's graphs and messages"
@@ -413,6 +418,7 @@ def _gpus(report: HostCheck) -> Iterator[Finding]:
     """Yield the faults of GPUs: ``nvidia-smi`` fails, or does not list a GPU that the hostfile names."""
     host, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
     absent = [gpu for gpu in expected if not _is_listed(gpu, gpus.list)]
+    # Without nvidia-smi the list is empty, and only the GPUs of the hostfile are missing.
     if gpus.state in ("failed", "slow"):
         lines = gpus.output.splitlines() or ["it did not answer in time"]
         seen = f"nvidia-smi fails: {sanitize_host_text(lines[0])}"

@@ -354,6 +354,7 @@ def _as_json(results: CheckResults, all_findings: Sequence[Finding], code: int) 
         code: The exit code of the command.
     """
     checks = {check.host.name: check for check in results.checks}
+    # A host that could not be checked has no check: its facts are null, and its error says why.
     rows = [(host, checks.get(host.name)) for host in results.hosts]
     return {
         "schema": 3,

@@ -126,6 +126,7 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
         python = VENV_PYTHON
         # If the user sets no PATH, the environment's folder stands before that of the node.
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
+        # These are the variables that an activated environment sets.
         variables = environment_variables({"PATH": path}, spec.venv)
         spec = replace(spec, env=spec.env + tuple(variables.items()))
     # Only the running job knows the GPUs of its nodes.

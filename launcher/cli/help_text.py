@@ -70,7 +70,7 @@ def sections_of(name: str) -> Iterator[HelpSection]:
 
     Options that belong to no special group come last.
     """
-    general = [HELP]
+    general = [HELP]  # The options of no special group.
     for group in groups_of(name):
         rows = list(map(_row, _shown(group.rows)))
         if group.title == "options":

@@ -55,7 +55,7 @@ def run(settings: Settings) -> int:
     slots = plural(sum(host.slots or 1 for host in hosts), "slot")
     known_numbers = [len(host.gpus) for host in hosts if host.gpus is not None]
     gpus = plural(sum(known_numbers), "GPU") if known_numbers else "GPUs not known"
-    # Such a host accepts more tasks than it has slots, so their sum would mislead.
+    # Where hosts accept more tasks than they have slots, the sum of the slots would mislead.
     if allocation.may_exceed_slots:
         slots = "any number of tasks"
     print(f"\n{plural(len(hosts), 'host')}, {slots}, {gpus}")

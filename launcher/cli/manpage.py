@@ -14,7 +14,10 @@ from launcher.cli.help_text import EXIT_CODES, Row, sections_of
 
 
 def man_page() -> str:
-    """Return the man page launch(1) as roff: the texts of ``launch --help-all`` and of each command."""
+    """Return the man page launch(1) as roff: the texts of ``launch --help-all`` and of each command.
+
+    In roff, ``.TH`` is the title, ``.SH`` a section and ``.SS`` a section below it.
+    """
     run = command_module("run")
     lines = [f'.TH LAUNCH 1 "" "launch {__version__}" "User Commands"']
     lines += [".SH NAME", f"launch \\- {_text(run.SUMMARY)}"]

@@ -105,6 +105,7 @@ def run(settings: Settings) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     is_making = not settings[CHECK] and not is_cleaning
+    # With 0 days the hosts remove nothing.
     request = {"name": settings[NAME], "makes": is_making, "days": _UNUSED_DAYS if is_cleaning else 0}
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
     check_current_folder()

@@ -241,12 +241,16 @@ def _task_as_json(run: Run, state: RunSnapshot, task: Mapping[str, Any]) -> dict
     """
     name = task["task"]
     last_line = last_of_program(last_lines(run.paths.root, name, size=_TAIL_BYTES))
+    # The memory is None as long as no host has measured it.
     memory, is_restarting = state.memory.get(name), name in state.restarting
     return {**task, "restarting": is_restarting, "memory": memory, "last_line": last_line}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a task in the table, from what ``--json`` would print for it."""
+    """Return the cells of a task in the table, from what ``--json`` would print for it.
+
+    Only a task that may have processes has a pid and uses memory.
+    """
     alive = TaskState(task["state"]) in _ALIVE_STATES
     return [
         task["task"],

@@ -219,6 +219,7 @@ class Resolver:
         with self._lock:  # Other threads wait for the same result.
             if argv not in self._faults:
                 request = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
+                # A child runs uv or pip, and reads its input to notice the end of this process.
                 program = run_here("this machine", "launcher.environments.remote:run_here", request)
                 with closing(program):
                     self._faults[argv] = JsonClient(program).receive(_UV_TIMEOUT_SECONDS)["fault"]
@@ -342,7 +343,7 @@ class Preparer:
             if status.state:
                 return status
             self._set_stage(name, status.stage)
-            if status.platform:
+            if status.platform:  # It asks for versions or wheels. Other lines only say what it does.
                 client.send(self._answer(name, status), _SILENCE_SECONDS)
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
@@ -359,6 +360,7 @@ class Preparer:
         if status.wheels:
             self._set_stage(name, "downloading wheels here")
             folder = self._resolver.download(status.python, status.platform)
+            # This machine itself finds the wheels where they are.
             return folder if name in self._programs.local else self._send(name, folder, status.wheels)
         try:
             return self._resolver.resolve(status.python, status.platform)

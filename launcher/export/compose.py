@@ -82,6 +82,7 @@ def _service(
     gpus = [{"driver": "nvidia", "count": len(placed.gpus or ()), "capabilities": ["gpu"]}]
     service: dict[str, Any] = {
         "image": text(container.image),
+        # To pull an image that is missing is the default. A value of None is left out below.
         "pull_policy": None if pull == "missing" else pull,
         "entrypoint": [text(completed.argv[0])],
         "command": list(map(text, completed.argv[1:])),

@@ -94,6 +94,8 @@ def manifests(job: ExportedJob, options: KubernetesOptions, user: str, files: Ma
     paths = ["start.py", *(f"files/{path}" for path in files)]
     items = [{"key": key, "path": path} for key, path in zip(data, paths, strict=True)]
     config = {"name": _CONFIG_VOLUME, "configMap": {"name": job.name, "items": items}}
+    # The Service only gives names to pods, so it has no address of its own. Pods get names before they are
+    # ready, because tasks wait for the names of all others.
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -131,6 +133,7 @@ def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Colle
         user: The user that runs the tasks, as ``UID[:GID]``.
         files: The paths of the files in the ConfigMap.
     """
+    # The roles that decide when the job is done. Their Jobs are those to wait for.
     deciding = {task.role for task in job.deciding_tasks()}
     names = [f"job/{_job_name(job.name, role)}" for role in sorted(deciding)]
     others = [part.role.name for part in job.roles() if part.role.name not in deciding]

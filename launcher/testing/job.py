@@ -316,6 +316,7 @@ class Job(_Waits):
         Args:
             lines: How many lines of each are shown at most.
         """
+        # The launcher prints the lines of tasks, too, which follow below.
         of_launcher = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
         parts = {"launch": shown_lines("\n".join(of_launcher), lines)}
         for task in self.tasks[:_MAX_TASKS_WITH_LINES]:
@@ -621,7 +622,10 @@ class Task(_Waits):
         __tracebackhide__ = True
 
         def all_done() -> bool | None:
-            """Send the signal, and return True if all processes are done, otherwise None."""
+            """Send the signal, and return True if all processes are done, otherwise None.
+
+            A task that has ended has no processes left, so that all of them are done.
+            """
             return all(map(is_done, self._signal(number, to_all=True))) or None
 
         self._wait_for(all_done, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")

@@ -66,7 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if cluster is None:
         return
     report: pytest.TestReport = outcome.get_result()
-    if report.when == "call":
+    if report.when == "call":  # The test function itself. The fixture reads this after it.
         cluster.passed = report.passed
     if report.failed:
         report.sections.extend(cluster.tails())

@@ -272,6 +272,7 @@ class HostConnections:
         """
         for connection in self._connections.values():
             connection.close()
+        # An agent that stays runs our programs after the job, which copy files. The fleet ends it later.
         connections = [connection for connection in self._connections.values() if not connection.stays]
         # Agents on this machine are last: while the others are waited for, the loop turns for all of them.
         connections.sort(key=lambda each: each.link.same_clock)

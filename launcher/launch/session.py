@@ -269,6 +269,7 @@ class Session:
         if self.settings[table.TMUX]:
             from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
 
+            # The session is shown in this terminal if stdin, stdout and stderr are one.
             self.tmux = Tmux(
                 self.run_name,
                 attach=all(map(os.isatty, (0, 1, 2))),

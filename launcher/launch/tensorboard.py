@@ -109,7 +109,7 @@ class TensorBoardSidecar:
         """
         last_url = self.url
         task = next(task for task in plan.tasks if task.task == TASK)
-        if self._has_own_address:
+        if self._has_own_address:  # A browser on this machine reaches the container directly.
             self.url = f"http://{self._addresses.get(task.host, task.host)}:{task.port}/"
         else:
             try:
@@ -149,6 +149,7 @@ class TensorBoardSidecar:
 def _first_address(found: Sequence[str]) -> str:
     """Return the first address that a host reports, in the form for a URL. Empty if it reports none."""
     address = found[0] if found else ""
+    # A host may report any text, and the URL is shown in the user's terminal.
     if not re.fullmatch(r"[0-9a-fA-F.:]+", address):
         return ""
     return f"[{address}]" if ":" in address else address

@@ -139,6 +139,7 @@ def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HIN
             if match and row.when(facts, match):
                 found.setdefault(row.name, _text(row, match, facts))
                 break  # The first row that fits a line is the best one.
+    # A text is empty if it is only a field of the facts that is empty, as ``{files}`` may be.
     return [found[row.name] for row in table if found.get(row.name)]
 
 

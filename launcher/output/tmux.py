@@ -125,7 +125,7 @@ class Tmux(Renderer):
         if isinstance(event, events.TaskMoved):
             is_running = event.state is TaskState.RUNNING
             state = f"pid {event.pid}" if is_running else event.detail or event.state.value
-            if event.state is TaskState.FAILED and event.pid is None:
+            if event.state is TaskState.FAILED and event.pid is None:  # It never had a process.
                 state = f"NOT STARTED: {event.detail}"
             if self._titles.get(event.task) != state:
                 self._titles[event.task] = state

@@ -529,7 +529,7 @@ class Agent:
         exited = events.TaskExited(
             *_stamp_of(task), code=code, signal=number, peak_rss=max(peak, task.peak), cpu_s=cpu, oom=oom
         )
-        # An agent that is cut short has told the launcher its own end already, so a delay would be of no use.
+        # An agent that is cut short has reported its own end already, so there is nothing to wait for.
         is_foreign_sigterm = number == signal.SIGTERM and not task.was_signalled
         if is_foreign_sigterm and self._phase is not _AgentPhase.CUT_SHORT:
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
@@ -651,7 +651,7 @@ class Agent:
             return
         # Children come first, because what a killed main process leaves behind would be stopped.
         for process in reversed(self._members(task)):
-            # The user has asked for all processes, or for the main process only, which is the usual case.
+            # The user may ask for all processes. Usually only the main process is sent the signal.
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
         # The processes are listed again, because one may have forked before the signal arrived.

@@ -333,7 +333,7 @@ def _connect(request: Json) -> Json:
     calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
     # The result for a peer whose call is not done when the time for all of them is up.
     if_late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
-    # So many connections follow one another in each thread.
+    # At most so many connections follow one another in each thread.
     rounds = math.ceil(len(calls) / _MAX_CONNECTIONS)
     # The time limit of a connection does not include the look-up of the name.
     seconds = request["seconds"] * rounds + 1.0

@@ -168,6 +168,7 @@ def start(arguments: Mapping[str, Any]) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         run(arguments, listener)
     finally:
+        # If anything above fails, no code of the parent may run in this child.
         os._exit(0)
 
 

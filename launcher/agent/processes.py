@@ -460,6 +460,7 @@ def tag(agent: int, ordinal: int) -> int:
         ordinal: 1 for the first process that the agent starts, 2 for the next one and so on. The agent
             itself and its watchdog have 0.
     """
+    # After 16 million processes the ordinals start again.
     return _TAG_BASE + (agent << _TASK_BITS) + ordinal % (1 << _TASK_BITS)
 
 

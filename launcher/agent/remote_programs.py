@@ -163,7 +163,7 @@ class Children:
             why = f"no process for it: {why_not_started(error)}"
             self._connection.send(CommandEnded(number, _NO_PROCESS_STATUS, why))
         else:
-            # For the messages about its stdin.
+            # The messages about its stdin contain the number.
             child.number = number
             self._commands[number] = child
             self._follow(child)

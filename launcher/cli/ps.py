@@ -220,6 +220,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     if state.ended and not as_json:
         print("\n".join(map(escape_controls, result_table(state.report).splitlines())))
         return
+    # While the run goes on, its report contains the present states of the tasks.
     records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"][:max_tasks]]
     if as_json:
         print(json.dumps(records, indent=2))

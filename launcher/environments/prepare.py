@@ -173,6 +173,7 @@ class Resolver:
         target = _TARGET_PATTERN.fullmatch(f"{python} {platform}")
         if target is None:
             raise LaunchError(f"there are no wheels for {platform}, only for Linux with glibc")
+        # The file contains the versions that uv has found before. uv writes it (-o).
         if self._upgrade or not os.path.exists(path):
             argv = ["uv", "pip", "compile", "--quiet", "--no-annotate", "--upgrade", "-o", path]
             argv += ["--custom-compile-command", f"launch prepare, for Python {python}"]

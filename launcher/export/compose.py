@@ -41,6 +41,7 @@ def compose_file(job: ExportedJob, options: DockerOptions, user: str) -> str:
 def _usage(job: ExportedJob) -> Iterator[str]:
     """Yield lines for the comment of the file: the commands that use it, and what it cannot do."""
     deciding = job.deciding_tasks()
+    # The name of a task's host is that of its service.
     names = [task.host for task in job.plan.tasks if task.task in deciding]
     others = [task for task in job.plan.tasks if task.task not in deciding]
     yield "    docker compose -f FILE up --detach"

@@ -74,7 +74,7 @@ class ExportedJob(Record):
         tasks_by_role: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
             tasks_by_role.setdefault(task.task.role, []).append(task)
-        roles, first = [], 0
+        roles, first = [], 0  # `first` is the rank of the next task.
         for name, tasks in tasks_by_role.items():
             roles.append(ExportedRole(role_by_name[name], tasks, first=first, end=first + len(tasks)))
             first += len(tasks)

@@ -113,6 +113,7 @@ def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
         blocks=max(1, _PORT_COUNT // count),
         count=count,
         variables="\n".join(f"  local {line}" for line in _variables(parts)),
+        # The `if` of each branch but the first becomes an `elif`.
         roles="\n  el".join(_role(job, part) for part in parts),
         waiting=len(deciding),
         grace=math.ceil(policy.grace),

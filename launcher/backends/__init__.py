@@ -148,7 +148,8 @@ def choose(settings: Settings, spec: JobSpec, *, hosts_named: bool, engine: str 
         settings: The settings of the command.
         spec: The job.
         hosts_named: Whether the user names hosts.
-        engine: The name of the backend that the command itself asks for. Empty if it asks for none.
+        engine: The name of the backend that the command itself asks for, as ``launch export`` does. Empty if
+            it asks for none.
     """
     options: dict[str, Any] = {}
     asked: list[str] = []

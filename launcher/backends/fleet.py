@@ -225,11 +225,12 @@ class AgentFleet:
 
     def _connect(self, stack: ExitStack) -> None:
         """Connect to the hosts that are other machines, and open a link to an agent on each."""
+        # With a relay, tasks on other machines can connect to this one, which takes descriptors, too.
         has_relay = self._request.settings[RELAY] is not None
         descriptors_per_host = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if has_relay else 0)
         allow_descriptors(len(self.programs.remote) * descriptors_per_host)
         stack.enter_context(self.programs)
-        self._leave_out(self.programs.failed)
+        self._leave_out(self.programs.failed)  # It raises an error if tasks should run on one of these.
         stack.callback(self._close_links)  # The links must close before the connections do.
         for host in self.programs.remote:
             if host.name not in self.programs.failed:
@@ -246,6 +247,7 @@ class AgentFleet:
             self._loop,
             self.programs.connections,
             AgentArguments.new(host, self._lease, run_name),
+            # After the job, programs may still have to run, for example to copy files.
             stays=request.runs_programs or not self._runs_tasks,
             # Other links to the same hosts (to containers) report a lost connection, too.
             quiet=not self._runs_tasks,

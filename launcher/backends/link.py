@@ -311,7 +311,7 @@ class ReconnectingLink:
             try:
                 step()
             except TransportError as error:
-                self._handle_break(error)
+                self._handle_break(error)  # It may raise `_LinkClosed`, which is caught below.
             if not self.is_over:
                 self._check_deadlines(time.monotonic())
         except ProtocolError as error:
@@ -361,7 +361,7 @@ class ReconnectingLink:
         Args:
             reason: How the link ended, for messages. Empty if it ended as it should.
         """
-        self.reason = reason
+        self.reason = reason  # From now on the link has ended, see `is_over`.
         if self._timer is not None:
             self._timer.cancel()
         self._drop_connection()

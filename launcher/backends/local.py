@@ -85,6 +85,9 @@ class ForkedAgentLink:
         """Return the messages that have arrived, or None at the end of the pipe.
 
         A refusal of the agent is no such message: it is kept, and `wait` reports it.
+
+        Raises:
+            ProtocolError: The agent sent something that it may not send.
         """
         try:
             data = os.read(self._reading, _READ_BYTES)
@@ -163,6 +166,7 @@ class ForkedAgentLink:
             return ""
         if os.WIFSIGNALED(status):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
+        # What it printed tells more than the reason that it sent to us.
         if not printed and self._refusal:
             return self._refusal
         last_error = last_line(printed)

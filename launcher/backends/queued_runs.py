@@ -25,6 +25,7 @@ def queue_of(run: Run) -> BatchQueue | None:
     Returns:
         The queue. None if no queue does, or if the launcher runs on this machine, which then knows more.
     """
+    # For a run with a batch job, the only other state is RUNNING: the launcher is a process of this machine.
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
     backend = backends.backends().get(run.batch.transport)
@@ -44,6 +45,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
     for backend_name, queued_runs in runs_by_backend.items():
         queue = backends.backends()[backend_name].batch_queue()
         try:
+            # `queue` is never None here, because `queue_of` has returned it for these runs.
             status_by_run.update(queue.inspect(queued_runs) if queue else {})
         except TransportError as error:
             say(escape_controls(str(error)))

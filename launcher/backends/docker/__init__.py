@@ -65,6 +65,7 @@ class DockerBackend(Backend[DockerOptions]):
         if options is not None:
             from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - the live half
 
+            # If the user names no hosts, the engine is that of this machine.
             yield from mount_faults(options, request.spec, here=not request.hosts_named)
             yield from image_faults(request.spec, options, request.settings, self.name)
 

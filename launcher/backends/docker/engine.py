@@ -257,14 +257,14 @@ class Engine:
             info = json.loads(result.out)
         except (ValueError, RecursionError):
             info = None
-        info = info if isinstance(info, dict) else {}
+        info = info if isinstance(info, dict) else {}  # Something else than docker may have answered.
         # Without an engine, some versions of docker succeed, and put the error into the JSON.
         server_errors = info.get("ServerErrors") or []
         if result.code or server_errors:
             text = result.err if result.err.strip() else "\n".join(map(str, server_errors))
             fault = replace(result, code=result.code or 1, err=text).fault
             explanation = explain(fault)
-            if explanation == fault:
+            if explanation == fault:  # `explain` does not know the message.
                 explanation = f"the Docker engine cannot be used: {fault}"
             raise TransportError(explanation)
         return "name=rootless" in (info.get("SecurityOptions") or ())

@@ -268,6 +268,8 @@ class ContainerFleet:
     def _start(self, container: Container) -> ContainerConnections:
         """Start a container at the engine of its host. Its agent may not run yet when this returns."""
         host, name = container.host, self._container_name(container.host)
+        # Containers of this machine share a network of the job. Those of other hosts use that of the host, so
+        # that they reach each other.
         if self._machines is None:
             network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         else:
@@ -284,14 +286,17 @@ class ContainerFleet:
 
         def start(host: str) -> dict[TaskId, PlacedTask]:
             """Start the container of a host, wait for its agent, and return the tasks of the host."""
+            # Only now is the home on the host known, to which ``~`` and relative paths refer.
             user, home = self._engines[host].login()
             container = self._containers[host]
             mounts = (
                 replace(mount, source=_absolute(home, mount.source), target=_absolute(home, mount.target))
                 for mount in container.mounts
             )
+            # Without a user of its own, the container runs as the login user, who owns the mounted folders.
             container = replace(container, mounts=tuple(mounts), user=container.user or user)
             tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
+            # The folders in which the tasks run are mounted at the same paths.
             if not self._options.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._options.read_only)

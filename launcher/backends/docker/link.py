@@ -138,6 +138,7 @@ class ContainerProgram(RemoteProgram):
         Only the end of an agent that can have no other connection tells that the container has ended.
         """
         reason = self._end_reason() if self._is_only else ""
+        # Such a text says only that the agent exited or was killed, of which the agent itself knows more.
         return said if not reason or reason.startswith("the agent ") else reason
 
 

@@ -39,11 +39,12 @@ def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any
         faults: This function adds a fault for each option that launch sets itself, and for each wrong value.
     """
     if not isinstance(node.value, dict):
+        # This adds the fault, and returns None as for every wrong value.
         return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
     for name, value in node.value.items():
         if name.replace("-", "_") in _RESERVED:
             faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")
-    read_values = several(values.one_line)
+    read_values = several(values.one_line)  # It returns None for a wrong value, and adds a fault.
     return tuple((name, read_values(value, name, faults) or ()) for name, value in node.value.items())
 
 

@@ -143,7 +143,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             self._hosts, lambda name: self._connect_host(name, self._attempts), step, fanout
         )
         preparing.join()
-        for line in self._get_connector().known.added:
+        for line in self._get_connector().known.added:  # The user is told about each host key that was added.
             say(line)
         return self.failed
 

@@ -162,7 +162,7 @@ def _watch(run: Run, as_json: bool) -> None:
 def _redraw(run: Run, follower: RunFollower) -> None:
     """Draw the table of tasks on a cleared terminal, and pause so that drawing uses little of a CPU.
 
-    Nothing is drawn if the run has ended in the meantime.
+    Nothing is drawn if the run has ended in the meantime. `follower` is connected to the launcher of the run.
     """
     # The table shows the present state, so the events until now need no table of their own.
     while follower.wait(0.0):

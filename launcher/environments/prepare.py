@@ -336,6 +336,10 @@ class Preparer:
     def _converse(self, name: str, client: JsonClient) -> EnvironmentStatus:
         """Answer a host what it asks for, until it sends its last answer, and return that.
 
+        Args:
+            name: The name of the host.
+            client: Exchanges lines of JSON with the program on the host.
+
         Raises:
             LaunchError: The host cannot do its work, or the connection broke.
         """
@@ -350,6 +354,10 @@ class Preparer:
 
     def _answer(self, name: str, status: EnvironmentStatus) -> object:
         """Return what a host asks for: the folder of its wheels, or exact versions for one of its Pythons.
+
+        Args:
+            name: The name of the host.
+            status: What the host has sent, with the Python and the platform for which it asks.
 
         Returns:
             The answer. If no versions exist for that Python, it contains the fault, and the host tries its
@@ -373,6 +381,14 @@ class Preparer:
 
         fabric copies them over the connection of launch, because fabric's own connection would accept any
         host key and log in with any key.
+
+        Args:
+            name: The name of the host.
+            folder: The folder of this machine with the wheels.
+            folder_there: The folder of the host, which exists.
+
+        Raises:
+            TransportError: The wheels cannot be sent.
         """
         from fabric import Config, Connection  # noqa: PLC0415 - with paramiko, to send wheels only
         from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only

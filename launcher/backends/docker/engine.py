@@ -257,7 +257,7 @@ class Engine:
             info = json.loads(result.out)
         except (ValueError, RecursionError):
             info = None
-        info = info if isinstance(info, dict) else {}  # Something else than docker may have answered.
+        info = info if isinstance(info, dict) else {}  # Any other answer counts as empty.
         # Without an engine, some versions of docker succeed, and put the error into the JSON.
         server_errors = info.get("ServerErrors") or []
         if result.code or server_errors:

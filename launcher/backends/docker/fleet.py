@@ -293,7 +293,7 @@ class ContainerFleet:
                 replace(mount, source=_absolute(home, mount.source), target=_absolute(home, mount.target))
                 for mount in container.mounts
             )
-            # Without a user of its own, the container runs as the login user, who owns the mounted folders.
+            # If nothing else decides the user, it is the login user, to whom the written files then belong.
             container = replace(container, mounts=tuple(mounts), user=container.user or user)
             tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
             # The folders in which the tasks run are mounted at the same paths.

@@ -140,7 +140,7 @@ def variables_of(
             # them. They are set here if this launch runs in a task of another one.
             never_copied = {*RESERVED_VARIABLES, "PWD"}
             variables.update({key: value for key, value in matching.items() if key not in never_copied})
-            copied |= matching.keys()
+            copied |= matching.keys() - never_copied
             continue
         try:
             env_name(name)

@@ -294,7 +294,11 @@ class AgentFleet:
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
-        """How long a task of a lost host may still be alive. It is 0 if `recover` replaces the host."""
+        """How long a task of a lost host may still be alive: until its agent stops it when its lease is over.
+
+        It is 0 if `recover` replaces the host, because `recover` itself waits until the old host and its
+        tasks are gone. It is never None here, which would mean that such tasks cannot start again.
+        """
         return 0.0 if self._allocation.replaces_hosts else seconds_until_tasks_ended(self._lease)
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:

@@ -266,6 +266,7 @@ class _JobFileReader:
                 expected = "expected a count, or a mapping with count:"
                 faults.add_kind(written, f"role {quoted(name)}", expected)
                 continue
+            # For a key that no role has, `_above_roles` advises where in the file it belongs.
             keys = schema.read_mapping(_role_mapping(written), ROLE, faults, self._above_roles, f"of {name}")
             roles_and_keys.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in roles_and_keys if role.count)

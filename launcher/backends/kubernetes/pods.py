@@ -139,6 +139,7 @@ class KubernetesAllocation(Allocation):
         #: The roles by name, for the manifests of the Jobs.
         self._roles = {role.name: role for role in spec.roles}
         #: The text by which each Job names this launcher process, for `clean`.
+        #: The label that identifies this process. `launch clean` finds by it whether the launcher has ended.
         self._owner = owner_text(this_process())
         #: The hosts whose Jobs `start` was asked to make.
         self._hosts_by_name: dict[str, Host] = {}

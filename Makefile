@@ -175,14 +175,18 @@ python-ok:
 
 $(VENV)/bin/python $(BENCH)/bin/python $(RELEASE)/bin/python: | python-ok
 	@echo "making a Python environment in $(@:/bin/python=)"
-	@$(PYTHON) -m venv $(@:/bin/python=)
+	@$(call tick,making it); $(PYTHON) -m venv $(@:/bin/python=)
 
-# Beside it, a line every two seconds, until their shell ends.
+# A shell command that prints a line every two seconds until its shell ends. $(1): what is still going on.
+define tick
+(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
+    [ $$((s % 2)) -ne 0 ] || echo "... still $(1), after $$s s"; done) & trap "kill $$!" EXIT
+endef
+
 # $(1): what is installed, in words, $(2): the extras of setup.py.
 define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
-	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
-	    [ $$((s % 2)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
+	@$(call tick,installing); \
 	$(PINNED) $(BIN)/python .ci/install.py $(VENV) --editable '.[$(2)]' && \
 	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true; }
 endef

@@ -161,7 +161,7 @@ class EventLoop:
         # The loop's own thread is not waiting now. Any other thread has to end its wait.
         if threading.get_ident() != self._thread:
             with self._lock:
-                # A closed loop calls nothing any more.
+                # A loop that was closed no longer calls anything, so there is nothing to wake.
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)
 

@@ -93,7 +93,7 @@ def session_config(task_index: int) -> Any:
     """How a worker talks to the cluster.
 
     With `device_filters` a worker needs the ps tasks and itself, and no other task. Without them a worker
-    that starts late waits for ever for one that has already left.
+    that starts late never stops waiting for one that has already left.
     """
     import tensorflow.compat.v1 as tf
 

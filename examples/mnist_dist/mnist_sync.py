@@ -5,8 +5,9 @@ workers before they are applied. Every task runs this same file. It reads its ro
 addresses of all tasks from `TF_CONFIG`, which `launch` always sets, or from the four classic flags.
 
 Synchronous training is known for not ending. A worker makes its next step only with a token from a queue, and
-the chief puts tokens there when all gradients of a step have come. So a worker waits for ever for its token
-when the others have left before it was earned, and a late worker when everybody has. What prevents that here:
+the chief puts tokens there when all gradients of a step have come. So a worker never stops waiting for its
+token if the others left before it was earned, nor does a late worker if everybody left. What prevents that
+here:
 
 - Training begins with an empty queue, so the first step needs a gradient of every worker: no worker trains
   alone, and none is done before the last one has come.

@@ -34,7 +34,7 @@ def serve(address: str) -> None:
 
 
 def added(ps: ServerProxy, patience: float) -> object:
-    """Add one; give up when the ps can't be reached for so many seconds."""
+    """Add one; give up when the ps cannot be reached within the time limit."""
     until = time.monotonic() + patience
     while True:
         try:

@@ -3,8 +3,8 @@
     launch --restarts 3 --chief --ps 1 --workers 2 --evaluator --drain evaluator=2m \\
         examples/strategies/coordinated.py
 
-The chief hands steps to whichever worker is free; the variables are the ps'. Workers and ps serve for ever:
-`launch` stops them when the chief is done. The evaluator judges each checkpoint, and ends with the last.
+The chief hands steps to whichever worker is free, and the variables are on the ps. Workers and ps serve until
+`launch` stops them, when the chief is done. The evaluator judges each checkpoint, and ends with the last.
 """
 
 from __future__ import annotations

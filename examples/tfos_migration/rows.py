@@ -11,7 +11,7 @@ import data  # noqa: E402 - it lies beside this example
 
 
 def mnist_rows(count: int) -> list[tuple[list[int], int]]:
-    """The first so many training images."""
+    """Return the first ``count`` training images."""
     raw, _ = data.fetch()
     images = raw.train_images[:count].reshape(-1, 784).tolist()
     return list(zip(images, raw.train_labels[:count].tolist(), strict=True))

@@ -192,7 +192,7 @@ def _available_memory() -> Optional[int]:
 def _folder(path: str) -> Json:
     """Find out how much space a folder has, and whether a file can be written there.
 
-    The file that it writes for this is removed at once. A file system that hangs makes this wait for ever.
+    The file that it writes for this is removed at once. If the file system hangs, this never returns.
 
     Returns:
         A mapping with these keys:
@@ -333,7 +333,7 @@ def _connect(request: Json) -> Json:
     calls = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
     # The result for a peer whose call is not done when the time for all of them is up.
     if_late = [{"result": "timed out", "why": "", "address": ""}] * len(calls)
-    # At most so many connections follow one another in each thread.
+    # Each thread tries its connections one after another, and this is the largest number of them.
     rounds = math.ceil(len(calls) / _MAX_CONNECTIONS)
     # The time limit of a connection does not include the look-up of the name.
     seconds = request["seconds"] * rounds + 1.0

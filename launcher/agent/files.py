@@ -669,7 +669,7 @@ def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
         entries: List[Tuple[str, FileEntry]] = []
         for source, name in matches:
             entries += entries_below(source, name, tell_problem)
-        # The launcher checks first that its disk has room for so many bytes.
+        # This is the size of all files. The launcher first checks that its disk has room for them.
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
         send_entries(pipe, entries, tell_problem)
         pipe.put(FilesDone())

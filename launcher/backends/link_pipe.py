@@ -59,7 +59,7 @@ class LinkPipe:
         Raises:
             ProtocolError: The agent sent, or acknowledged, more bytes than it may.
         """
-        if isinstance(message, CommandCredit):  # The program has read so many bytes.
+        if isinstance(message, CommandCredit):  # The program has read `size` bytes of what was sent to it.
             self._unused_credit += message.size
         elif isinstance(message, CommandData):  # No data means the end of stdout.
             self._output += message.data

@@ -116,7 +116,7 @@ class CommandData(Record):
 
 
 class CommandCredit(Record):
-    """The reader has consumed bytes of a remote program, so that the other end may send that many more."""
+    """The message that bytes of a remote program were read, so that its other end may send as many again."""
 
     command: int
     size: int

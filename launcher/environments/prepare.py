@@ -309,7 +309,7 @@ class Preparer:
     def _set_stage(self, name: str, stage: str) -> None:
         """Note and print what a host does now, or its last answer, with the number of hosts that are done.
 
-        Nothing is printed if the stage is empty or the same as before.
+        Nothing is printed if the stage is an empty text, or is the one that was printed last.
         """
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage

@@ -238,8 +238,8 @@ class Listener:
             sock.close()
             if isinstance(error, RejectedError):
                 self._report(str(error))
-        # The lock lets `on_peer` be called with one task at a time. A connection that is not pending any more
-        # is not closed by `close`, because it belongs to the feeder.
+        # The lock lets `on_peer` be called with one task at a time. A connection that is no longer pending
+        # belongs to the feeder, so `close` does not close it.
         with self._lock:
             self._pending.pop(sock, None)
             if peer is None:

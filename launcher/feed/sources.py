@@ -154,8 +154,8 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
         epochs: The number of epochs, at least 1.
 
     Raises:
-        InputError: This is not data, or cannot be read so many times. Some data show that only when they are
-            read.
+        InputError: This is not data, or it cannot be read once for each epoch. With some data that is found
+            out only when they are read.
     """
     source = source_of(data)
     if source.once and epochs > 1:
@@ -491,9 +491,9 @@ def rounds(
 ) -> Generator[tuple[Block, ...]]:
     """Yield rounds of equal batches: each contains exactly ``batch_size`` rows for each worker.
 
-    Workers that reduce gradients together need this, because a worker with a batch less would let the others
-    wait for ever. The rows left at the end make no whole round, and ``equal`` says what becomes of them. All
-    rows are read in the program, and not by code in the tasks.
+    Workers that reduce gradients together need this: if one of them had a batch less, the others would never
+    stop waiting for it. The rows that are left at the end are too few for a round, and ``equal`` decides
+    whether they are dropped or the round is filled up. All rows are read in the program, not in the tasks.
 
     Args:
         pieces: The pieces of one epoch, or of several epochs without a gap between them. They are closed at

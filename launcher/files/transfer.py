@@ -437,9 +437,9 @@ def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[
     return failed
 
 
-# A host may send at most so many messages about one item.
+# The largest number of messages that a host may send about one item.
 _MAX_MESSAGES = 3 * MAX_ENTRIES
-# At most so many notices of a host are kept, and so many failures.
+# The largest number of notices, and of failures, that are kept of one host.
 _MAX_NOTES = 20
 
 
@@ -584,7 +584,7 @@ def _receive(transfer: FileTransfer, stream: ProgramStream, item: Item, result: 
         ProtocolError: The host has sent a wrong message, or too many.
     """
     destination = result.destinations[-1]
-    # A host that sends for ever must not keep the launcher from ending.
+    # The number is limited, because a host that never stops sending must not keep the launcher from ending.
     for _ in range(_MAX_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):

@@ -27,9 +27,9 @@ Patterns = list[tuple[str, Any]]
 
 #: The names of rule files. The later one has priority.
 RULE_FILES = (".gitignore", ".launchignore")
-# A message names at most so many paths.
+# The largest number of paths that one message names.
 _MAX_NAMED = 20
-# Ignored files are reported only at so many levels of a folder.
+# A message names only ignored files that lie in the folder or at most one folder below it.
 _MAX_LEVELS = 2
 
 

@@ -249,7 +249,7 @@ class HostConnections:
             self._on_loss(from_attributes(events.AgentLost, link, host=host, at=at, why=why))
 
     def give_up(self, host: str) -> None:
-        """Close the connection to an agent that counts as lost, and do not report its loss any more."""
+        """Close the connection to an agent whose host counts as lost. `report_losses` then leaves it out."""
         connection = self._connections.get(host)
         if connection is not None:
             connection.given_up = True

@@ -86,7 +86,7 @@ class Writer:
             is_urgent: Whether the lines must not be dropped, because they are a report or a warning.
         """
         queue = self._queue_by_fd.get(fd) or self._open(fd)
-        if not data or queue.error is not None:  # To a file with an error nothing is written any more.
+        if not data or queue.error is not None:  # A file with an error gets nothing more.
             return
         if not is_urgent and queue.size >= self._limit:
             queue.drop(data)
@@ -121,7 +121,7 @@ class Writer:
     def should_hold(self, *, is_ending: bool = False, has_failed: bool = False) -> bool:
         """Return whether the agents must keep the output of tasks, because too much waits for a reader.
 
-        When a job has failed, or has ended long ago and the reader is still slow, nothing is kept any more:
+        When a job has failed, or has ended long ago and the reader is still slow, nothing is kept:
         lines that do not fit into the queues are dropped instead.
 
         Args:

@@ -145,8 +145,8 @@ def _ended_before(state: JobState) -> str:
 def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return which tasks started again before the others became silent, and what to do.
 
-    The others may wait for ever for something that the restart has lost. That is not so if one of them has
-    printed anything since the last restart.
+    The others may be waiting for something that was lost with the restart and will never come. If one of them
+    has printed anything since the last restart, that is not so.
 
     Returns:
         The text. Empty if no task started again, or if the others do not wait for it.

@@ -1,13 +1,11 @@
 """Hints for tasks that failed, by what their last lines show. The rows of the table are in ``hints.toml``.
 
 `launcher.output.failure` calls `hints`. It reads only the lines and the facts that it gets.
-
-To import this module takes time, so `launcher.output.console` does it while tasks run, and ``launch attach``
-only when one has failed.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -90,6 +88,15 @@ _CONDITIONS: Mapping[str, Condition] = {
 }
 
 
+@functools.cache
+def known_hints() -> Sequence[Hint]:
+    """Return the rows of the table.
+
+    The first call takes 15 milliseconds and half a megabyte, which only a launch that fails has to pay.
+    """
+    return tuple(_read_hints())
+
+
 def _read_hints() -> Iterator[Hint]:
     """Yield the rows of the file, then one row for each variable of other launchers."""
     file = read_table("output/hints.toml")
@@ -121,17 +128,15 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
     )
 
 
-HINTS = tuple(_read_hints())
-
-
-def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HINTS) -> list[str]:
+def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] | None = None) -> list[str]:
     """Return the hints for these lines, each once, in the order of the table.
 
     Args:
         lines: What the task printed last, or why it could not be started.
         facts: What is known about the task.
-        table: The rows.
+        table: The rows. None stands for those of `known_hints`.
     """
+    table = known_hints() if table is None else table
     found: dict[str, str] = {}
     for line in lines:
         for row in table:

@@ -12,7 +12,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from launcher.common.record import replace
-from launcher.output.hints import HINTS, FailureFacts, Hint, hints
+from launcher.output.hints import FailureFacts, Hint, hints, known_hints
 from launcher.package_data import read_table
 from tests.conftest import executable
 
@@ -75,7 +75,7 @@ def cases() -> dict[str, list[tuple[bool, FailureFacts, str]]]:
     return found
 
 
-@pytest.mark.parametrize("row", HINTS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", known_hints(), ids=lambda row: row.name)
 @pytest.mark.promise("hints of failed tasks: each fits its lines and no others, and those of real programs")
 def test_each_row_fits_some_lines_and_not_others(row: Hint, snapshot: SnapshotAssertion):
     answers = []
@@ -89,7 +89,7 @@ def test_each_row_fits_some_lines_and_not_others(row: Hint, snapshot: SnapshotAs
 
 
 def test_the_names_of_the_rows_are_those_of_the_cases():
-    assert {row.name for row in HINTS} == cases().keys()
+    assert {row.name for row in known_hints()} == cases().keys()
 
 
 def test_a_hint_stands_once_and_hints_are_in_the_order_of_the_table():
@@ -136,7 +136,7 @@ def test_real_programs():
     assert (ended.returncode, names) == (0, ""), ended.stderr
     assert sum(len(each.split()) for each in read_table("output/tensorflow1_names.toml").values()) > 500
     for (program, name), text in zip(PROGRAMS.items(), printed, strict=True):
-        expected = [row for row in HINTS if row.name == name]
+        expected = [row for row in known_hints() if row.name == name]
         assert text and hints(text.splitlines(), KERAS_2) == hints(text.splitlines(), KERAS_2, expected), text
         assert bool(expected) == bool(hints(text.splitlines(), KERAS_2)), (program, text)
 
@@ -157,6 +157,6 @@ def test_real_scripts(shell: str, command: str, script: str, name: str, tmp_path
     executable(tmp_path / "script", script)
     env = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     ended = subprocess.run([shell, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
-    (row,) = [row for row in HINTS if row.name == name]
+    (row,) = [row for row in known_hints() if row.name == name]
     lines = ended.stderr.splitlines()
     assert lines and hints(lines, HOST) == hints(lines, HOST, [row]) != []

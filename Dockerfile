@@ -6,7 +6,7 @@
 #
 # Layers come in the order in which they change: what takes long is made once.
 ARG BASE=python:3.11-slim
-FROM ${BASE} AS tensorflow
+FROM ${BASE}
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
     XDG_CACHE_HOME=/opt/cache
@@ -21,19 +21,6 @@ COPY pyproject.toml /tmp/requirements/
 RUN python -c "import tomllib; print(*tomllib.load(open('/tmp/requirements/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
       > /tmp/requirements/all.txt \
     && pip install --quiet --constraint constraints.txt -r /tmp/requirements/all.txt && rm -r /tmp/requirements
-
-
-# What the tests need: docker build --target tests -t tf-launcher-tests . && docker run --rm tf-launcher-tests
-FROM tensorflow AS tests
-
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends make tmux procps \
-    && rm -rf /var/lib/apt/lists/*
-COPY . .
-RUN pip install --quiet --constraint constraints.txt --editable '.[dev]'
-CMD ["python", "-m", "pytest", "tests/unit", "tests/histories"]
-
-
-FROM tensorflow AS launcher
 
 COPY LICENSE README.md pyproject.toml setup.py ./
 COPY launcher launcher

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,10 +86,15 @@ class Leaks(NamedTuple):
         return sorted([*processes, *(self.threads - before.threads), *(self.files - before.files)])
 
 
-def leaks(mark: str = "") -> Leaks:
-    """Everything that a test could leave behind; without a mark, what is there before it starts anything."""
-    marked = _marked(mark) if mark else ()
-    processes = dict(filter(None, map(_process, {*marked, *_children(os.getpid())})))
+def leaks(mark: str = "", known: Collection[int] = ()) -> Leaks:
+    """Return everything that a test could leave behind.
+
+    Args:
+        mark: The mark of the test. Without one, only what this process itself started is there.
+        known: Processes that cannot have the mark, because they are older than the test.
+    """
+    marked = _marked(mark, known) if mark else ()
+    processes = dict(filter(None, map(_process, {*marked, *_descendants(os.getpid())})))
     threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
     return Leaks(processes, threads, frozenset(_files()))
 
@@ -98,27 +103,27 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _marked(mark: str) -> Iterator[int]:
+def _marked(mark: str, known: Collection[int] = ()) -> Iterator[int]:
     """The processes of the machine that inherited the mark, this one excepted."""
     entry = f"{MARK}={mark}".encode()
     for pid in _pids():
-        if pid != os.getpid() and entry in proc(pid, "environ"):
+        if pid not in known and pid != os.getpid() and entry in proc(pid, "environ"):
             yield pid
 
 
-def _children(parent: int) -> Iterator[int]:
-    """All processes below this one, zombies too: a test that starts one waits for it.
+def _descendants(pid: int) -> Iterator[int]:
+    """All processes below a process, zombies too: a test that starts one waits for it.
 
     Those of an engine are not among them: it unpacks an image for another test, perhaps.
     """
-    if not any(proc(parent, f"task/{thread}/children") for thread in os.listdir(f"/proc/{parent}/task")):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # It has just ended.
         return
-    parents = {pid: int(stat_field(pid, 4) or 0) for pid in _pids()}
-    below = {parent}
-    engines = {pid for pid in parents if proc(pid, "comm") == b"dockerd\n"}
-    while more := {pid for pid, its in parents.items() if its in below - engines} - below:
-        below |= more
-    yield from below - {parent}
+    for child in b"".join(proc(pid, f"task/{thread}/children") for thread in threads).split():
+        yield int(child)
+        if proc(int(child), "comm") != b"dockerd\n":
+            yield from _descendants(int(child))
 
 
 def _process(pid: int) -> tuple[tuple[int, bytes], str] | None:
@@ -234,9 +239,9 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in _FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(MARK, mark)
-    before, started = leaks(), _STARTED[0]
+    before, started, known = leaks(), _STARTED[0], frozenset(_pids())
     yield mark
-    if left := _settled(lambda: leaks(mark if _STARTED[0] > started else "").since(before)):
+    if left := _settled(lambda: leaks(mark if _STARTED[0] > started else "", known).since(before)):
         _end(mark)
         pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
 

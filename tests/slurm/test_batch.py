@@ -204,7 +204,7 @@ def test_a_notice_queues_the_job_again(
     assert "scancel" in cause
     assert "the time limit of" not in ended.out
     assert re.search(r"^job \S+: stopped after \S+, queued again$", ended.out, re.M)
-    assert "124" not in ended.out
+    assert "exit code 124" not in ended.out
     run = last_run(launch)
     for task in ("worker/0", "worker/1"):
         log = run.log(task).decode()

@@ -77,8 +77,8 @@ def _without_values(argv: Sequence[str]) -> list[str]:
         if previous in _DESCRIPTORS or argument in _DESCRIPTORS:
             continue
         name, equals, _ = argument.partition("=")
-        # argparse accepts -q and -x in one word: -qx. The variable is in the same word, or in the next one.
-        is_secret = equals and (re.fullmatch("-q*x", previous) or re.match("-q*x", argument))
+        # argparse accepts switches and -x in one word: -dqx. The variable is in the same word or the next.
+        is_secret = equals and (re.fullmatch("-[dqv]*x", previous) or re.match("-[dqv]*x", argument))
         shown.append(f"{name}=..." if is_secret else argument)
     return shown
 

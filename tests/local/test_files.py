@@ -52,7 +52,7 @@ def test_the_folder_of_a_run(launch: Launch):
     assert all(event["at"] > 1e9 for event in events)
 
 
-@pytest.mark.parametrize("words", [["-qx", "SECRET=pass phrase"], ["-qxSECRET=pass phrase"]])
+@pytest.mark.parametrize("words", [["-qx", "SECRET=pass phrase"], ["-vqxSECRET=pass phrase"]])
 def test_the_plan_has_no_value_of_an_x_option_in_one_word_with_q(launch: Launch, words: list[str]):
     launch(*words, "--", "sh", "-c", "exit 0")
     command = str(last_run(launch).plan["command"])

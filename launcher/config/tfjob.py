@@ -102,7 +102,7 @@ class _TFJob:
             names.append(f"{name} ({', '.join(places)})")
         if names:
             fields = ", ".join(names)
-            self._notes.append(f"launch does not use these fields of the TFJob: {fields}; see docs/tfjob.md")
+            self._notes.append(f"these fields of the TFJob have no effect: {fields}; see docs/tfjob.md")
 
     def _leave(self, name: str, node: ConfigNode) -> None:
         """Remember a part of the TFJob that launch does not use, for the note about all of them."""

@@ -172,7 +172,8 @@ class FileTransfer:
             TransportError: The time is over, or the user has cancelled the copy.
         """
         if self._is_cancelled or self.is_late:
-            raise TransportError(f"{host}: the copy was stopped by the time limit")
+            why = "was stopped by the time limit" if self.is_late else "was cancelled"
+            raise TransportError(f"{host}: the copy {why}")
 
 
 class ProgramStream(TransferStream):

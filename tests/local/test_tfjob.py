@@ -49,7 +49,7 @@ def test_the_cluster_has_a_master_and_commands_run_as_they_stand(launch: Launch,
     assert counts == {"master": 1, "worker": 2, "ps": 1}
     notes = [line for line in ended.err.splitlines() if "TFJob" in line]
     assert notes == [
-        "launch: launch does not use these fields of the TFJob: image without --docker or --kubernetes "
+        "launch: these fields of the TFJob have no effect: image without --docker or --kubernetes "
         "(tfjob.yaml:7, :10, :17), volumes (:14); see docs/tfjob.md"
     ]
 

@@ -9,7 +9,7 @@ PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 COVERED ?= tests
 # Most tests wait: more processes than cores.
-SIDE_BY_SIDE := -p no:cacheprovider -n 8
+SIDE_BY_SIDE := -p no:cacheprovider -n 6
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/e2e tests/test_layout.py tests/test_public.py

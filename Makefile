@@ -8,7 +8,8 @@ BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 COVERED ?= tests
-# Most tests wait: more processes than cores.
+# Most tests wait for something, so more of them run side by side than this machine has cores. With many more,
+# each of them gets slower, and so do all: six were the fastest on two cores.
 SIDE_BY_SIDE := -p no:cacheprovider -n 6
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE

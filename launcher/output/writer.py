@@ -288,7 +288,8 @@ class _OutputQueue:
         waiting = [(bytes(data), is_urgent) for data, is_urgent in self._queue]
         self._queue.clear()
         self.size = 0
-        # The end of a line whose start was written counts as urgent. What follows it is judged as before.
+        # A line whose start was written has to be completed, so its rest is kept like an urgent line. The
+        # text after this line is kept only if it was urgent itself.
         if waiting and self._is_within_line:
             data, is_urgent = waiting[0]
             rest_of_line, newline, following = data.partition(b"\n")

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,13 @@ assert os.path.exists("/proc/thread-self/children"), "the kernel was built witho
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
 # cannot be forked into an agent. No task does heavy arithmetic, so it may go on to them.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+# A ``python3`` of pyenv is a shell script that finds the real one, for 50 ms of a processor. Tests start
+# thousands of them.
+with open(shutil.which("python3") or sys.executable, "rb") as python3:
+    is_script = python3.read(2) == b"#!"
+if is_script:
+    os.environ["PATH"] = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
 
 # Tests in the background (``nohup``, ``make test &``) inherit them as ignored, and so would every launch that
 # they start: it respects that.

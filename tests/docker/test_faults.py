@@ -169,4 +169,4 @@ def test_a_tfjob_sees_no_folder_of_this_machine(here: Docker, tmp_path: Path):
     ended = here("tfjob.yaml", cwd=tmp_path)
     (hint,) = re.findall(r"  hint: .*`(--mount .*)`", ended.err)
     assert ended.code not in (0, 125)
-    assert "worker/1 | ran" in here(*hint.split(), "tfjob.yaml", cwd=tmp_path, code=0).out
+    assert "worker/0 | ran" in here(*hint.split(), "tfjob.yaml", cwd=tmp_path, code=0).out

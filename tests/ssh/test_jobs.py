@@ -67,7 +67,7 @@ def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch
 
 
 #: Prints numbered lines until there is a file, and writes their number into it.
-NUMBERS = "i=0; until [ -e ~/end ]; do echo line $i; i=$((i+1)); sleep 0.02; done; echo $i >~/end"
+NUMBERS = "i=0; until [ -e ~/end ]; do echo line $i; i=$((i+1)); sleep 0.1; done; echo $i >~/end"
 #: Answers each packet to sshd by a reset, for a second.
 RESET = "rule='INPUT -p tcp --dport 22 -j REJECT --reject-with tcp-reset'"
 RESET += "; iptables -w -I $rule && sleep 1; iptables -w -D $rule"
@@ -87,7 +87,7 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
     for host in hosts:
         host.expected.append("end")
     started = ssh_launch.start(*ALL, "--lease", "120", "--stall", "8s", "--", "sh", "-c", NUMBERS, cwd="/")
-    started.until(lambda it: it.out.count(" | line 20\n") == 4, 60)
+    started.until(lambda it: it.out.count(" | line 5\n") == 4, 60)
     short, middle, long, reset = hosts
     for host in (short, middle, long):
         host.cut()

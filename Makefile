@@ -82,9 +82,11 @@ data: $(VENV)/.dev
 collected: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
-# Coverage swallows a Ctrl-C while Python starts, imports modules, and can't write as a user without rights.
+# Coverage swallows a Ctrl-C while Python starts, imports modules, delays the end of a process, and can't write as a
+# user without rights.
 UNMEASURED := $(addprefix tests/,local/test_ends.py::test_ctrl_c_before_anything_runs local/test_commands.py::test_a_launch_imports_nothing_slow \
-	unit/test_threads.py)
+	unit/test_threads.py docker/test_nothing_left.py::test_before_there_is_anything \
+	api/test_cluster_failing.py::test_a_quiet_job_that_fails_is_an_exception_and_nothing_else)
 coverage: packages oldest data  ## measure which lines of launcher/ the tests of make test run; COVERED=tests/unit: some of them
 	rm -rf build/coverage
 	$(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE) -m "not forks and not long" $(LONG:%=--ignore tests/soak/%) \

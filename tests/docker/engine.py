@@ -284,7 +284,7 @@ def _unpack_rest(root: Path) -> None:
     for package in root.glob("var/cache/apt/archives/*.deb"):
         if package.name.partition("_")[0] in names:
             files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True)
-            tar = ["tar", "-xC", root, "--keep-directory-symlink"]
+            tar = ["tar", "-xC", str(root), "--keep-directory-symlink"]
             subprocess.run(tar, input=files.stdout, check=True)
 
 

@@ -7,6 +7,7 @@ a SIGTERM when the user answers so to a Ctrl-C.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -38,6 +39,8 @@ job runs on."""
 
 #: The command that asks a launcher on another machine to stop, without waiting for its end.
 _STOP_WORDS = ("stop", "--timeout", "0")
+#: Seconds between two looks for a Ctrl-C while the user is asked.
+_ANSWER_POLL_SECONDS = 0.1
 
 
 RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
@@ -133,12 +136,9 @@ def _answer(run_name: str) -> str:
         Any other letter, or an empty text for Enter alone, means to go on.
     """
     question = f"\nlaunch: stop job {run_name}? [y] stop, [n] detach, [Enter] continue: "
-    try:
-        # `run` blocks Ctrl-C, but here it shall answer the question.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        print(question, end="", file=sys.stderr, flush=True)
-        return (sys.stdin.readline() or "n").strip().lower()[:1]
-    except KeyboardInterrupt:
-        return "n"
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    print(question, end="", file=sys.stderr, flush=True)
+    # `run` blocks Ctrl-C. If it were unblocked, one that comes just before the read would not end the read.
+    while not select.select([sys.stdin], [], [], _ANSWER_POLL_SECONDS)[0]:
+        if signal.sigtimedwait([signal.SIGINT], 0):
+            return "n"
+    return (sys.stdin.readline() or "n").strip().lower()[:1]

@@ -294,8 +294,9 @@ def _finish(root: Path) -> None:
     Some are those that the packages would make when they are configured.
     """
     shutil.rmtree(root / "debootstrap")
-    (root / "proc").unlink()  # A link to that of this machine
-    (root / "proc").mkdir()
+    if (root / "proc").is_symlink():  # In a container debootstrap links it to that of the machine.
+        (root / "proc").unlink()
+        (root / "proc").mkdir()
     for name in ("passwd", "group"):
         shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
     shutil.copy(root / "usr/share/libc-bin/nsswitch.conf", root / "etc")

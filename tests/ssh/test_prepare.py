@@ -320,7 +320,7 @@ def test_a_disk_that_gets_full_gets_no_wheels(ssh_launch: Launch, quick: list[La
     index.add("tinier", "2.0", size=60 << 20)
     host.run(["mount", "-t", "tmpfs", "-o", "size=52m", "small", str(host.home)])
     ended = prepare(ssh_launch, "node1", code=1)
-    assert "wheel" not in ended.err
+    assert "wheels are sent" not in ended.err
     assert re.match("failed: .*No space left on device", rows(ended)["node1"])
     assert folders(host) == []
 

@@ -55,8 +55,8 @@ def is_soon(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
         since = time.monotonic()
         if (found := condition()) or since > deadline:
             return found
-        # As long as a look takes: what is awaited needs a processor, too.
-        time.sleep(min(max(time.monotonic() - since, 0.01), 0.3))
+        # Longer than a look takes, which may start a program: what is awaited needs the processors.
+        time.sleep(min(max(3 * (time.monotonic() - since), 0.01), 0.5))
 
 
 def looks(seconds: float) -> Iterator[None]:

@@ -54,6 +54,7 @@ def test_click_through_rate(run: Run):
     assert max(float(before) - float(after) for _, before, after in ends) > 0.05
 
 
+@pytest.mark.long
 def test_wide_and_deep(run: Run, tmp_path: Path):
     out = run("wide_deep/wide_deep.py", "--epochs", "2")
     folder = tmp_path / "wide_deep_run"

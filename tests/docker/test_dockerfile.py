@@ -1,21 +1,20 @@
-"""The Dockerfile of the repository, and real TensorFlow in containers."""
+"""The Dockerfile of the repository, and real TensorFlow in containers of its image."""
 
 from __future__ import annotations
 
 import fcntl
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
-from tests.docker.conftest import jobs, left_of
 from tests.docker.engine import CACHE, Engine, take
-from tests.seeing import ROOT, last_run
+from tests.docker.test_tensorflow import trains_mnist
+from tests.seeing import ROOT
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.tensorflow,
     pytest.mark.timeout(450, func_only=True),
     # Built before the first test: it does not count as time of a test.
@@ -26,7 +25,6 @@ pytestmark = [
 _BUILD = 900.0
 #: Seconds for another test session to be through with this module: an image, and two tests with it.
 _TURN = 3600.0
-MNIST = "examples/mnist_dist/mnist_dist.py"
 
 
 def built(engine: Engine, name: str) -> str:
@@ -46,16 +44,8 @@ def tf_image(real_engine: Engine) -> Iterator[str]:
         yield built(real_engine, "tf-launcher-test")
 
 
-@pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_mnist_in_containers(docker: Engine, launch: Launch, tf_image: str):
-    args = ["--docker", tf_image, "--ps", "1", "--workers", "1", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
-    ended = launch(*args, MNIST, "--train_steps=100", cwd=ROOT, timeout=400, code=0)
-    reached = re.findall(r"^worker/0 \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
-    assert len(reached) == 1 and float(reached[0]) >= 0.7, ended.out
-    rows = [line.split()[:5:4] for line in ended.out.splitlines() if re.match(r"(worker|ps)-\d ", line)]
-    assert rows == [["worker-0", "succeeded"], ["ps-0", "stopped"]]
-    assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20
-    assert [left for job in jobs(launch) for left in left_of(docker, job)] == []
+    trains_mnist(docker, launch, tf_image)
 
 
 def test_the_image_as_a_command(real_engine: Engine, tf_image: str, tmp_path: Path):

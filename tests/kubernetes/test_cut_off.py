@@ -1,4 +1,4 @@
-"""A node is cut off, in a cluster of its own: tests that run beside this one use the nodes of the other."""
+"""A node is cut off, in a cluster of its own: tests that run beside these use the nodes of the other."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from tests.conftest import Started
 from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster
 from tests.kubernetes.test_losses import SCRIPT
 from tests.seeing import soon
+
+#: The cluster alone takes half a minute.
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_pwd_is_the_folder(agent: Driver, eyes: Eyes):
     folder, link = f"{eyes.site.folder}/real", f"{eyes.site.folder}/link"
     eyes.site.run(["mkdir", folder])
     eyes.site.run(["ln", "-s", folder, link])
-    names = (None, folder, link, f"{folder}/../link", "/usr/share/..")
+    names = (None, folder, link, f"{folder}/../link", "/usr/bin/..")
     for number, workdir in enumerate(names):
         it = found(agent, eyes, f"worker/{number}", workdir=workdir)
         shown = it["cwd"] if workdir is None else os.path.normpath(workdir).encode()

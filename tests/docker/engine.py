@@ -2,8 +2,8 @@
 
 The private one is shared by the test sessions of a machine (two would fight over the same firewall rules):
 the first starts it, the last ends it. What it holds lies below the user's cache folder and is there the next
-time: images that took minutes to make. Where no image can be pulled, Debian's ``debootstrap`` makes one that
-stands in for ``python:3.11-slim``.
+time: images that took minutes to make. Where no image can be pulled, one with this machine's Python stands in
+for ``python:3.11-slim``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from tests.image import root_files
 from tests.seeing import MARK, alive, command_line, is_soon, kill, soon
 
-#: Tests and the Dockerfile start from this image.
+#: Tests start from this image, and so does the Dockerfile.
 BASE = "python:3.11-slim"
 #: Seconds: for the engine to come up, and to go; for a pull; for a base image of our own making.
 UP, DOWN, PULL, MAKE = 120.0, 60.0, 60.0, 300.0
@@ -30,10 +30,6 @@ UP, DOWN, PULL, MAKE = 120.0, 60.0, 60.0, 300.0
 TURN = 900.0
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
-_INCLUDE = "python3,python3-venv,python3-pip,ca-certificates"
-_SUITE = "bookworm"
-#: What a machine's own certificate authorities are called, for a pip in a container.
-_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 class Engine(NamedTuple):
@@ -228,20 +224,17 @@ def own_folder(name: str) -> Iterator[Path]:
 
 
 def provide_base(found: Engine) -> None:
-    """See that `BASE` is there: pulled, else made from Debian's packages, once for this machine."""
+    """See that `BASE` is there: pulled, else made of this machine's Python. `debian` has more in it."""
     if found.tried("image", "inspect", BASE).returncode == 0 or _pulled(found):
         return
-    found.docker("import", *_CHANGES, str(_archive()), BASE, timeout=MAKE)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with root_files(CACHE) as archive:
+        found.docker("import", *CHANGES, str(archive), BASE, timeout=MAKE)
 
 
-#: What the image does without, as the real one does: each engine and each node unpacks it.
-_UNUSED = (
-    "usr/share/doc/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/man/*",
-    "var/cache/apt/*.bin", "var/cache/apt/archives/*.deb", "var/lib/apt/lists/*",
-)  # fmt: skip
-#: As the real image has it: what is installed is the image's own, no package manager minds.
-_CHANGES = ("--change", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "--change", 'CMD ["python3"]')  # fmt: skip
+#: As the real image has it.
+CHANGES = ("--change", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+           "--change", 'CMD ["python3"]')  # fmt: skip
 
 
 def _pulled(found: Engine) -> bool:
@@ -249,64 +242,3 @@ def _pulled(found: Engine) -> bool:
         return found.tried("pull", "-q", BASE, timeout=PULL).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-
-
-def _archive() -> Path:
-    """The file system of a Debian with a Python in it, as a tar file."""
-    archive = CACHE / f"{_SUITE}-python.tar"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / "archive.lock", "w") as lock:
-        take(lock, fcntl.LOCK_EX)
-        if not archive.exists():
-            _make_archive(archive)
-    return archive
-
-
-def _make_archive(archive: Path) -> None:
-    assert shutil.which("debootstrap"), f"{BASE} can't be pulled: apt-get install debootstrap, to make one"
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="rootfs-") as folder:
-        root = Path(folder)
-        # It only unpacks: to configure the packages takes three times as long.
-        argv = ["debootstrap", "--foreign", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, str(root)]
-        done = subprocess.run(argv, capture_output=True, timeout=MAKE)
-        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-        _unpack_rest(root)
-        _finish(root)
-        part = archive.with_suffix(".part")
-        excluded = [f"--exclude=./{path}" for path in _UNUSED]
-        subprocess.run(["tar", "-C", str(root), "-cf", str(part), *excluded, "."], check=True, timeout=MAKE)
-        part.rename(archive)
-
-
-def _unpack_rest(root: Path) -> None:
-    """Unpack the packages that ``debootstrap --foreign`` has only downloaded."""
-    names = (root / "debootstrap/base").read_text().split()
-    for package in root.glob("var/cache/apt/archives/*.deb"):
-        if package.name.partition("_")[0] in names:
-            files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True)
-            tar = ["tar", "-xC", str(root), "--keep-directory-symlink"]
-            subprocess.run(tar, input=files.stdout, check=True)
-
-
-def _finish(root: Path) -> None:
-    """Files as in the image that Debian stands in for; and the certificate authorities of this machine.
-
-    Some are those that the packages would make when they are configured.
-    """
-    shutil.rmtree(root / "debootstrap")
-    if (root / "proc").is_symlink():  # In a container debootstrap links it to that of the machine.
-        (root / "proc").unlink()
-        (root / "proc").mkdir()
-    for name in ("passwd", "group"):
-        shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
-    shutil.copy(root / "usr/share/libc-bin/nsswitch.conf", root / "etc")
-    (root / "usr/bin/awk").symlink_to("mawk")
-    (root / "usr/bin/which").symlink_to("which.debianutils")
-    subprocess.run(["ldconfig", "-r", root], check=True)
-    library = next(root.glob("usr/lib/python3.*")).relative_to(root)
-    subprocess.run(["chroot", root, "python3", "-m", "compileall", "-q", library], check=True)
-    for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
-        mark.unlink()
-    (root / "usr/bin/python").symlink_to("python3")
-    if _BUNDLE.exists():
-        shutil.copy(_BUNDLE, root / _BUNDLE.relative_to("/"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
+from tests.docker.debian import debian
 from tests.docker.engine import CACHE, Engine, take
 from tests.docker.test_tensorflow import trains_mnist
 from tests.seeing import ROOT
@@ -30,7 +31,8 @@ _TURN = 3600.0
 def built(engine: Engine, name: str) -> str:
     """Build the image of the repository; an older one of this name is removed."""
     before = engine.tried("image", "inspect", "-f", "{{.Id}}", name).stdout.decode().strip()
-    engine.docker("build", "-q", "--force-rm", "-t", name, str(ROOT), timeout=_BUILD)
+    base = f"BASE={debian(engine)}"
+    engine.docker("build", "-q", "--force-rm", "--build-arg", base, "-t", name, str(ROOT), timeout=_BUILD)
     if before and before != engine.docker("image", "inspect", "-f", "{{.Id}}", name):
         engine.tried("rmi", before)
     return name

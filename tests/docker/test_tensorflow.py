@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.conftest import Launch
 from tests.docker.conftest import jobs, left_of
 from tests.docker.engine import BASE, Engine
-from tests.local.training import CACHE, WITH_TENSORFLOW
+from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
 from tests.seeing import ROOT, last_run
 
 MNIST = "examples/mnist_dist/mnist_dist.py"
@@ -20,6 +21,7 @@ MNIST = "examples/mnist_dist/mnist_dist.py"
 @pytest.mark.tensorflow
 @pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_mnist_in_containers(docker: Engine, launch: Launch):
+    subprocess.run([PYTHON, ROOT / "examples/mnist_dist/data.py"], check=True, capture_output=True)
     mounts = [f"--mount={folder}:ro" for folder in {sys.prefix, sys.base_prefix, CACHE}]
     trains_mnist(docker, launch, BASE, *mounts, *WITH_TENSORFLOW)
 

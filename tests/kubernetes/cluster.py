@@ -20,7 +20,7 @@ import pytest
 from launcher.agent.processes import all_pids, children_of
 from tests.clusters import Machines, call, script_of
 from tests.conftest import at_the_end
-from tests.kubernetes.image import root_files
+from tests.image import root_files
 from tests.seeing import ROOT, command_line, is_soon, proc, soon
 
 #: Nodes of a cluster of ours.

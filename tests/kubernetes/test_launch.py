@@ -120,14 +120,14 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
         "flags": True,
         "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
         "sync": [str(code)],
-        "command": ["mnist_dist.py", "--log_dir=model"],
+        "command": ["mnist_dist.py", "--log_dir=model", "--train_steps=300"],
         "collect": ["worker/0=model:trained"],
         "roles": {"ps": 1, "worker": 2},
     }
     kubernetes.write_job(tmp_path, mounting([sys.prefix, sys.base_prefix]), **job)
     result = start("job.yaml", cwd=tmp_path).wait(400, code=0)
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
-    assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
+    assert len(found) == 2 and all(float(accuracy) >= 0.85 for accuracy in found)
     model = tmp_path / "trained/model"
     assert (model / "checkpoint").is_file() and [*model.glob("model.ckpt-*.data-00000-of-00001")]
 

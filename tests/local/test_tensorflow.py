@@ -83,19 +83,19 @@ def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp
     for program, line in found:
         *options, name = line.split()
         assert ", 1001" in program
-        (tmp_path / name).write_text(program.replace(", 1001", ", 401"))
+        (tmp_path / name).write_text(program.replace(", 1001", ", 201"))
         env = {"TMPDIR": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
         started = launch.start(*options, *TENSORFLOW, name, cwd=tmp_path, env=env)
         if name == "mirrored.py":
             started.until(lambda it: "worker/1 | step 100 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
         ended = started.wait(timeout=250, code=0)
-        assert "step 400 loss 0.0" in ended.out
+        assert "step 200 loss 0." in ended.out
         assert ("restored " in ended.out) == (name == "mirrored.py")
-        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-400.index").exists()
+        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-200.index").exists()
     # A chief with nothing left to do ends while threads of the coordinator prepare data.
     again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150, code=0)
-    assert "restored coordinated_run/ckpt-400" in again.out and "step" not in again.out
+    assert "restored coordinated_run/ckpt-200" in again.out and "step" not in again.out
     assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
     family.gone(1.0)
 

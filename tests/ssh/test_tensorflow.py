@@ -43,11 +43,12 @@ def test_mnist_on_three_hosts(ssh_launch: Launch, hosts: list[LabHost], project:
     ended = ssh_launch(
         "--hosts", "hostfiles/four-nodes.yaml", "--ps", "1", "--workers", "2", "--flags", "--sync", ".",
         "--python", PYTHON, "-x", "TF_CPP_MIN_LOG_LEVEL=2", "examples/mnist_dist/mnist_dist.py",
+        "--train_steps=300",
         cwd=project, timeout=300, code=0
     )  # fmt: skip
     found = re.findall(r"^node\d (worker/\d) +\| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
     assert {name for name, _ in found} == {"worker/0", "worker/1"}, ended.out[-3000:]
-    assert all(float(accuracy) >= 0.9 for _, accuracy in found), found
+    assert all(float(accuracy) >= 0.85 for _, accuracy in found), found
     rows = re.findall(r"^(node\d) +\d+ +(worker|ps) +\d +(succeeded|stopped)", ended.out, re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == ["node1", "node2", "node3"]
     assert last_run(ssh_launch).states()["ps/0"] == "stopped"

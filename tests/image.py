@@ -16,8 +16,8 @@ from pathlib import Path
 
 #: Programs beside Python.
 _PROGRAMS = (
-    "sh", "cat", "chmod", "echo", "env", "false", "head", "id", "kill", "ls", "mkdir", "mv", "pwd", "rm",
-    "setsid", "sleep", "tail", "tee", "timeout", "touch", "true", "uname", "seq",
+    "sh", "cat", "chmod", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ln", "ls",
+    "mkdir", "mv", "pwd", "rm", "seq", "setsid", "sleep", "tail", "tee", "timeout", "touch", "true", "uname",
 )  # fmt: skip
 #: Libraries that TensorFlow needs.
 _LIBRARIES = re.compile(r"=> (/\S+/lib(?:stdc\+\+|gcc_s|pthread|dl|rt|util|m|z)\.so\.\d+)$", re.M)

@@ -72,7 +72,7 @@ forks: $(VENV)/.dev
 as-user: $(VENV)/.dev
 	@if [ "$$(id -u)" -eq 0 ]; then \
 	    HOME=/nonexistent unshare --user --map-user=65534 --map-group=65534 \
-	    $(BIN)/python -m pytest -p no:cacheprovider -n 2 -m "$(FAST_MARKS)" $(BY_USER); fi
+	    $(BIN)/python -m pytest -p no:cacheprovider -m "$(FAST_MARKS)" $(BY_USER); fi
 
 # Trainings read it, also in places without a network.
 data: $(VENV)/.dev

@@ -336,7 +336,7 @@ class Started:
         while not condition(self):
             if time.monotonic() > deadline or self.process.poll() is not None:  # once more: it may just be
                 assert condition(self), f"not in time; it wrote:\n{self.out}\n{self.err}"
-            time.sleep(0.01)
+            time.sleep(0.02)
         return self
 
     def stop(self, signum: int, timeout: float = 30.0, code: int | None = None) -> Ended:

@@ -66,6 +66,7 @@ def test_wide_and_deep(run: Run, tmp_path: Path):
     assert len(re.findall(r"right about \d+ of 27[56]", out)) == 2
 
 
+@pytest.mark.long
 def test_mnist_fed_and_then_inference(run: Run, tmp_path: Path):
     fed = run("mnist_dist/mnist_fed.py", "--epochs", "1", "--batch_size", "200")
     counts = [int(count) for count in re.findall(r"worker/\d \| done: (\d+) images", fed)]

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,7 +176,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     Tests that share what takes long to make share a process, and come first. Then come tests of all folders
     in turn, as some wait and some compute; trainings with TensorFlow, which compute most, have turns
-    of their own. Short tests of pure logic come last, so that all processes end at about the same time.
+    of their own. Those of a folder are mixed, as tests of one module often wait for long. Short tests of pure
+    logic come last, so that all processes end at about the same time.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -196,6 +198,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             for scope in self.workqueue:
                 trains = "tensorflow" in scope or "test_examples_fed" in scope
                 folders.setdefault("trainings" if trains else scope.split("/")[1], []).append(scope)
+            for scopes in folders.values():
+                scopes.sort(key=lambda scope: (-len(self.workqueue[scope]), -zlib.crc32(scope.encode())))
             turns = {
                 scope: (folder in ("unit", "histories"), place / len(scopes))
                 for folder, scopes in folders.items()

@@ -45,6 +45,7 @@ def test_a_dataset_a_model_and_tensorboard(tmp_path: Path):
     assert Path(cluster.run_dir, "output", "worker-0", "model", "saved_model.pb").exists()
 
 
+@pytest.mark.long
 def test_functions_for_autograph(tmp_path: Path):
     """A ``tf.function`` that was called here; names that only annotations have."""
     (tmp_path / "program.py").write_text(

@@ -104,7 +104,7 @@ def host_paths(kubernetes: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Path):
     """TensorFlow is in folders of the nodes, which a pod template mounts; the data travels with the code.

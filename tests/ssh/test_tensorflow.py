@@ -36,6 +36,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.promise("the same job on this machine, over SSH, in containers, from a file")
 def test_mnist_on_three_hosts(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     for host in hosts:

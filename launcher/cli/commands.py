@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import site
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from launcher.agent.lookup import is_command
 from launcher.cli import foreign_options
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match
@@ -23,6 +25,8 @@ COMMANDS = (
     "run", "ps", "logs", "attach", "stop", "restart", "hosts", "check", "prepare", "export", "clean",
     "completion", "help",
 )  # fmt: skip
+#: Options of a launch that several commands have, too. They do not show that a program follows.
+_OUTPUT_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--json")
 #: Where an installed launch has the documentation, below the prefix of its Python.
 DOCUMENTATION = "share/doc/tf-launcher/docs"
 
@@ -58,12 +62,40 @@ def no_command(name: str) -> InputError:
     It says what to type instead of a command of another launcher or a misspelt one. For any other name it
     lists the commands.
     """
+    expected = f": type `{meant}`" if (meant := _meant_command(name)) else ""
+    if not expected and name not in foreign_options.COMMANDS:
+        expected = f": expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
+    return InputError([Fault("", f"launch has no command {name!r}{expected}")])
+
+
+def refuse_mistaken_command(words: Sequence[str]) -> None:
+    """Refuse a launch whose program is probably meant as a command: ``launch rm``, ``launch lgos``.
+
+    Options other than those about output show that a program is meant, and so do ``run`` and ``--``. A
+    misspelt command may be a program as well, if there is one of that name on this machine.
+
+    Args:
+        words: The words after ``launch``, the first of which is no command.
+
+    Raises:
+        InputError: The program is a command of another launcher or a shell, a misspelt command of launch, or
+            a command of launch that follows an option.
+    """
+    first = next((word for word in words if word not in _OUTPUT_OPTIONS), "")
+    if first in COMMANDS:
+        problem = f"the command {first} comes first, before {words[0]}; for a program of that name type"
+        raise InputError([Fault("", f"{problem} `launch run {first}`")])
+    is_misspelt = re.fullmatch("[A-Za-z]+", first) and not is_command(first) and not os.path.exists(first)
+    if first in foreign_options.COMMANDS or (is_misspelt and _meant_command(first)):
+        raise InputError(
+            [Fault("", f"{no_command(first)}; for a program of that name type `launch -- {first}`")]
+        )
+
+
+def _meant_command(name: str) -> str:
+    """Return what to type for a name that is no command, or an empty text if nobody can tell."""
     similar = closest_match(name, COMMANDS)
-    meant = foreign_options.COMMANDS.get(name) or (f"launch {similar}" if similar else "")
-    expected = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
-    if meant:
-        expected = f"type `{meant}`"
-    return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
+    return foreign_options.COMMANDS.get(name, f"launch {similar}" if similar else "")
 
 
 def documentation() -> str:

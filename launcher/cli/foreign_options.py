@@ -1,4 +1,4 @@
-"""Commands and options of other launchers, and what to type instead.
+"""Commands and options of other launchers and shells, and what to type instead.
 
 Users come from mpirun (Open MPI, MPICH), torchrun, horovodrun, deepspeed, Ray, Slurm, Docker and Kubernetes.
 The parser asks this module about words that ``launch`` does not know. It never accepts such a word.
@@ -13,29 +13,44 @@ from collections.abc import Mapping
 from launcher.common.record import Record
 from launcher.package_data import read_table
 
-#: Commands of other launchers, and what to type instead of each. Names of programs that users launch, such as
-#: ``hostname``, ``ls`` and ``env``, are not among them.
+#: Commands of other launchers and shells, and what to type instead of each. The text is empty if launch can
+#: do nothing of the kind. Names of programs that users launch, such as ``hostname``, ``sh`` and ``env``, are
+#: not among them. This is no file, because many launches look up a word here, and a file takes milliseconds.
 COMMANDS = {
     word: answer
     for words, answer in (
-        ("status show list describe info get inspect job jobs runs queue monitor tasks top", "launch ps"),
+        (
+            "status show list ls describe info get inspect job jobs runs queue monitor tasks top htop",
+            "launch ps",
+        ),
         ("history", "launch ps --all"),
-        ("cancel kill down delete terminate abort shutdown", "launch stop"),
-        ("node nodes inventory", "launch hosts FILE_OR_LIST"),
-        ("wait connect resume", "launch attach"),
-        ("doctor validate verify", "launch check"),
-        ("plan config", "launch --dry-run PROGRAM"),
-        ("submit", "launch --detach PROGRAM"),
+        ("tail output", "launch logs"),
+        ("cancel kill killall pkill down delete terminate abort shutdown quit", "launch stop"),
+        ("host node nodes inventory", "launch hosts FILE_OR_LIST"),
+        ("wait watch connect resume fg sattach", "launch attach"),
+        ("doctor validate verify test", "launch check"),
+        ("plan config preview", "launch --dry-run PROGRAM"),
+        ("submit qsub bsub bg nohup", "launch --detach PROGRAM"),
         ("sbatch", "launch --slurm --detach PROGRAM"),
         ("srun salloc", "launch --slurm PROGRAM"),
-        ("scancel", "launch stop"),
-        ("squeue sacct", "launch ps"),
+        ("scancel qdel bkill", "launch stop"),
+        ("squeue sacct scontrol qstat bjobs", "launch ps"),
+        ("sinfo", "launch check --slurm"),
         ("exec start init", "launch PROGRAM"),
+        ("mpirun mpiexec orterun torchrun horovodrun deepspeed", "launch --workers N PROGRAM"),
+        ("ssh pdsh clush", "launch --hosts HOST,HOST PROGRAM"),
+        ("docker podman", "launch --docker IMAGE PROGRAM"),
+        ("kubectl", "launch --kubernetes IMAGE PROGRAM"),
+        ("tensorboard board", "launch --tensorboard PROGRAM"),
+        ("cd", "launch --workdir DIR PROGRAM"),
+        ("source activate", "launch --venv NAME PROGRAM"),
         ("up apply create deploy", "launch JOB.yaml"),
         ("version", "launch --version"),
-        ("prune cleanup", "launch clean"),
-        ("usage", "launch help"),
-        ("cp", "launch --sync DIR --collect PATH PROGRAM"),
+        ("install setup", "launch prepare"),
+        ("prune cleanup gc", "launch clean"),
+        ("usage man", "launch help"),
+        ("cp scp rsync sync upload download", "launch --sync DIR --collect PATH PROGRAM"),
+        ("diff mv build pull push login rename edit scale pause unpause suspend", ""),
     )
     for word in words.split()
 }

@@ -10,11 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher.cli import foreign_options
 from launcher.cli.arguments import parse_command
-from launcher.cli.commands import COMMANDS, SYNOPSIS, command_module, no_command
-from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
-from launcher.common.text import closest_match, escape_controls
+from launcher.cli.commands import COMMANDS, SYNOPSIS, command_module, refuse_mistaken_command
+from launcher.common.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
+from launcher.common.text import escape_controls
 from launcher.config.table import EVENTS_FD
 
 _BARE_USAGE = f"""\
@@ -46,9 +45,8 @@ def main(argv: Sequence[str]) -> int:
     words = argv[1:] if argv[0] == name else argv
     parsed = argparse.Namespace()
     try:
-        if argv[0] in foreign_options.COMMANDS:
-            problem = no_command(argv[0])
-            raise InputError([Fault("", f"{problem}; a program of that name: `launch run {argv[0]}`")])
+        if argv[0] not in COMMANDS:
+            refuse_mistaken_command(argv)
         module = command_module(name)
         return int(module.run(words, parsed) if name == "run" else module.run(parse_command(name, words)))
     except LaunchError as error:
@@ -60,18 +58,12 @@ def main(argv: Sequence[str]) -> int:
             line = b'{"event": "Failed", "error": "%s"}\n'
             os.write(EVENTS_FD.parse(descriptor), line % pickle.dumps(error).hex().encode())
             return error.exit_code
-        hint = _suggested_command(parsed) if isinstance(error, ProgramError) and name == "run" else ""
-        print_error(error, hint)
+        print_error(error)
         return error.exit_code
 
 
-def print_error(error: LaunchError, hint: str = "") -> None:
-    """Print each fault of an error on a line of its own, with escapes for control characters.
-
-    Args:
-        error: The error.
-        hint: A text that follows each fault.
-    """
+def print_error(error: LaunchError) -> None:
+    """Print each fault of an error on a line of its own, with escapes for control characters."""
     faults: Sequence[object] = (error,)
     if isinstance(error, (InputError, HostsError)):
         faults = error.faults
@@ -80,21 +72,4 @@ def print_error(error: LaunchError, hint: str = "") -> None:
         faults = str(error).split("\n")
     for fault in faults:
         text = "\n".join(map(escape_controls, str(fault).split("\n")))
-        print(f"launch: {text}{hint}", file=sys.stderr)
-
-
-def _suggested_command(parsed: argparse.Namespace) -> str:
-    """Return a hint for a user who misspelt a command, so that launch took it for a program.
-
-    Args:
-        parsed: What the parser has found in the command line.
-
-    Returns:
-        The hint, or an empty text if no command has a name like that of the program.
-    """
-    words = [word for word in parsed.program if word != "--"]
-    # With -m or -c, or by its path, the user means a program.
-    if parsed.module is not None or parsed.code is not None or not words or "/" in words[0]:
-        return ""
-    similar = closest_match(words[0], COMMANDS)
-    return f"; did you mean launch {similar}?" if similar else ""
+        print(f"launch: {text}", file=sys.stderr)

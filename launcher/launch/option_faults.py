@@ -19,13 +19,9 @@ from launcher.config import table
 from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
 from launcher.config.values import JOB_FILE_ENDINGS
 from launcher.job import JobSpec
+from launcher.launch.misplaced_options import TYPICAL_OPTIONS, misplaced_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchWords
 
-#: Options of launch that few programs have. A note warns if they come after the program.
-_LAUNCH_OPTIONS = (
-    "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
-    "--detach", "--dry-run",
-)  # fmt: skip
 #: How many bytes at the start of a file show what it is.
 _START_OF_FILE_BYTES = 1 << 16
 _SHOW_OUTPUT = (table.FOLD, table.SHOW, table.TIMESTAMPS, table.TMUX)
@@ -81,37 +77,16 @@ def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | N
 
     A note is only a warning: the launch goes on.
     """
-    # What follows a program belongs to it, but options of launch may follow a job file.
-    if not words.has_roles:
-        yield from map(Note, _misplaced_options(settings, words.command, is_marked=words.is_marked))
+    # Options of launch may follow a job file. After "--" the program may have options of the same names.
+    if words.command and not words.has_roles and not words.is_marked:
+        program = words.command[0]
+        if program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
+            yield Note(f"{program} is empty: its tasks do nothing")
+        yield from misplaced_options(settings, words.command)
     yield from _path_faults(settings)
     yield from _api_faults(settings, words.command)
     yield from _conflict_faults(settings)
     yield from _no_program_faults(settings, words)
-
-
-def _misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
-    """Yield notes on an empty program, and on its arguments that look like options of launch.
-
-    Args:
-        settings: The settings of the launch.
-        command: The program and its arguments.
-        is_marked: Whether ``--`` is before the program. Then there are no notes, as the program may have
-            options of the same names.
-    """
-    if is_marked or not command:
-        return
-    program = command[0] if command[0] != "-c" else "the code"  # What notes call the program.
-    if command[0] == "-m":
-        program = " ".join(command[:2])
-    elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
-        yield f"{program} is empty: its tasks do nothing"
-    # A user who has written the same option before the program, too, knows what belongs where.
-    given = {row.flag for row in backends.rows() if settings.source_kind(row) == COMMAND_LINE}
-    for argument in command[1:]:
-        option = argument.partition("=")[0]
-        if option in _LAUNCH_OPTIONS and option not in given:
-            yield f"{option} is an argument of {program}: the options of launch come before the program"
 
 
 def _path_faults(settings: Settings) -> Iterator[Fault]:
@@ -180,7 +155,7 @@ def _no_program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault
             yield Fault(name, "this is a job file", expected)
         return
     # There is no file of that name. The next word shows whether a program follows it.
-    is_option = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
+    is_option = following.partition("=")[0] in (*TYPICAL_OPTIONS, "--", "-m", "-c")
     is_program = following.endswith((".py", *JOB_FILE_ENDINGS)) or is_command(following)
     if words.is_marked or not (is_option or is_program):
         return

@@ -297,12 +297,48 @@ def test_hosts_that_are_not_there(launch: Launch):
     assert hint == "launch: --hosts nohost.invalid: there is no file of that name either"
 
 
+#: Programs that may have an option ``--workers``: by its name, through a module, or by passing it on.
+MAY_HAVE_WORKERS = {
+    "argparse": "p.add_argument('--workers')",
+    "absl": "flags.DEFINE_integer('workers', 1, '')",
+    "an abbreviation": "p.add_argument('--workers-per-host')",
+    "a parameter": "def main(workers): ...",
+    "a setting": "class Config:\n    workers: int = 1",
+    "a module of its own": "import flags_of_mine",
+    "a relative module": "from . import flags",
+    "a package": "from official.core import flags",
+    "a wrapper": "import subprocess",
+    "a loop": "for word in sys.argv[1:]: ...",
+    "Python 2": "print 'hello'",
+}
+
+
+@pytest.mark.parametrize("text", MAY_HAVE_WORKERS.values(), ids=list(MAY_HAVE_WORKERS))
+def test_options_that_a_program_may_have(launch: Launch, tmp_path: Path, text: str):
+    (tmp_path / "train.py").write_text(f"import sys\nsys.exit()\n{text}\n")
+    ended = launch("train.py", "--workers", "2", cwd=tmp_path, code=1 if "print" in text else 0)
+    assert "--workers is an argument of train.py: " in ended.err
+
+
+def test_options_that_a_program_only_talks_about(refused: Refused, tmp_path: Path):
+    text = '"""launch --workers 2"""\nimport sys, tensorflow\nprint(f"{len(sys.argv)} workers")\n'
+    (tmp_path / "train.py").write_text(text)
+    assert "`--workers 2 train.py ...`" in refused("train.py --workers 2")
+
+
+@pytest.mark.parametrize("words", ["-- train.py --workers", "train.py -v --quiet", "train.py -- --workers"])
+def test_words_that_go_to_the_program(launch: Launch, tmp_path: Path, words: str):
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv.pop())\n")
+    ended = launch(*words.split(), cwd=tmp_path, code=0)
+    assert f"| {words.split()[-1]}\n" in ended.out and "before the program" not in ended.err
+
+
 def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").touch()
-    ended = launch("train.py", "--workers", "2", "--dry-run", "--hosts=a", cwd=tmp_path)
-    assert ended.code == 0 and "train.py is empty: its tasks do nothing" in ended.err
-    for option in ("--workers", "--dry-run", "--hosts"):
-        assert f"{option} is an argument of train.py: " in ended.err
+    assert "train.py is empty: its tasks do nothing" in launch("train.py", cwd=tmp_path, code=0).err
+    ended = launch("-m", "train", "--workers", "2", "--hosts=a", cwd=tmp_path, code=0)
+    for option in ("--workers", "--hosts"):
+        assert f"{option} is an argument of -m train: " in ended.err
 
 
 @pytest.mark.parametrize(
@@ -330,6 +366,13 @@ def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_pat
     assert launch("init", cwd=tmp_path, env={"PATH": path}).code == 2
 
 
+def test_a_program_whose_name_is_like_that_of_a_command(launch: Launch, tmp_path: Path):
+    executable(tmp_path / "lgos", "#!/bin/sh\necho the program of the user\n")
+    assert "write ./ before it" in launch("lgos", cwd=tmp_path, code=127).err
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert "the program of the user" in launch("lgos", env={"PATH": path}, code=0).out
+
+
 def test_options_of_others_are_not_ours():
     """An answer names options that there are, and no option of ours is refused."""
     actions = [action for action in command_parser("run")._actions if action.dest != "refused"]
@@ -338,6 +381,6 @@ def test_options_of_others_are_not_ours():
     assert not {*COMMANDS} & foreign_options.COMMANDS.keys()
     for peer in foreign_options.options().values():
         assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", peer.answer)} <= ours
-    for answer in foreign_options.COMMANDS.values():
+    for answer in filter(None, foreign_options.COMMANDS.values()):
         word = answer.split()[1]
         assert word in COMMANDS or word in ours or not word.islower(), answer

@@ -433,6 +433,8 @@ class RunPaths(Record):
     #: The file that ``launch stop`` writes before it sends SIGTERM. With ``--now`` it contains
     #: `STOP_NOW_MARK`.
     stop_asked = _RunFile("stop-asked")
+    #: The command of ``--on-end``, until somebody runs it.
+    on_end = _RunFile("on-end.json")
     #: The messages of a launcher in the background (``--detach``), with the failure report and the table.
     messages = _RunFile("launcher.log")
     #: The folder of the logs.

@@ -13,6 +13,7 @@ from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
 from launcher.messages import say
+from launcher.runs.end_command import EndStatus, run_left_commands
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find
 
 #: The exit code of a ``launch attach`` whose user left the run.
@@ -145,10 +146,12 @@ def withdraw_run(run: Run) -> str:
     if status is None:  # The launcher has ended, and its files are on this machine now.
         return ""
     if status.phase is JobPhase.OVER:
+        run_left_commands([run])
         return f"{run.name} had already ended: {escape_controls(status.text)}"
     # The record of a run names the node of its launcher only when the launcher has begun.
     if status.phase is JobPhase.RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
+    run_left_commands([run], EndStatus.STOPPED)
     # The text is like ``Slurm's job 12 is pending: Priority``, of which the reason no longer matters.
     return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

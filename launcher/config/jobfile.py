@@ -8,7 +8,6 @@ any of them.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from launcher.config.hostfile import ENV, LABELS, WORKDIR
 from launcher.config.levels import file_level, keys_of
 from launcher.config.schema import KeySpec, MappingValues, key_table, mapping, mapping_of, several, single
 from launcher.config.settings import FileContent, FileSection, SourceKind
-from launcher.config.values import GPU_RESOURCE, QUANTITIES
+from launcher.config.values import GPU_RESOURCE, QUANTITIES, shell_syntax
 from launcher.job import (
     MAX_TASKS,
     ROLE_RESTART_CHOICES,
@@ -46,8 +45,6 @@ from launcher.job import (
 
 #: Stands for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
-#: Words of a command line that only a shell understands.
-_SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"})
 
 
 # ---------------------------------------------------------------------- keys
@@ -381,19 +378,14 @@ class _JobFileReader:
             line: The line of the program.
             program: The program with its arguments.
         """
-        # Code, and the text after a -c, are read by an interpreter, for which these characters may be meant.
-        if program.kind is ProgramKind.CODE or "-c" in program.args:
-            return
-        # After an option an operator is its value, as in ``--separator '|'``.
-        pairs = zip(("", *program.args), program.args, strict=False)
-        operators = [word for before, word in pairs if word in _SHELL_OPERATORS and before[:1] != "-"]
-        if operators:
-            problem = f"the program gets {operators[0]} as it is written: no shell reads it"
-            advice = "[sh, -c, '...'] with the whole command in the quotes runs it in a shell"
-            self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
-        elif match := re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII):
-            problem = f"the program gets {match[0]} as it is written: no shell expands it"
+        found = "" if program.kind is ProgramKind.CODE else shell_syntax(program.args)
+        if found.startswith("$"):
+            problem = f"the program gets {found} as it is written: no shell expands it"
             advice = f"[sh, -c, 'exec {program.name} ...'] expands it from the task's environment"
+            self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
+        elif found:
+            problem = f"the program gets {found} as it is written: no shell reads it"
+            advice = "[sh, -c, '...'] with the whole command in the quotes runs it in a shell"
             self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
 
 

@@ -40,6 +40,10 @@ FILES = SourceKind.JOB_FILE | SourceKind.PROJECT_FILE
 EVERYWHERE = COMMAND_LINE | FILES
 
 
+#: What messages and files show in place of a value that may be secret.
+HIDDEN = "..."
+
+
 class Need(Record):
     """Something without which an option has no effect, such as other machines among the hosts."""
 
@@ -69,6 +73,7 @@ class Setting(Generic[T_co]):
         once: What to type instead of repeating the option. Without it the last one counts.
         given_in: The kinds of sources that may set it.
         read: Reads the value of the key where that is more than a text, a list or a mapping of roles.
+        secret: Whether the value may be secret, so that no message and no file of a run shows it.
         path: Makes a path in a file absolute. It is called with the path and the folder of the file.
         join: Makes one value of those of two levels, the weaker one first. With None the value of the
             stronger level counts.
@@ -95,6 +100,7 @@ class Setting(Generic[T_co]):
         once: str = "",
         given_in: SourceKind = COMMAND_LINE,
         read: Read | None = None,
+        secret: bool = False,
         path: Callable[[str, str], str] | None = None,
         join: Callable[[Any, Any], T_co] | None = None,
         excludes: Sequence[str] = (),
@@ -111,6 +117,7 @@ class Setting(Generic[T_co]):
         self.value_optional, self.once = value_optional, once
         self.repeatable, self.by_role = repeatable, by_role
         self.given_in, self.read, self.path, self.join = given_in, read, path, join
+        self.secret = secret
         self.excludes, self.needs, self.positional = tuple(excludes), needs, positional
         self.complete = complete
 
@@ -187,7 +194,7 @@ class Given(Record):
     #: The source for messages, such as ``--restarts``, ``job.yaml:3`` or ``launch.toml:14``.
     source: str
     kind: SourceKind
-    #: The value as the user wrote it.
+    #: The value as the user wrote it. `HIDDEN` in place of a secret one.
     text: str = ""
 
 
@@ -231,7 +238,8 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
         values = [_parsed(row, word, faults) for word in words]
         if None not in values:  # None stands for a wrong text, whose fault was added.
             value = tuple(values) if row.repeatable or row.by_role else values[-1]
-            level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=",".join(map(str, words)))
+            text = HIDDEN if row.secret else ",".join(map(str, words))
+            level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=text)
     return level, faults
 
 
@@ -258,7 +266,7 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
         # The parser would refuse the empty text of an option without its value, for example as an image.
         value = text if row.value_optional and not text else row.parse(text)
     except ValueError as error:
-        is_hidden = isinstance(error, HiddenValueError)
+        is_hidden = row.secret or isinstance(error, HiddenValueError)
         faults.append(Fault(row.flag, str(error)) if is_hidden else Fault(row.flag, repr(word), str(error)))
         return None
     return (role, value) if row.by_role else value

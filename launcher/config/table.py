@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.config import values
@@ -33,6 +34,7 @@ OTHER_MACHINES = Need("the option is about other machines, and none is named", "
 _MAX_FANOUT = 1024
 #: The launcher pings every 2 s and notices a lost connection after 5 s.
 _MIN_LEASE_SECONDS = 6
+_MAX_END_COMMAND_CHARACTERS = 16 * 1024
 
 _count = whole(0, MAX_TASKS)
 _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
@@ -107,11 +109,47 @@ def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | N
 
 def _split_program(text: str) -> Program:
     """Return the program in a text, which is split into words as a shell does."""
+    return Program.of(_split_words(text))
+
+
+def _split_words(text: str) -> list[str]:
+    """Split a command into words as a shell does, without expansions."""
     try:
-        command = shlex.split(text)
+        return shlex.split(text)
     except ValueError:
         raise ValueError("expected quotes in pairs, as in a shell") from None
-    return Program.of(command)
+
+
+def _end_command(text: str) -> tuple[str, ...]:
+    """Read the command of ``--on-end``, which is split into words as a shell does."""
+    return _checked_words(_split_words(text))
+
+
+def _read_end_command(node: ConfigNode, label: str, faults: FaultList) -> tuple[str, ...] | None:
+    """Read the command of ``on_end:`` from a file, as `read_program` does. No fault shows its words."""
+    is_list = isinstance(node.value, list)
+    texts = (
+        [text_of(item, label, faults) for item in node.value] if is_list else [text_of(node, label, faults)]
+    )
+    words = [text for text in texts if text is not None]
+    if len(words) < len(texts):
+        return None
+    try:
+        return _checked_words(words) if is_list else _end_command(words[0])
+    except ValueError as error:
+        faults.add(node.line, f"{label} is no command", str(error))
+        return None
+
+
+def _checked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command, if a program can be started with them."""
+    if not words or not words[0]:
+        raise ValueError("expected a program, and its arguments")
+    if sum(map(len, words)) > _MAX_END_COMMAND_CHARACTERS:
+        raise ValueError(f"expected at most {_MAX_END_COMMAND_CHARACTERS:,} characters")
+    if any("\0" in word for word in words):
+        raise ValueError("expected text without zero bytes")
+    return tuple(words)
 
 
 # ---------------------------------------------------------------------- paths of files
@@ -277,6 +315,10 @@ TIMEOUT = Setting(
     "timeout", values.duration, "time limit of the job: 90s, 5m, 2h (default: 0, none)", metavar="S",
     default=0.0, given_in=EVERYWHERE,
 )  # fmt: skip
+ON_END: Setting[tuple[str, ...]] = Setting(
+    "on_end", _end_command, "run this once when the job is over, as it may end", metavar="COMMAND",
+    default=(), given_in=EVERYWHERE, read=_read_end_command, secret=True,
+)  # fmt: skip
 
 DETACH = Setting(
     "detach", switch, "run in the background; launch attach comes back", flags=("-d", "--detach"),
@@ -331,7 +373,7 @@ FIRST_GROUPS = (
 #: The groups of the help that stand after those of the backends.
 LAST_GROUPS = (
     Group("failed tasks", (RESTARTS, RESTART, STALL)),
-    Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT)),
+    Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END)),
     Group(
         "output",
         (DETACH, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW, NO_LAST_LINES,

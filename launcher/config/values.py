@@ -24,6 +24,8 @@ JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 _PROGRAM_ENDINGS = (".py", ".sh")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+#: Words of a command line that only a shell understands.
+_SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"})
 _SECONDS_BY_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS_BY_UNIT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -252,6 +254,22 @@ def exit_codes(text: str) -> range:
         if codes := range(exit_code(first), exit_code(last if dash else first) + 1):
             return codes
     raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")
+
+
+def shell_syntax(args: Sequence[str]) -> str:
+    """Return what only a shell would understand in the arguments of a program: an operator, or ``$NAME``.
+
+    Returns:
+        The first of it. Empty if there is none, or if the arguments contain text for an interpreter.
+    """
+    if "-c" in args:
+        return ""
+    # After an option an operator is its value, as in ``--separator '|'``.
+    for before, word in zip(("", *args), args, strict=False):
+        if word in _SHELL_OPERATORS and before[:1] != "-":
+            return word
+    variable = re.search(r"\$(\w+|\{\w+\})", " ".join(args), re.ASCII)
+    return variable[0] if variable else ""
 
 
 def comma_separated(text: str) -> Sequence[str]:

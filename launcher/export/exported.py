@@ -34,7 +34,8 @@ _DEFAULT_VARIABLES = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
 #: What a launcher does for a job, and a file cannot.
 _LAUNCHER_ONLY = (
     "held ports", "restarts by the strategy", "--stall", "--drain", "--preload", "--sync", "--collect",
-    "--tensorboard", "--output-dirs", "logs and a report of the tasks", "the first failure and its traceback",
+    "--tensorboard", "--output-dirs", "--on-end",
+    "logs and a report of the tasks", "the first failure and its traceback",
 )  # fmt: skip
 #: The longest line of a comment, in characters.
 _COMMENT_WIDTH = 100

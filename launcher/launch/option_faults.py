@@ -17,7 +17,7 @@ from launcher.common.text import join_names
 from launcher.common.trusted_io import open_regular
 from launcher.config import table
 from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
-from launcher.config.values import JOB_FILE_ENDINGS
+from launcher.config.values import JOB_FILE_ENDINGS, shell_syntax
 from launcher.job import JobSpec
 from launcher.launch.misplaced_options import TYPICAL_OPTIONS, misplaced_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchWords
@@ -86,6 +86,11 @@ def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | N
     yield from _path_faults(settings)
     yield from _api_faults(settings, words.command)
     yield from _conflict_faults(settings)
+    if found := shell_syntax(settings[table.ON_END][1:]):
+        # A word with a $ may be a secret, which no message shows.
+        what = "a word with $" if found.startswith("$") else found
+        problem = f"the command gets {what} as it is written: no shell reads it"
+        yield Note(f"{settings.source(table.ON_END)}: {problem}; sh -c '...' runs a whole line in a shell")
     yield from _no_program_faults(settings, words)
 
 

@@ -16,7 +16,7 @@ from launcher import backends
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.config import table
-from launcher.config.settings import Settings, SourceKind
+from launcher.config.settings import HIDDEN, Settings, SourceKind
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
@@ -70,16 +70,22 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 
 
 def _without_values(argv: Sequence[str]) -> list[str]:
-    """Return the command line without descriptors, and without the values of ``-x``, which may be secret."""
+    """Return the command line without descriptors, and without the values that may be secret.
+
+    These are the values of ``-x``, and of the options whose rows say so.
+    """
+    secret = {row.flag for row in table.ROWS if row.secret}
     shown = []
     for previous, argument in zip(["", *argv], argv, strict=False):
         # A descriptor is a number of this process only, in the word after its option.
         if previous in _DESCRIPTORS or argument in _DESCRIPTORS:
             continue
         name, equals, _ = argument.partition("=")
-        # argparse accepts switches and -x in one word: -dqx. The variable is in the same word or the next.
-        is_secret = equals and (re.fullmatch("-[dqv]*x", previous) or re.match("-[dqv]*x", argument))
-        shown.append(f"{name}=..." if is_secret else argument)
+        # argparse accepts -q and -x in one word: -qx. The variable is in the same word, or in the next one.
+        is_variable = re.fullmatch("-q*x", previous) or re.match("-q*x", argument)
+        if equals and (is_variable or name in secret):
+            argument = f"{name}={HIDDEN}"
+        shown.append(HIDDEN if previous in secret else argument)
     return shown
 
 

@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ from launcher.output.renderers import RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
 from launcher.runs.run import new_run_name, selected
 from launcher.scheduler.placement import place
+from launcher.threads import start_function
 
 if TYPE_CHECKING:
     from launcher.launch.display import Display
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from launcher.launch.staged_files import StagedFiles
     from launcher.output.background import Background
     from launcher.output.tmux import Tmux
+    from launcher.runs.end_command import EndCommand
+    from launcher.runs.run import Run
 
 
 class Requeue(enum.Enum):
@@ -130,6 +133,10 @@ class Session:
         self.are_files_complete = True
         #: Whether another launcher continues the run. `supervise` finds out.
         self.requeue = Requeue.NO
+        #: The command of ``--on-end``, as `run` has found it. None without that option.
+        self.end_command: EndCommand | None = None
+        #: The report of the job. None until the job is over, and after a wrong option.
+        self.end_report: Report | None = None
 
     def run(self) -> int:
         """Run the job to its end, or print its plan with ``--dry-run``.
@@ -150,6 +157,7 @@ class Session:
             if self.settings[table.EVENTS_FD] is not None:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
+                self.find_end_command()
                 with ExitStack() as self.allocation_stack:
                     self.allocate()
                     self.place()
@@ -171,8 +179,21 @@ class Session:
                 if isinstance(error, HostsError) and (hint := host_file_hint(error, self.options.hosts_text)):
                     raise HostsError([*error.faults, hint]) from error
                 raise
+            finally:
+                self.run_end_command()
 
     # ------------------------------------------------------------------ before the job
+
+    def find_end_command(self) -> None:
+        """Find the program of ``--on-end``, before anything is started.
+
+        Raises:
+            JobError: It does not exist, or cannot be run.
+        """
+        if self.settings[table.ON_END]:
+            from launcher.launch.end_command import find_end_command  # noqa: PLC0415 - few launches have one
+
+            self.end_command = find_end_command(self.settings)
 
     def allocate(self) -> None:
         """Get the hosts of the launch, until the outer stack of `run` gives them back.
@@ -287,6 +308,10 @@ class Session:
             except JobError as error:
                 raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         self.has_folder = True
+        if self.end_command is not None:
+            from launcher.launch.end_command import store_end_command  # noqa: PLC0415 - few launches have one
+
+            store_end_command(self.paths, self.end_command)
         if self.background is not None:
             self.background.use_folder(self.paths, self.run_name)
 
@@ -337,7 +362,9 @@ class Session:
         )
         checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         # Tasks of an earlier launch whose launcher was killed would take ports and memory from this one.
-        killed = kill_leftovers(unfinished(self.run_name)).text
+        others = unfinished(self.run_name)
+        killed = kill_leftovers(others).text
+        self.run_left_commands(others)
         gc.freeze()  # The collector need not look at imported modules.
         gc.enable()  # `launcher.__main__` has disabled it for the imports.
         self.orchestrator = self.orchestrator_class(
@@ -362,7 +389,7 @@ class Session:
                 say(note, urgent=False)
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
-            report = self.orchestrator.run()
+            self.end_report = report = self.orchestrator.run()
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
             # write its report.
@@ -372,6 +399,20 @@ class Session:
             self.display.end_output(report, self.interrupts, run_continues=run_continues)
             self.is_reported = True
         return report
+
+    def run_left_commands(self, runs: Sequence[Run]) -> None:
+        """Run the commands of ``--on-end`` that killed launchers have left, while the job runs.
+
+        Args:
+            runs: The runs that may have left one.
+        """
+        left = [run for run in runs if run.has_left_command]
+        if left:
+            from launcher.runs.end_command import run_left_commands  # noqa: PLC0415 - few runs leave one
+
+            with suppress(TransportError):  # The system starts no thread, so a later launch runs them.
+                thread = start_function(run_left_commands, left, name="commands of --on-end")
+                self.job_stack.callback(thread.join)
 
     def announcement(self) -> str:
         """Return the first message about a job: its name, its tasks and where they run."""
@@ -466,8 +507,9 @@ class Session:
         code = LaunchError.exit_code
         text = "the job is ok, but some files or output could not be written or fetched: see above"
         say(f"exit code {code}: {text}")
+        self.end_report = replace(report, exit_code=code)
         if self.requeue is Requeue.NO:  # Otherwise the next launcher of the run writes the report.
-            write_run_report(replace(report, exit_code=code), self.paths)
+            write_run_report(self.end_report, self.paths)
         return code
 
     def requeue_run(self) -> None:
@@ -502,6 +544,7 @@ class Session:
             if self.requeue is Requeue.BY_US:
                 with suppress(OSError):  # There is no report if the disk is full.
                     os.replace(self.paths.earlier, self.paths.report)
+                self.requeue = Requeue.NO
             return
         is_launch_error = isinstance(error, LaunchError)
         if self.is_supervised:
@@ -511,10 +554,27 @@ class Session:
         # Before the run has a folder, a wrong option leaves no report, unless it is found on the hosts.
         is_input_error = is_launch_error and not isinstance(error, TransportError)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
+            self.end_report = report
             publish_report(report, self.options, self.paths if self.has_folder else None)
         # Once the job is supervised, its own messages say this, and a LaunchError has a message, too.
         if self.interrupts.first_name and not self.is_supervised and not is_launch_error:
             say(f"{self.interrupts.first_name}: no task was started")
+
+    # ------------------------------------------------------------------ when all has ended
+
+    def run_end_command(self) -> None:
+        """Run the command of ``--on-end``, unless another launcher continues the run."""
+        if self.end_command is None or self.end_report is None:
+            return
+        from launcher.launch.end_command import drop_end_command, run_end_command  # noqa: PLC0415 - as above
+
+        if not self.is_supervised and self.queue is not None and self.queue.is_requeued():
+            self.requeue = Requeue.BY_QUEUE
+        paths = self.paths if self.has_folder else None
+        if self.requeue is Requeue.NO:
+            run_end_command(self.end_command, self.end_report, paths, self.interrupts)
+        elif paths is not None and self.options.submitted is None:
+            drop_end_command(paths)  # The next launcher has another run, and the command again.
 
 
 def launch_request(

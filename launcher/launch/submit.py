@@ -16,10 +16,12 @@ from typing import Any
 from launcher.backends.batch_queue import BatchQueue, Parcel
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
+from launcher.common.report import Report
 from launcher.common.text import escape_controls
 from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
+from launcher.launch.end_command import find_end_command, run_end_command, store_end_command
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.programs import check_all_programs_here
@@ -46,6 +48,8 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     """
     if options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
         check_all_programs_here(options)
+    # A launcher that does not see the files of this machine looks for the program of --on-end itself.
+    end_command = find_end_command(options.settings) if queue.shares_files else None
     parcel = _Packer(options).parcel()
     paths = create(options.settings[RUN_DIR], new_run_name(), batch=BatchJob(options.backend.name))
     run = load(paths.root)
@@ -53,6 +57,8 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     try:
         # The launcher writes its messages to this file, which only this user may read.
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        if end_command is not None:
+            store_end_command(paths, end_command)
         interrupts = Interrupts()
         # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
         with nullcontext() if queue.shares_files else interrupts:
@@ -62,7 +68,9 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         discard(run)
         raise
     except BaseException as error:
-        _record_failed_start(run, options, error)
+        report = _record_failed_start(run, options, error)
+        if end_command is not None:
+            run_end_command(end_command, report, paths)
         raise
     # The code is None while the launcher waits or runs. A launcher that started tasks has left a report.
     if submitted.code is not None and not run.report():
@@ -77,7 +85,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     return submitted.code or 0
 
 
-def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException) -> None:
+def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException) -> Report:
     """Let a run whose launcher was not started, or has exited at once, be the newest run, which has failed.
 
     Otherwise `launch attach` would show the run before it, which may have succeeded.
@@ -86,12 +94,17 @@ def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException)
         run: The run.
         options: The options of the launch.
         error: Why the launcher does not run.
+
+    Returns:
+        Its report.
     """
     with suppress(OSError, LaunchError):  # The disk may be full.
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
         with_batch_job(run, batch=None)  # No queue is asked about the run from now on.
-    publish_report(unstarted_report(run.name, Placement(tasks=()), run.started_at, error), options, run.paths)
+    report = unstarted_report(run.name, Placement(tasks=()), run.started_at, error)
+    publish_report(report, options, run.paths)
+    return report
 
 
 class _Packer:

@@ -167,7 +167,10 @@ def discard(run: Run) -> None:
 
 
 def unfinished(run_name: str) -> list[Run]:
-    """Return other runs with agents and without a report: they are running, or their launchers have died.
+    """Return other runs of which something may be left.
+
+    These have agents and no report, because they are running or their launchers have died, or a command of
+    ``--on-end`` that nobody has run.
 
     Only the newest runs are checked, because each launch calls this.
 
@@ -180,8 +183,13 @@ def unfinished(run_name: str) -> list[Run]:
     except (OSError, LaunchError):
         return []
     others = [f"{folder}/{name}" for name in names if name != run_name]
-    runs = [load(path) for path in others if not os.path.exists(RunPaths(path).report)]
-    return [run for run in runs if run is not None and run.agents]
+    with_command = {path for path in others if os.path.lexists(RunPaths(path).on_end)}
+    runs = {
+        path: load(path)
+        for path in others
+        if path in with_command or not os.path.exists(RunPaths(path).report)
+    }
+    return [run for path, run in runs.items() if run is not None and (run.agents or path in with_command)]
 
 
 def _make_folder(root: str) -> bool:

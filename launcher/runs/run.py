@@ -154,6 +154,16 @@ class Run(Record):
             f"process {owner.pid} of another user; if that is its launcher, stop it with kill"
         )
 
+    @property
+    def has_left_command(self) -> bool:
+        """Whether its launcher has provably ended without running its command of ``--on-end``.
+
+        Of a launcher that the queue of a cluster starts, only the queue knows that.
+        """
+        if self.owner is None or self.batch or not self.is_ours or not os.path.lexists(self.paths.on_end):
+            return False
+        return fate_of(self.owner) is Fate.DEAD
+
     def plan(self) -> Mapping[str, Any]:
         """Return the content of ``plan.json``. Empty if there is no such file yet."""
         return json_of(self.paths.plan) or {}

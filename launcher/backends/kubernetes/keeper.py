@@ -29,6 +29,8 @@ _POLL_SECONDS = 0.1
 #: The descriptor of the socket to the process that has passed its stdin and stdout to this one.
 _PASSER_FD = 3
 _READ_BYTES = 64 * 1024
+#: The limit for looking after what a killed launcher has left.
+_STOP_SECONDS = 60.0
 
 
 def keep(arguments: dict[str, Any]) -> int:
@@ -82,6 +84,9 @@ def keep(arguments: dict[str, Any]) -> int:
     with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
         _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
     code = launcher.wait()
+    if code < 0:  # It was killed. This runs the command of --on-end that it has left.
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([argv[0], "stop", run_folder], env=environ, timeout=_STOP_SECONDS)
     code = code if code >= 0 else 128 - code  # As a shell reports the end by a signal.
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))

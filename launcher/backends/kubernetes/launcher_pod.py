@@ -38,12 +38,14 @@ from launcher.backends.programs import RemoteProgram, start_program
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
+from launcher.config.table import ON_END
 from launcher.event_loop import await_readable
 from launcher.files.requests import Item, SyncRequest, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, sync
 from launcher.files.walk import SourceTree, read_trees
 from launcher.itself import START_CODE
 from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
+from launcher.runs.end_command import LIMIT_SECONDS
 from launcher.runs.run import Run
 
 #: The pod as a host, for functions that take hosts.
@@ -122,8 +124,9 @@ class LauncherPod(KubernetesAllocation):
         # The memory of the launcher grows with the number of the tasks.
         options = launcher_options(options, sum(role.count for role in spec.roles))
         super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
-        # After SIGTERM the launcher first stops the tasks, which takes their grace, and then exits.
-        self.grace += _LAUNCHER_GRACE_SECONDS
+        # After SIGTERM the launcher first stops the tasks, which takes their grace, runs the command
+        # of --on-end, and exits.
+        self.grace += _LAUNCHER_GRACE_SECONDS + (LIMIT_SECONDS if request.settings[ON_END] else 0)
         # The objects of the launcher have a label of their own, see `manifest`.
         self.selector_option = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 

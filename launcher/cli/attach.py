@@ -21,7 +21,7 @@ from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.failure import failure_report
-from launcher.output.logs import GrowingLog
+from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.table import result_table
 from launcher.runs.run import Run, RunState, send_sigterm
 
@@ -82,7 +82,8 @@ def run(settings: Settings) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
     # Each line starts with the name of its task, even if there is only one (the last argument).
-    for _ in follow(target_run, lambda: logs_of(target_run, (), settings[LINES], True), messages):
+    selection = LogSelection(settings[LINES])
+    for _ in follow(target_run, lambda: logs_of(target_run, (), selection, True), messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
             say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
             return LEFT_EXIT_CODE

@@ -16,6 +16,7 @@ from contextlib import suppress
 from launcher.backends.queued_runs import shown_there, states
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import runs_and_tasks
+from launcher.clock_times import TIME_FORMS, parse_time, time_in_words, time_with_zone
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
@@ -23,7 +24,7 @@ from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.lines import labels
-from launcher.output.logs import GrowingLog, tail
+from launcher.output.logs import WHOLE_LOG, GrowingLog, LogSelection, tail
 from launcher.output.table import verdict
 from launcher.runs.run import Run, all_runs, find, selected, tasks
 
@@ -34,8 +35,10 @@ launch logs                    the newest run, each line with its task's name
 launch logs worker/0 > FILE    one task of it, byte for byte
 launch logs -f ps worker/1     all ps and one worker, until the run has ended
 launch logs --lines 20 k3f9m   the last lines of each task of another run
+launch logs --since 10m        what was printed in the last ten minutes
+launch logs --timestamps --since "yesterday 23:00" --until 02:00
 
-Exit code: 0; with --follow that of the job."""
+Exit code: 0; with --follow that of the job, unless --until comes first."""
 
 #: Seconds between two checks whether logs have grown.
 _POLL_SECONDS = 0.1
@@ -54,7 +57,24 @@ LINES: Setting[int | None] = Setting(
     "lines", whole(0, 10**12), "only the last N lines of each task", flags=("-n", "--lines"), metavar="N",
     default=None,
 )  # fmt: skip
-GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (FOLLOW, LINES)))
+
+
+def _time(text: str) -> float:
+    """Read a time before or after now, such as ``10m`` (ago), ``02:00`` or ``yesterday 23:10``."""
+    return parse_time(text, time.time())
+
+
+SINCE: Setting[float | None] = Setting(
+    "since", _time, f"only what was printed since then: {TIME_FORMS}", metavar="TIME", default=None
+)
+UNTIL: Setting[float | None] = Setting(
+    "until", _time, "only what was printed before, in the same forms", metavar="TIME", default=None
+)
+TIMESTAMPS = Setting("timestamps", switch, "begin each line with the time when it was printed", default=False)
+GROUPS = (
+    Group("positional arguments", (SELECTED,)),
+    Group("options", (FOLLOW, LINES, SINCE, UNTIL, TIMESTAMPS)),
+)
 
 
 def run(settings: Settings) -> int:
@@ -68,38 +88,81 @@ def run(settings: Settings) -> int:
         LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
     target_run, names = _run_and_tasks(settings[SELECTED])
-    lines, follows = settings[LINES], settings[FOLLOW]
+    selection, follows = _selection(settings), settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
-    options = [*(["--follow"] if follows else []), *([] if lines is None else ["--lines", str(lines)])]
-    code = shown_there(target_run, "logs", *options, target_run.paths.root, *names, follow=follows)
+    words = _words(selection, follows)
+    code = shown_there(target_run, "logs", *words, target_run.paths.root, *names, follow=follows)
     if code is not None:  # None means that the files are here.
         return code
     if follows:
-        for _ in follow(target_run, lambda: logs_of(target_run, names, lines)):
+        for _ in follow(target_run, lambda: logs_of(target_run, names, selection), until=selection.until):
             continue
     else:
-        for log in logs_of(target_run, names, lines):
+        for log in logs_of(target_run, names, selection):
             log.write_rest(sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    known_tasks = tasks(target_run)  # Empty before the plan is written.
-    chosen = selected(known_tasks, names) if known_tasks else []
-    if not chosen:
-        say(f"no task of {target_run.name} was started, so it has no logs")
-    elif removed := [task for task in chosen if not os.path.lexists(target_run.paths.log(task))]:
-        text = f"the logs of {join_names(removed)} in {target_run.paths.logs} were removed"
-        say(escape_controls(text))
-    # The first value of `tail` is what the last attempt of the task has printed.
-    elif not any(tail(target_run.paths.log(task))[0] for task in chosen):
-        say(f"{join_names(chosen)} printed nothing in {target_run.name}")
-    if not follows:
+    _tell_what_is_missing(target_run, names, selection)
+    if not follows or _is_past(selection.until):
         return 0
     report = report_of(target_run)
     say(escape_controls(verdict(report)))
     return report.exit_code
 
 
+def _selection(settings: Settings) -> LogSelection:
+    """Return which part of the logs the user wants.
+
+    Raises:
+        InputError: The end of that time is before its beginning.
+    """
+    since, until = settings[SINCE], settings[UNTIL]
+    if since is not None and until is not None and until <= since:
+        now = time.time()
+        begins, ends = time_in_words(since, now), time_in_words(until, now)
+        expected = f"expected a time after that of --since ({begins})"
+        raise InputError([Fault("--until", f"there is nothing before {ends}", expected)])
+    return LogSelection(settings[LINES], since, until, settings[TIMESTAMPS])
+
+
+def _words(selection: LogSelection, follows: bool) -> list[str]:
+    """Return the options by which another machine shows the same."""
+    values = (
+        ("--lines", selection.lines),
+        ("--since", None if selection.since is None else time_with_zone(selection.since)),
+        ("--until", None if selection.until is None else time_with_zone(selection.until)),
+    )
+    words = [word for flag, value in values if value is not None for word in (flag, str(value))]
+    switches = (("--follow", follows), ("--timestamps", selection.timestamps))
+    return [*words, *(flag for flag, is_on in switches if is_on)]
+
+
+def _is_past(until: float | None) -> bool:
+    """Return whether the end of the wanted time has come, if there is one."""
+    return until is not None and time.time() >= until
+
+
+def _tell_what_is_missing(run: Run, names: Sequence[str], selection: LogSelection) -> None:
+    """Tell the user why nothing was shown, or which logs were removed."""
+    known_tasks = tasks(run)  # Empty before the plan is written.
+    chosen = selected(known_tasks, names) if known_tasks else []
+    paths = [run.paths.log(task) for task in chosen]
+    if not chosen:
+        say(f"no task of {run.name} was started, so it has no logs")
+    elif removed := [task for task, path in zip(chosen, paths, strict=True) if not os.path.lexists(path)]:
+        say(escape_controls(f"the logs of {join_names(removed)} in {run.paths.logs} were removed"))
+    # The first value of `tail` is what the last attempt of the task has printed.
+    elif not any(tail(path)[0] for path in paths):
+        say(f"{join_names(chosen)} printed nothing in {run.name}")
+    elif selection.needs_times and not any(map(selection.has_part_of, paths)):
+        say(f"{join_names(chosen)} printed nothing in this time in {run.name}")
+
+
 def follow(
-    run: Run, open_logs: Callable[[], list[GrowingLog]], messages: GrowingLog | None = None
+    run: Run,
+    open_logs: Callable[[], list[GrowingLog]],
+    messages: GrowingLog | None = None,
+    *,
+    until: float | None = None,
 ) -> Iterator[None]:
     """Write what is new in logs to stdout until the run has ended and everything is written.
 
@@ -112,6 +175,7 @@ def follow(
             after tasks have moved to other hosts.
         messages: The messages of a launcher in the background. They are written after the output that came
             before them, and those from before the start of tasks come first. With None no messages are shown.
+        until: When to end although the run goes on. The logs end there, too.
 
     Yields:
         Nothing, but after each check of the logs, so that the caller can handle signals.
@@ -128,7 +192,7 @@ def follow(
         # These lines must stay in this order. The launcher first completes the logs, then writes the report,
         # then the table into its messages, and exits. So this asks in the opposite order: whatever is known
         # to be complete here is read afterwards, and messages with the table are met only by complete logs.
-        is_over = follower.is_over()
+        is_over = follower.is_over() or _is_past(until)
         # They are only collected here, because the output of tasks that came before them is written first.
         has_new_messages = messages is not None and messages.write(unwritten_messages)
         is_complete = is_over or os.path.exists(run.paths.report)
@@ -214,14 +278,14 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
 
 
 def logs_of(
-    run: Run, names: Sequence[str] = (), lines: int | None = None, labelled: bool = False
+    run: Run, names: Sequence[str] = (), selection: LogSelection = WHOLE_LOG, labelled: bool = False
 ) -> list[GrowingLog]:
     """Open the logs of tasks of a run, in the order of the plan.
 
     Args:
         run: The run.
         names: The names of tasks and roles. Without any, the logs of all tasks are opened.
-        lines: The number of last lines to start with. None means all lines.
+        selection: Which part of each log is shown.
         labelled: Whether each line starts with the name of its task even if there is only one task.
 
     Returns:
@@ -238,6 +302,6 @@ def logs_of(
     label_by_task = labels(host_by_task, chosen) if labelled or len(chosen) > 1 else {}
     is_terminal = sys.stdout.isatty()
     return [
-        GrowingLog(run.paths.log(task), label_by_task.get(task, ""), lines, is_terminal=is_terminal)
+        GrowingLog(run.paths.log(task), label_by_task.get(task, ""), selection, is_terminal=is_terminal)
         for task in chosen
     ]

@@ -14,12 +14,15 @@ import sys
 import time
 from typing import BinaryIO
 
+from launcher.clock_times import time_stamp
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
+from launcher.common.record import Record
 from launcher.common.text import shortened
 from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, clean_lines
+from launcher.output.log_times import LogTimes
 
 #: How much of the end of a log is read for its last lines.
 _TAIL_BYTES = 64 * 1024
@@ -81,37 +84,83 @@ def shown_lines(text: str, count: int) -> list[str]:
     return [shortened(line, _MAX_LINE_CHARACTERS) for line in lines[-count:]]
 
 
+class LogSelection(Record):
+    """Which part of a log is shown, and whether each line gets its time."""
+
+    #: The number of last lines. None for all.
+    lines: int | None = None
+    #: Since and until when the part was printed, in seconds since the epoch. None for no limit.
+    since: float | None = None
+    until: float | None = None
+    timestamps: bool = False
+
+    @property
+    def needs_times(self) -> bool:
+        """Whether the index of the log is needed."""
+        return self.timestamps or self.since is not None or self.until is not None
+
+    def has_part_of(self, log: str) -> bool:
+        """Return whether something in the log at this path was printed in this time."""
+        times = LogTimes(log)
+        if not os.stat(log).st_size:  # Then it has no index.
+            return False
+        times.refresh()
+        first = 0 if self.since is None else times.start(self.since)
+        return first < (sys.maxsize if self.until is None else times.end(self.until))
+
+
+#: The whole log without times.
+WHOLE_LOG = LogSelection()
+
+
 class GrowingLog:
     """A log that grows, and that may not exist yet. It is open only while it is read, as a run may have many.
 
-    Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
-    written in lines as on the console.
+    Without a label and times it is copied byte for byte into a file or pipe. With them, and to a terminal, it
+    is written in lines as on the console. The time of a line is that of its end.
 
     Args:
         path: The path of the log.
         label: The label of the task before each line. Empty if the lines get none.
-        lines: The number of last lines to start with. None for the whole log.
+        selection: Which part of the log is shown.
         is_terminal: Whether a terminal shows it.
     """
 
     def __init__(
-        self, path: str, label: str = "", lines: int | None = None, *, is_terminal: bool = False
+        self,
+        path: str,
+        label: str = "",
+        selection: LogSelection = WHOLE_LOG,
+        *,
+        is_terminal: bool = False,
     ) -> None:
-        self._path = path
-        #: The number of last lines to start with. None for the whole log, and after the first read.
-        self._start_lines = lines
-        #: How many bytes of the log were read.
+        self._path, self._selection = path, selection
+        self._times = LogTimes(path) if selection.needs_times else None
+        #: How many bytes of the log were read or skipped.
         self._offset = 0
-        # The text before each line, and before a later part of a line whose start was shown unfinished.
-        first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
-        self._cutter = LineCutter(first if label else b"", later if label else b"", keep_colours=is_terminal)
+        #: Whether it was read before, so that its last lines were chosen, and whether a part was written.
+        self._was_read = self._has_begun = False
+        self._label = label
+        self._cutter = LineCutter(b"", b"", keep_colours=is_terminal)
+        self._set_prefix("")
         #: Whether it is copied byte for byte.
-        self._is_raw = not label and not is_terminal
+        self._is_raw = not label and not is_terminal and not selection.timestamps
 
     def take_label(self, other: GrowingLog) -> None:
         """Use the label of another log from now on, because the labels of all logs have become wider."""
-        self._cutter.prefix = other._cutter.prefix
-        self._cutter.continued_prefix = other._cutter.continued_prefix
+        self._label = other._label
+        self._set_prefix("")
+
+    def _set_prefix(self, time: str) -> None:
+        """Let the next lines begin with a time and the label.
+
+        A later part of a line whose start was shown unfinished begins with another mark.
+        """
+        first, later = (f"{time}{self._label}{mark}" for mark in (" | ", " + "))
+        if not self._label:
+            first = later = time
+        self._cutter.prefix = first.encode(errors="surrogateescape")
+        self._cutter.continued_prefix = later.encode(errors="surrogateescape")
 
     def write(self, out: BinaryIO) -> bool:
         """Write what was added to the log since the last call, up to a limit.
@@ -123,13 +172,19 @@ class GrowingLog:
             Whether anything was added.
 
         Raises:
-            LaunchError: The log cannot be read.
+            LaunchError: The log cannot be read, or its times are not known.
         """
         data, now = self._read(), time.monotonic()
         if self._is_raw:
             out.write(data)
-        else:  # If nothing was added, an unfinished line may be due.
-            out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
+        elif not data:  # An unfinished line may be due.
+            out.write(self._cutter.snapshot(now))
+        elif self._times is None or not self._selection.timestamps:
+            out.write(self._cutter.feed(data, now))
+        else:
+            for second, part in self._times.parts(self._offset - len(data), data):
+                self._set_prefix(f"{time_stamp(second)} ")
+                out.write(self._cutter.feed(part, now))
         return bool(data)
 
     def write_rest(self, out: BinaryIO) -> None:
@@ -146,34 +201,56 @@ class GrowingLog:
         """Return the next bytes of the log. Empty if there are none, or if it does not exist yet.
 
         Raises:
-            LaunchError: The log cannot be read.
+            LaunchError: The log cannot be read, or its times are not known.
         """
         try:
             status, data = os.lstat(self._path), b""
             # To open anything else than a regular file raises the error for the user.
             if status.st_size > self._offset or not stat.S_ISREG(status.st_mode):
                 with open_regular(self._path, links=False) as file:
-                    lines = self._start_lines
-                    start = self._offset if lines is None else _start_of_last(lines, file)
+                    start, end = self._next_range(file)
                     file.seek(start)
-                    data = file.read(_READ_BYTES)
+                    data = file.read(min(_READ_BYTES, end - start))
                 self._offset = start + len(data)
+                self._has_begun = self._has_begun or bool(data)
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise LaunchError(f"cannot read {self._path!r}: {error.strerror}") from error
-        self._start_lines = None
+        self._was_read = True
         return data
 
+    def _next_range(self, file: BinaryIO) -> tuple[int, int]:
+        """Return where the next bytes that are shown begin and end in the log.
 
-def _start_of_last(lines: int, file: BinaryIO) -> int:
+        Args:
+            file: The log, which is open for reading.
+
+        Raises:
+            LaunchError: The times of the log are needed and not known.
+        """
+        lines, since, until = self._selection.lines, self._selection.since, self._selection.until
+        start, end = self._offset, os.fstat(file.fileno()).st_size
+        if self._times is not None:
+            self._times.refresh()  # The launcher notes times before it writes the log up to this end.
+            end = end if until is None else min(end, self._times.end(until))
+            if since is not None and not self._has_begun:
+                first = self._times.start(since)
+                # That may be in the middle of a line, which is shown from its beginning.
+                start = max(start, _start_of_last(1, file, first + 1) if first < end else end)
+        if lines is not None and not self._was_read:
+            start = max(start, _start_of_last(lines, file, end))
+        return start, max(start, end)
+
+
+def _start_of_last(lines: int, file: BinaryIO, size: int) -> int:
     """Return the offset of the last lines of a file, the last of which may lack a newline.
 
     Args:
         lines: The number of lines.
         file: The file, which is open for reading.
+        size: How much of the file counts.
     """
-    size = os.fstat(file.fileno()).st_size
     if not size:
         return 0
     with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:

@@ -22,9 +22,11 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import TaskMoved, TaskOutput
 from launcher.common.report import Report
 from launcher.common.text import join_names
+from launcher.common.trusted_io import read_regular
 from launcher.job import RunPaths
 from launcher.messages import say
 from launcher.output.lines import attempt_mark
+from launcher.output.log_times import MAX_LIMIT_BYTES, LogIndex, index_of
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 
@@ -98,6 +100,13 @@ def _ends_mid_line(path: str) -> bool:
     return False
 
 
+def _index_content(path: str) -> bytes:
+    """Return the content of the index of a log. Empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return read_regular(path, 2 * MAX_LIMIT_BYTES)
+    return b""
+
+
 class Files(Renderer):
     """The renderer that writes the files of a run.
 
@@ -105,7 +114,7 @@ class Files(Renderer):
     because the disk is full for example, gets no more data, so that it has no gap. The job continues.
 
     Args:
-        clock: Returns the seconds since the epoch, for messages in ``events.jsonl``.
+        clock: Returns the seconds since the epoch, for messages in ``events.jsonl`` and the indexes of logs.
         is_resumed: Whether the files may exist, because a launcher before this one has begun the run.
     """
 
@@ -124,6 +133,8 @@ class Files(Renderer):
         self._open_fds: dict[str, int] = {}
         #: Tasks whose log ends in the middle of a line.
         self._in_mid_line: set[TaskId] = set()
+        #: The index of the log of each task that has printed something.
+        self._indexes: dict[TaskId, LogIndex] = {}
         #: The attempts of tasks that have started again.
         self._attempts: dict[TaskId, int] = {}
         #: Events for ``events.jsonl`` since the last tick, each with the time of its arrival.
@@ -158,17 +169,19 @@ class Files(Renderer):
     def on(self, event: DisplayEvent) -> None:
         """Append output to the log of its task, and keep any other event for ``events.jsonl``."""
         if isinstance(event, TaskOutput):
-            self._append(self._paths.log(event.task), event.data)
+            self._append_output(event.task, event.data)
             self.event_buffer.printed = True
             is_in_mid_line = not event.data.endswith(b"\n")
             self._in_mid_line.add(event.task) if is_in_mid_line else self._in_mid_line.discard(event.task)
             return
         if isinstance(event, TaskMoved) and event.state.is_over:
-            self._close(self._paths.log(event.task))  # If the task starts again, it is opened again.
+            log = self._paths.log(event.task)
+            for path in (log, index_of(log)):
+                self._close(path)  # If the task starts again, it is opened again.
         elif isinstance(event, TaskMoved) and event.attempt > self._attempts.get(event.task, 1):
             self._attempts[event.task] = event.attempt  # It has started again, which its log shows.
             newline = b"\n" if event.task in self._in_mid_line else b""
-            self._append(self._paths.log(event.task), newline + attempt_mark(event.attempt))
+            self._append_output(event.task, newline + attempt_mark(event.attempt))
         self._waiting_events.append((event, self._clock()))
 
     def tick(self, now: float) -> float | None:
@@ -201,6 +214,37 @@ class Files(Renderer):
             self.unwritten = True
             say(f"{self._paths.report} cannot be written: {error.strerror}")
 
+    def _append_output(self, task: TaskId, data: bytes) -> None:
+        """Append data to the log of a task, and before that the time to the index of the log if it is due."""
+        log, index, second = self._paths.log(task), self._indexes.get(task), int(self._clock())
+        if index is None or index.second != second:
+            self._note_time(task, log, second)
+        self._append(log, data)
+
+    def _note_time(self, task: TaskId, log: str, second: int) -> None:
+        """Note in the index of a log that what follows in the log was printed in this second."""
+        path, index, flags = index_of(log), self._indexes.get(task), _APPEND_FLAGS
+        if log in self._broken_paths or path in self._broken_paths:
+            return
+        fd = self._open_fds.get(log)
+        try:  # To ask for the end of an open file is much faster.
+            log_size = os.lstat(log).st_size if fd is None else os.lseek(fd, 0, os.SEEK_END)
+        except OSError:  # The log was removed.
+            return
+        if index is None:
+            content = _index_content(path) if self._is_resumed else b""
+            index = self._indexes[task] = LogIndex(content, len(self._indexes))
+            flags = self._create_flags
+        data, replaces = index.add(second, log_size, lambda: _index_content(path))
+        if not replaces:
+            self._append(path, data, flags)
+            return
+        self._close(path)
+        try:
+            _replace(path, data.decode(), 0o600)
+        except OSError as error:
+            self._give_up(path, error)
+
     def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
         """Append data to a file.
 
@@ -226,11 +270,15 @@ class Files(Renderer):
             while written < len(data):
                 written += os.write(fd, memoryview(data)[written:])
         except OSError as error:
-            self.unwritten = True
-            self._broken_paths.append(path)
-            self._close(path)
-            if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
-                say(f"{path} cannot be written: {error.strerror}; log truncated; job continues")
+            self._give_up(path, error)
+
+    def _give_up(self, path: str, error: OSError) -> None:
+        """Write a file no more, because it cannot be written, and tell the user the first time."""
+        self.unwritten = True
+        self._broken_paths.append(path)
+        self._close(path)
+        if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
+            say(f"{path} cannot be written: {error.strerror}; it stays incomplete; job continues")
 
     def _close(self, path: str) -> None:
         """Close a file if it is open. It is opened again if more is appended."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -27,6 +28,19 @@ _MAX_WAITING = 1000
 _lock = threading.RLock()
 #: The open queues. Messages go to the last one.
 _queues: list[MessageQueue] = []
+#: What each line of a message begins with, as a format of `time.strftime`.
+_prefix_format = "launch: "
+
+
+def begin_with_times() -> None:
+    """Let all messages of this process begin with the time, because a file keeps them."""
+    global _prefix_format
+    _prefix_format = "%Y-%m-%d %H:%M:%S launch: "
+
+
+def message_prefix() -> str:
+    """Return what each line of a message begins with: ``launch:``, after the time if a file keeps it."""
+    return time.strftime(_prefix_format)
 
 
 def say(text: str, *, urgent: bool = True) -> None:
@@ -94,4 +108,4 @@ class MessageQueue:
 def _print(text: str) -> None:
     """Print a message on stderr, with a prefix on each line."""
     for line in text.rstrip("\n").split("\n"):
-        print(f"launch: {escape_controls(line)}", file=sys.stderr, flush=True)
+        print(f"{message_prefix()}{escape_controls(line)}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from launcher.cli.commands import COMMANDS, SYNOPSIS, command_module, refuse_mis
 from launcher.common.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.text import escape_controls
 from launcher.config.table import EVENTS_FD
+from launcher.messages import message_prefix
 
 _BARE_USAGE = f"""\
 usage: {SYNOPSIS}
@@ -72,4 +73,4 @@ def print_error(error: LaunchError) -> None:
         faults = str(error).split("\n")
     for fault in faults:
         text = "\n".join(map(escape_controls, str(fault).split("\n")))
-        print(f"launch: {text}", file=sys.stderr)
+        print(f"{message_prefix()}{text}", file=sys.stderr)

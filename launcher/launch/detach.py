@@ -11,7 +11,9 @@ pipe means that the launcher has exited.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import select
 import signal
 import sys
@@ -25,10 +27,13 @@ from launcher.launch.interrupts import STOP_SIGNALS
 from launcher.launch.options import LaunchOptions
 from launcher.launch.session import Session
 from launcher.launch.submit import submit
+from launcher.messages import begin_with_times
 from launcher.output.background import Background
 from launcher.output.logs import GrowingLog
 from launcher.runs.run import load
 
+#: Matches the time before a message.
+_TIME_PATTERN = rb"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=launch: )"
 #: The pause between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
 
@@ -72,6 +77,7 @@ def run_detached(options: LaunchOptions) -> int:
     # Only a launcher that the queue has started has this variable. Its tasks must not inherit it.
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
+        begin_with_times()  # Its output is kept in the file of messages, too.
         return Session(replace(options, submitted=submitted)).run()
     if queue is not None and queue.can_submit():
         return submit(options, queue)
@@ -129,7 +135,7 @@ def _wait_until_all_run(pipe: int) -> tuple[str, bool]:
     Returns:
         The name of the run, empty if the launcher exited before it had one. Whether all tasks run.
     """
-    received, log, has_exited = b"", None, False
+    received, log, new_messages, has_exited = b"", None, io.BytesIO(), False
     # A zero byte ends the folder of the run, another one its name, and the third says that all tasks run.
     while received.count(b"\0") < 3 and not has_exited:
         if select.select([pipe], [], [], _POLL_SECONDS)[0]:
@@ -137,6 +143,9 @@ def _wait_until_all_run(pipe: int) -> tuple[str, bool]:
             received, has_exited = received + data, not data
         if log is None and received:
             log = GrowingLog(RunPaths(os.fsdecode(received.partition(b"\0")[0])).messages)
-        while log is not None and log.write(sys.stderr.buffer):
+        while log is not None and log.write(new_messages):
+            # Whoever reads them now needs no times.
+            sys.stderr.buffer.write(re.sub(_TIME_PATTERN, b"", new_messages.getvalue()))
             sys.stderr.buffer.flush()
+            new_messages = io.BytesIO()
     return os.fsdecode(received.split(b"\0")[1] if received else b""), not has_exited

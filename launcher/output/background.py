@@ -13,6 +13,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.events import TaskMoved
 from launcher.job import RunPaths
+from launcher.messages import begin_with_times
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
 
 
@@ -31,6 +32,8 @@ class Background(Renderer):
     def use_folder(self, paths: RunPaths, run_name: str) -> None:
         """Let stdout and stderr go into a file in the folder of the run from now on, and tell the command so.
 
+        Messages begin with the time there.
+
         Args:
             paths: The files of the run.
             run_name: The name of the run.
@@ -46,6 +49,7 @@ class Background(Renderer):
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
+        begin_with_times()
         self._tell(f"{paths.root}\0{run_name}\0")
 
     def begin(self, run_info: RunInfo) -> None:

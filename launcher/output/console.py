@@ -19,6 +19,7 @@ from launcher.common.record import Record
 from launcher.common.report import Report, TaskState
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
+from launcher.messages import message_prefix
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, TaskPlace
 from launcher.output.table import result_table
@@ -272,7 +273,8 @@ class Console(Renderer):
         if self._live_line:
             self._live_line.erase()
         self._last_notice = notice
-        text = "launch: " + strip_controls(notice).replace("\n", "\nlaunch: ") + "\n"
+        prefix = message_prefix()
+        text = prefix + strip_controls(notice).replace("\n", f"\n{prefix}") + "\n"
         self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), is_urgent=is_urgent)
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from tests.conftest import Launch, executable, in_shell
 from tests.local.terminal import Terminal
-from tests.seeing import Family, last_run
+from tests.seeing import Family, last_run, soon
 
 Open = Callable[..., Terminal]
 NAME = re.compile(r"\d{8}-\d{6}-\w{5}")
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def counting(folder: Path) -> list[str]:
@@ -153,7 +154,22 @@ def test_the_first_line_of_the_launcher_is_the_first_that_is_shown(launch: Launc
     attached = launch.start("attach").until(lambda it: "line 3" in it.out)
     (tmp_path / "go").touch()
     assert attached.wait().code == 0
-    assert attached.out.startswith(f"launch: job {name}: ")
+    assert re.match(rf"{TIME.pattern} launch: job {name}: ", attached.out)
+
+
+def test_each_message_in_the_file_of_the_launcher_has_its_time(launch: Launch):
+    started = launch(
+        "-d", "--restarts", "1", "--", "sh", "-c", "test $LAUNCH_ATTEMPT = 1 && exit 3; sleep 60"
+    )
+    assert not TIME.search(started.err), "whoever waits for the start needs none"
+    soon(lambda: b"attempt 2" in last_run(launch).log("worker/0"))
+    assert launch("stop").code == 0
+    text = (last_run(launch).path / "launcher.log").read_text()
+    messages, _, _ = text.partition("launch: stopped by")  # where the failure report begins
+    assert [line for line in messages.splitlines() if not re.match(rf"{TIME.pattern} launch: ", line)] == []
+    assert len(messages.splitlines()) >= 2
+    failed = launch("-d", "/missing/program", code=127)
+    assert not TIME.search(failed.err)
 
 
 def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Path):

@@ -39,6 +39,10 @@ print("attempt", os.environ["LAUNCH_ATTEMPT"], "ends")
 """
 
 
+#: Notes in the working folder how a run has ended.
+TELL = ("--on-end", "sh -c 'echo $LAUNCH_STATUS >>told'")
+
+
 @pytest.fixture
 def submit(start: Start, tmp_path: Path) -> Submit:
     """Submits a launcher: the name of the run."""
@@ -112,9 +116,9 @@ def test_it_is_stopped(start: Start, launch: Launch, submit: Submit, now: tuple[
     assert "stopped by launch stop" in attached(start, name).out
 
 
-def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Submit):
+def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Submit, tmp_path: Path):
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
-        name = submit("-N", "3", "--workers", "24", "true")
+        name = submit("-N", "3", "--workers", "24", *TELL, "true")
         soon(lambda: "is pending: Resources" in start("ps").wait().out)
         attach = start("attach", name).until(lambda it: "is pending: Resources" in it.err)
         asked = start("restart", name, "worker/0").wait()
@@ -124,6 +128,20 @@ def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submi
         ended = attach.wait(40)
         assert ended.code == 125 and "was cancelled (scancel)" in ended.err
         assert not job(slurm, name)
+        assert (tmp_path / "told").read_text() == "stopped\n"
+
+
+def test_its_launcher_is_killed(start: Start, launch: Launch, slurm: Cluster, submit: Submit, tmp_path: Path):
+    """Slurm knows when the job is over. Then one of two commands runs that of the end."""
+    name = submit("-N", "1", "--workers", "1", *TELL, "--", *WAITS)
+    soon(logged(launch, "up", 1), 60)
+    slurm.run("scancel", "--batch", "--signal=KILL", job(slurm, name))
+    soon(lambda: not job(slurm, name), 60)
+    for ended in [start("ps"), start("ps")]:
+        ended.wait(30, code=0)
+    soon(lambda: start("ps").wait() and (tmp_path / "told").exists())
+    start("stop", name).wait(30)
+    assert (tmp_path / "told").read_text() == "lost\n"
 
 
 #: Saves its state for a second and a half, whatever signals come meanwhile.
@@ -136,9 +154,11 @@ while :; do sleep 0.2; done
 
 @pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.parametrize("options", [(), ("--full", "--signal=TERM"), ("--batch", "--signal=TERM")])
-def test_scancel(start: Start, launch: Launch, slurm: Cluster, submit: Submit, options: tuple[str, ...]):
+def test_scancel(
+    start: Start, launch: Launch, slurm: Cluster, submit: Submit, tmp_path: Path, options: tuple[str, ...]
+):
     """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save."""
-    words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20")
+    words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20", *TELL)
     name = submit(*words, "--", "sh", "-c", SAVES)
     soon(logged(launch, "up", 2), 60)
     slurm.run("scancel", *options, job(slurm, name))
@@ -149,11 +169,14 @@ def test_scancel(start: Start, launch: Launch, slurm: Cluster, submit: Submit, o
     assert logged(launch, "saved", 2)(), ended.out
     assert "scancel" in ended.out, ended
     assert "network" not in ended.out
+    soon((tmp_path / "told").exists)
+    assert (tmp_path / "told").read_text() == "stopped\n"
 
 
 @pytest.mark.promise("a `-d` that fails is the newest run, and has its exit code")
-def test_sbatch_refuses(start: Start, launch: Launch):
-    ended = start("--slurm", "-d", "--partition", "nope", "true").wait()
+def test_sbatch_refuses(start: Start, launch: Launch, tmp_path: Path):
+    ended = start("--slurm", "-d", "--partition", "nope", *TELL, "true", cwd=tmp_path).wait()
+    assert (tmp_path / "told").read_text() == "failed\n"
     assert ended.code == 125 and "invalid partition specified: nope" in ended.err
     assert len(ended.err.splitlines()) == 1
     again = start("attach").wait()
@@ -198,7 +221,7 @@ def test_a_notice_queues_the_job_again(
 ):
     """It goes on from its checkpoint: no step is run twice, and the attempt is counted."""
     (tmp_path / "train.py").write_text(TRAINS)
-    name = submit("-N", "2", "--workers", "2", "--restarts", "1", "train.py")
+    name = submit("-N", "2", "--workers", "2", "--restarts", "1", *TELL, "train.py")
     ended = goes_on(name, 2, lambda number: slurm.run("scancel", "--batch", "--signal=USR1", number))
     (cause,) = re.findall(r"(SIGUSR1 to Slurm's job \d+ .*): stopping 2 tasks", ended.out)
     assert "scancel" in cause
@@ -212,6 +235,8 @@ def test_a_notice_queues_the_job_again(
         assert steps == list(range(1, len(steps) + 1)), log
         assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
         assert run.task(task)["attempt"] == 2
+    soon((tmp_path / "told").exists)
+    assert (tmp_path / "told").read_text() == "succeeded\n"
 
 
 def test_a_run_that_slurm_does_not_queue_again_has_a_report(
@@ -223,7 +248,7 @@ def test_a_run_that_slurm_does_not_queue_again_has_a_report(
     refuse = 'test "$1" != requeue || { echo refused >&2; exit 1; }'
     executable(scontrol, f'#!/bin/sh\n{refuse}\nexec {shutil.which("scontrol")} "$@"\n')
     path = f"{scontrol.parent}:{os.environ['PATH']}"
-    name = submit("-N", "1", "--workers", "1", "--restarts", "1", "train.py", env={"PATH": path})
+    name = submit("-N", "1", "--workers", "1", "--restarts", "1", *TELL, "train.py", env={"PATH": path})
     soon(logged(launch, "step 5\n", 1), 60)
     slurm.run("scancel", "--batch", "--signal=USR1", job(slurm, name))
     ended = attached(start, name)
@@ -231,6 +256,8 @@ def test_a_run_that_slurm_does_not_queue_again_has_a_report(
     folder = last_run(launch).path
     assert json.loads((folder / "report.json").read_text())["exit_code"] == ended.code == 124
     assert not (folder / "earlier.json").exists()
+    soon((tmp_path / "told").exists)
+    assert (tmp_path / "told").read_text() == "failed\n"
 
 
 #: Jobs of the second partition displace those of the first one.

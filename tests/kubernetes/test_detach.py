@@ -107,6 +107,17 @@ def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: C
 
 
 @pytest.mark.slow
+def test_its_launcher_is_killed(start: Start, launch: Launch, submit: Submit, kubernetes: Cluster):
+    """Its pod runs the command of ``--on-end``, whose output is among the messages."""
+    submit("--lease", "15", "--on-end", "sh -c 'echo it is $LAUNCH_STATUS'")
+    (pod,) = (pod for pod in kubernetes.pods() if "-launcher-" in pod)
+    code = "import json, os; os.kill(json.load(open('/tmp/launch/run/launcher.json'))['pid'], 9)"
+    kubernetes.kubectl("exec", pod, "--", "/tmp/launch/bin/python", "-c", code)
+    soon(lambda: "launch: nothing is running" in start("ps").wait(60).err, 90)
+    assert (last_run(launch).path / "launcher.log").read_text().count("it is lost\n") == 1
+
+
+@pytest.mark.slow
 def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kubernetes: Cluster):
     """Its tasks end within the lease, and the cluster removes their Jobs with it."""
     name = submit("--workers", "2", "--lease", "15")

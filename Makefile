@@ -46,8 +46,9 @@ venv: $(VENV)/.demo  ## an environment with launch and TensorFlow in .venv
 dev: $(VENV)/.dev  ## the same, with what the tests need
 
 demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
-	$(BIN)/python examples/mnist_dist/data.py
-	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
+	@$(BIN)/python examples/mnist_dist/data.py
+	@echo "this is: launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py"
+	@$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
 test: packages oldest data  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
@@ -123,7 +124,7 @@ snapshots: $(VENV)/.dev  ## renew the texts in tests/**/__snapshots__, after a c
 	$(BIN)/python -m pytest -p no:cacheprovider -qq --snapshot-update $(SNAPSHOTS:%.ambr=%.py)
 	@git --no-pager diff --stat -- '*.ambr'
 
-picture: $(VENV)/.dev  ## record docs/terminal.svg from a training
+picture: $(VENV)/.dev  ## record docs/terminal.svg and docs/failure.svg from trainings
 	$(BIN)/python examples/mnist_dist/data.py
 	$(BIN)/python docs/picture.py
 
@@ -180,10 +181,13 @@ $(VENV)/bin/python $(BENCH)/bin/python $(RELEASE)/bin/python: | python-ok
 	@echo "making a Python environment in $(@:/bin/python=)"
 	@$(call tick,making it); $(PYTHON) -m venv $(@:/bin/python=)
 
-# A shell command that prints a line every two seconds until its shell ends. $(1): what is still going on.
+# A shell command that shows what is still going on, until its shell ends: on a terminal in one line, and elsewhere in a
+# line every ten seconds. $(1): what is going on.
 define tick
+if [ -t 1 ]; then every=1; line='... still $(1), after %s s\r'; wipe='\033[K'; \
+else every=10; line='... still $(1), after %s s\n'; wipe=; fi; \
 (for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
-    [ $$((s % 2)) -ne 0 ] || echo "... still $(1), after $$s s"; done) & trap "kill $$!" EXIT
+    [ $$((s % every)) -ne 0 ] || printf "$$line" "$$s"; done) & trap "kill $$!; printf '$$wipe'" EXIT
 endef
 
 # $(1): what is installed, in words, $(2): the extras of setup.py.
@@ -191,7 +195,7 @@ define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
 	@$(call tick,installing); \
 	$(PINNED) $(BIN)/python .ci/install.py $(VENV) --editable '.[$(2)]' && \
-	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true; }
+	{ $(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true; }
 endef
 
 # Editable: what is tested and shown is the source as it is now.

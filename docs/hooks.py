@@ -65,10 +65,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Make links to files of the repository links to their pages on the site."""
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
+    """Turn links to files of the repository into links to their pages on the site, and link to the source."""
     uri = page.file.src_uri
     path = _path(uri)
+    if config.repo_url and (ROOT / path).is_file():
+        page.edit_url = f"{config.repo_url}/blob/HEAD/{path}"
 
     def changed(link: re.Match[str]) -> str:
         target, hash_, anchor = link[1].partition("#")

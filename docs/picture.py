@@ -1,6 +1,7 @@
-"""Records a launch in a terminal of 100 columns as docs/terminal.svg. `make picture` runs it.
+"""Records a training that succeeds and one that fails as docs/terminal.svg and docs/failure.svg.
 
-The recording is the screen after the job. One text is replaced: the folder of runs is ``~/.local/state``.
+`make picture` runs it. A recording is the screen after the job. Only the home folder has another name, and
+lines of tasks are left out where there are many.
 """
 
 from __future__ import annotations
@@ -24,8 +25,18 @@ from rich.style import Style
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = "launch --ps 1 --workers 2 --flags examples/mnist_dist/mnist_dist.py --train_steps 300"
-COLUMNS, LINES = 100, 200
+#: The picture of a training that succeeds, and of one in which a worker lacks its part of the data.
+SUCCESS = (
+    "terminal.svg",
+    "launch --ps 1 --workers 2 --flags examples/mnist_dist/mnist_dist.py --train_steps 300",
+    0,
+)
+FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
+COLUMNS, LINES = 90, 400
+#: How many lines of output a picture shows before the end of the job.
+_OUTPUT_LINES = 10
+#: The first line about the end of the job: the header of the table of tasks, or the first failure.
+_END_OF_JOB = re.compile("HOST +PORT|launch: first to fail")
 #: Colours that pyte and rich name differently.
 _COLOURS = {"brown": "yellow", "brightbrown": "bright_yellow"}
 #: A font that rich would load from another server.
@@ -33,37 +44,56 @@ _FONT_FACE = re.compile(r"\s*@font-face {.*?}", re.S)
 
 
 def main() -> int:
-    """Record the command, and write the picture."""
-    with tempfile.TemporaryDirectory() as state:
-        output, code = recorded(shlex.split(COMMAND)[1:], state)
-        output = output.replace(state.encode(), b"~/.local/state")
-    if code:
-        sys.stdout.buffer.write(output)
-        print(f"picture: {COMMAND} exited with {code}; expected 0", file=sys.stderr)
-        return 1
-    path = ROOT / "docs" / "terminal.svg"
-    path.write_text(picture(screen_lines(output)), encoding="utf-8")
-    print(f"written: {path.relative_to(ROOT)}")
+    """Record the commands, and write the pictures."""
+    for name, command, expected in (SUCCESS, FAILURE):
+        with tempfile.TemporaryDirectory() as home:
+            if expected:
+                write_failing_program(Path(home))
+            output, code = recorded(shlex.split(command)[1:], home, folder=home if expected else str(ROOT))
+            output = output.replace(home.encode(), b"/home/me")
+        if code != expected:
+            sys.stdout.buffer.write(output)
+            print(f"picture: {command} exited with {code}; expected {expected}", file=sys.stderr)
+            return 1
+        path = ROOT / "docs" / name
+        path.write_text(picture(screen_lines(command, output)), encoding="utf-8")
+        print(f"written: {path.relative_to(ROOT)}")
     return 0
 
 
-def recorded(arguments: list[str], state: str) -> tuple[bytes, int]:
+def write_failing_program(folder: Path) -> None:
+    """Write a program of strategies.md whose workers open their parts of the data. One is missing."""
+    page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    program = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0]
+    at_step = "    if step % 100 == 0:\n"
+    shard = "    if step == 250:\n        open(f'shards/part-{strategy.cluster_resolver.task_id}.csv')\n"
+    (folder / "train.py").write_text(program.replace(at_step, shard + at_step), encoding="utf-8")
+    (folder / "shards").mkdir()
+    for worker in range(2):
+        (folder / "shards" / f"part-{worker}.csv").touch()
+
+
+def recorded(arguments: list[str], home: str, folder: str) -> tuple[bytes, int]:
     """Run ``launch`` in a terminal.
 
     Args:
         arguments: of ``launch``.
-        state: the folder for its runs.
+        home: the home folder, where its runs are.
+        folder: the folder in which it runs.
 
     Returns:
         The bytes that it wrote, and its exit code.
     """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     pid, terminal = pty.fork()
     if pid == 0:
         size = struct.pack("HHHH", LINES, COLUMNS, 0, 0)
         fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-        os.chdir(ROOT)
-        environ = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": state}
-        environ.pop("NO_COLOR", None)
+        os.chdir(folder)
+        # The data of MNIST are in the cache.
+        environ = {**os.environ, "TERM": "xterm-256color", "HOME": home, "XDG_CACHE_HOME": cache}
+        for name in ("NO_COLOR", "XDG_STATE_HOME"):
+            environ.pop(name, None)
         os.execve(sys.executable, [sys.executable, "-m", "launcher", *arguments], environ)
     output = io.BytesIO()
     while True:
@@ -75,11 +105,11 @@ def recorded(arguments: list[str], state: str) -> tuple[bytes, int]:
     return output.getvalue(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def screen_lines(output: bytes) -> list[Text]:
+def screen_lines(command: str, output: bytes) -> list[Text]:
     """The lines of the screen after this output, with the command above them."""
     screen = pyte.Screen(COLUMNS, LINES)
     pyte.ByteStream(screen).feed(output)
-    lines = [Text.assemble(("$ ", "bright_black"), (COMMAND, "bold"))]
+    lines = [Text.assemble(("$ ", "bright_black"), (command, "bold"))]
     for row in range(screen.cursor.y + 1):
         line = Text()
         cells = [screen.buffer[row][column] for column in range(COLUMNS)]
@@ -89,7 +119,20 @@ def screen_lines(output: bytes) -> list[Text]:
         lines.append(line)
     while not lines[-1].plain:
         lines.pop()
-    return lines
+    return shortened(lines)
+
+
+def shortened(lines: list[Text]) -> list[Text]:
+    """Leave out lines of tasks before the end of the job, if there are many, and say how many."""
+    end = next(index for index, line in enumerate(lines) if _END_OF_JOB.match(line.plain))
+    dropped = end - 1 - _OUTPUT_LINES
+    if dropped < 2:
+        return lines
+    return [
+        *lines[: end - dropped],
+        Text(f"... {dropped} more lines of output ...", "bright_black"),
+        *lines[end:],
+    ]
 
 
 def _style(cell: pyte.screens.Char) -> Style:

@@ -13,16 +13,18 @@ import sys
 import time
 
 from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdraw_run
-from launcher.cli.logs import follow, logs_of, report_of
+from launcher.cli.logs import follow, logs_of, report_of, say_hidden
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.settings import Group, Setting, Settings
+from launcher.config.table import VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.failure import failure_report
 from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.table import result_table
+from launcher.output.tensorflow_notices import Folding
 from launcher.runs.run import Run, RunState, send_sigterm
 
 SUMMARY = "show the output of a run in the background, and how it ends"
@@ -48,7 +50,7 @@ LINES = Setting(
     "lines", whole(0, 10**12), "begin with the last N lines of each task (default: 10)",
     flags=("-n", "--lines"), metavar="N", default=10,
 )  # fmt: skip
-GROUPS = (Group("positional arguments", (RUN,)), Group("options", (LINES,)))
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (LINES, VERBOSE)))
 
 
 def run(settings: Settings) -> int:
@@ -66,8 +68,8 @@ def run(settings: Settings) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         # If the files of the run are not here, the machine of its launcher shows them.
-        words = ("attach", "--lines", str(settings[LINES]), target_run.paths.root)
-        code = shown_there(target_run, *words, follow=True)
+        options = ["--lines", str(settings[LINES]), *(["--verbose"] if settings[VERBOSE] else [])]
+        code = shown_there(target_run, "attach", *options, target_run.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
         say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
@@ -81,10 +83,12 @@ def run(settings: Settings) -> int:
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
+    folding = None if settings[VERBOSE] else Folding()
+    selection = LogSelection(settings[LINES], folding=folding)
     # Each line starts with the name of its task, even if there is only one (the last argument).
-    selection = LogSelection(settings[LINES])
-    for _ in follow(target_run, lambda: logs_of(target_run, (), selection, True), messages):
+    for _ in follow(target_run, lambda: logs_of(target_run, (), selection, True), messages, folding=folding):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
+            say_hidden(folding)
             say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
             return LEFT_EXIT_CODE
     report = report_of(target_run)

@@ -21,11 +21,13 @@ from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.table import VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.lines import labels
 from launcher.output.logs import WHOLE_LOG, GrowingLog, LogSelection, tail
 from launcher.output.table import verdict
+from launcher.output.tensorflow_notices import Folding
 from launcher.runs.run import Run, all_runs, find, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"
@@ -73,7 +75,7 @@ UNTIL: Setting[float | None] = Setting(
 TIMESTAMPS = Setting("timestamps", switch, "begin each line with the time when it was printed", default=False)
 GROUPS = (
     Group("positional arguments", (SELECTED,)),
-    Group("options", (FOLLOW, LINES, SINCE, UNTIL, TIMESTAMPS)),
+    Group("options", (FOLLOW, LINES, SINCE, UNTIL, TIMESTAMPS, VERBOSE)),
 )
 
 
@@ -88,19 +90,25 @@ def run(settings: Settings) -> int:
         LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
     target_run, names = _run_and_tasks(settings[SELECTED])
-    selection, follows = _selection(settings), settings[FOLLOW]
+    # The logs of tasks that the user names are shown as they are.
+    folding = None if settings[VERBOSE] or names else Folding()
+    selection, follows = _selection(settings, folding), settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
     words = _words(selection, follows)
     code = shown_there(target_run, "logs", *words, target_run.paths.root, *names, follow=follows)
     if code is not None:  # None means that the files are here.
         return code
     if follows:
-        for _ in follow(target_run, lambda: logs_of(target_run, names, selection), until=selection.until):
+
+        def open_logs() -> list[GrowingLog]:
+            return logs_of(target_run, names, selection)
+
+        for _ in follow(target_run, open_logs, folding=folding, until=selection.until):
             continue
     else:
         for log in logs_of(target_run, names, selection):
             log.write_rest(sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        say_hidden(folding)
     _tell_what_is_missing(target_run, names, selection)
     if not follows or _is_past(selection.until):
         return 0
@@ -109,8 +117,12 @@ def run(settings: Settings) -> int:
     return report.exit_code
 
 
-def _selection(settings: Settings) -> LogSelection:
+def _selection(settings: Settings, folding: Folding | None) -> LogSelection:
     """Return which part of the logs the user wants.
+
+    Args:
+        settings: The options of the command.
+        folding: Counts the start-up messages of TensorFlow that are left out. None to show them.
 
     Raises:
         InputError: The end of that time is before its beginning.
@@ -121,7 +133,7 @@ def _selection(settings: Settings) -> LogSelection:
         begins, ends = time_in_words(since, now), time_in_words(until, now)
         expected = f"expected a time after that of --since ({begins})"
         raise InputError([Fault("--until", f"there is nothing before {ends}", expected)])
-    return LogSelection(settings[LINES], since, until, settings[TIMESTAMPS])
+    return LogSelection(settings[LINES], since, until, settings[TIMESTAMPS], folding)
 
 
 def _words(selection: LogSelection, follows: bool) -> list[str]:
@@ -132,7 +144,8 @@ def _words(selection: LogSelection, follows: bool) -> list[str]:
         ("--until", None if selection.until is None else time_with_zone(selection.until)),
     )
     words = [word for flag, value in values if value is not None for word in (flag, str(value))]
-    switches = (("--follow", follows), ("--timestamps", selection.timestamps))
+    is_verbose = selection.folding is None
+    switches = (("--follow", follows), ("--timestamps", selection.timestamps), ("--verbose", is_verbose))
     return [*words, *(flag for flag, is_on in switches if is_on)]
 
 
@@ -157,11 +170,20 @@ def _tell_what_is_missing(run: Run, names: Sequence[str], selection: LogSelectio
         say(f"{join_names(chosen)} printed nothing in this time in {run.name}")
 
 
+def say_hidden(folding: Folding | None) -> None:
+    """Flush stdout, and say once how many start-up messages of TensorFlow were left out, if any were."""
+    sys.stdout.buffer.flush()
+    if folding is not None and (summary := folding.summary()):
+        say(summary)
+        folding.count = 0
+
+
 def follow(
     run: Run,
     open_logs: Callable[[], list[GrowingLog]],
     messages: GrowingLog | None = None,
     *,
+    folding: Folding | None = None,
     until: float | None = None,
 ) -> Iterator[None]:
     """Write what is new in logs to stdout until the run has ended and everything is written.
@@ -175,6 +197,7 @@ def follow(
             after tasks have moved to other hosts.
         messages: The messages of a launcher in the background. They are written after the output that came
             before them, and those from before the start of tasks come first. With None no messages are shown.
+        folding: Counts the start-up messages that these logs leave out. None if they leave out none.
         until: When to end although the run goes on. The logs end there, too.
 
     Yields:
@@ -214,6 +237,8 @@ def follow(
         if not grown_logs:
             for log in logs if is_complete else ():
                 log.write_line(out)  # A last line without its end will get none now.
+            if is_complete:
+                say_hidden(folding)
             out.write(unwritten_messages.getvalue())
             unwritten_messages = io.BytesIO()
         out.flush()

@@ -338,9 +338,9 @@ OUTPUT_DIRS = Setting(
     given_in=EVERYWHERE,
 )  # fmt: skip
 VERBOSE = Setting(
-    "verbose", switch, "show start-up notices of TensorFlow, too", flags=("-v", "--verbose"), default=False
+    "verbose", switch, "show start-up messages of TensorFlow, too", flags=("-v", "--verbose"), default=False
 )
-FOLD = Setting("fold", switch, "hide start-up notices of TensorFlow", default=False)
+FOLD = Setting("fold", switch, "hide start-up messages of TensorFlow (the default)", default=False)
 TIMESTAMPS = Setting("timestamps", switch, "begin each line of a task with the time", default=False)
 SHOW: Setting[str | None] = Setting(
     "show", values.not_empty, "show only these tasks: worker,ps/0,worker/2-5", metavar="TASKS", default=None

@@ -176,7 +176,7 @@ def _console(
         live=live,
         colour=wants_colour(os.environ, is_tty=is_terminal),
         show=show,
-        fold=(live or settings[table.FOLD]) and not settings[table.VERBOSE],
+        fold=not settings[table.VERBOSE],
         timestamps=settings[table.TIMESTAMPS],
         quiet=settings[table.QUIET],
         place=_place(options),

@@ -23,7 +23,7 @@ from launcher.messages import message_prefix
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, TaskPlace
 from launcher.output.table import result_table
-from launcher.output.tensorflow_notices import Folding, TaskFolding
+from launcher.output.tensorflow_notices import LIVE_BYTES_PER_SECOND, Folding, NoticeCutter
 from launcher.output.writer import Writer
 
 _MAX_KEPT_NOTICES = 1000
@@ -50,7 +50,7 @@ class ConsoleOptions(Record):
     colour: bool = False
     #: The tasks whose output is shown. None for all.
     show: frozenset[str] | None = None
-    #: Whether to leave out TensorFlow's start-up notices.
+    #: Whether to leave out TensorFlow's start-up messages.
     fold: bool = False
     #: Whether the lines of tasks start with the time.
     timestamps: bool = False
@@ -95,11 +95,8 @@ class Console(Renderer):
         self._cutters: dict[TaskId, LineCutter] = {}
         #: The cutters that contain the start of a line without its end.
         self._unfinished_cutters: dict[TaskId, LineCutter] = {}
-        #: Counts the start-up notices of TensorFlow that were left out. None until a task prints, and without
-        #: ``--fold``.
-        self._notice_counter: Folding | None = None
-        #: The filter that leaves out these notices for each task that has printed something.
-        self._filters: dict[TaskId, TaskFolding] = {}
+        #: Counts the start-up messages of TensorFlow that were left out.
+        self._folding = Folding()
         #: When to look at the unfinished lines again.
         self._poll_at = 0.0
         #: The host, the colour and the label of each task. `begin` makes them.
@@ -171,8 +168,8 @@ class Console(Renderer):
             self._poll_at = now + 4 * _POLL_SECONDS
         if self._unfinished_cutters and now >= self._poll_at:
             self._poll_at = now + _POLL_SECONDS
-            for task, cutter in self._unfinished_cutters.items():
-                self._print(self._without_notices(task, cutter.snapshot(now)))
+            for cutter in self._unfinished_cutters.values():
+                self._print(cutter.snapshot(now))
             cutters = self._unfinished_cutters.items()
             self._unfinished_cutters = {t: cutter for t, cutter in cutters if cutter.has_unfinished_line}
         waits = [self._live_line.tick(now)] if self._live_line else []
@@ -188,7 +185,7 @@ class Console(Renderer):
         for task in list(self._cutters):
             self._end_output(task)
         options = self._options
-        if self._notice_counter and (summary := self._notice_counter.summary()):
+        if summary := self._folding.summary():
             self._show_notice(summary)
         if self._live_line:
             self._live_line.erase()
@@ -205,7 +202,7 @@ class Console(Renderer):
             self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
 
     def _show_output(self, event: events.TaskOutput) -> None:
-        """Print the lines that a task has completed, without notices of TensorFlow.
+        """Print the lines that a task has completed.
 
         Nothing is printed if the user wants no output of the task. `tick` shows lines that stay unfinished.
         """
@@ -213,29 +210,23 @@ class Console(Renderer):
         if self._options.quiet or (shown_tasks is not None and task not in shown_tasks):
             return
         cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._make_cutter(task))
-        self._print(self._without_notices(task, cutter.feed(event.data, self._clock())))
+        self._print(cutter.feed(event.data, self._clock()))
         if cutter.has_unfinished_line:
             self._unfinished_cutters[task] = cutter
 
     def _make_cutter(self, task: TaskId) -> LineCutter:
-        """Return what cuts the output of a task into lines with its label.
-
-        With ``--fold``, also make what leaves out TensorFlow's start-up notices among these lines.
-        """
+        """Return what cuts the output of an attempt into lines with the label of the task."""
         colour = reset = ""
         if self._options.colour:
             colour, reset = f"\x1b[{self._colours[task]}m", RESET
         # ``worker/0 |`` starts a line, and ``worker/0 +`` a later part of a line that was shown unfinished.
         first, continued = (f"{colour}{self._labels[task]} {mark}{reset} ".encode() for mark in "|+")
-        if self._options.fold:
-            self._notice_counter = self._notice_counter or Folding()
-            self._filters[task] = TaskFolding(task, first, self._notice_counter)
-        return LineCutter(first, continued, keep_colours=self._options.colour)
-
-    def _without_notices(self, task: TaskId, lines: bytes) -> bytes:
-        """Return lines of a task without TensorFlow's start-up notices, or with them for ``--verbose``."""
-        notice_filter = self._filters.get(task)
-        return lines if notice_filter is None else notice_filter.feed(lines)
+        keep_colours = self._options.colour
+        if not self._options.fold:
+            return LineCutter(first, continued, keep_colours=keep_colours)
+        return NoticeCutter(
+            first, continued, self._folding, keep_colours=keep_colours, bytes_per_second=LIVE_BYTES_PER_SECOND
+        )
 
     def _print(self, lines: bytes) -> None:
         """Print complete lines of a task, with the time if the user wants it."""
@@ -255,9 +246,7 @@ class Console(Renderer):
         self._unfinished_cutters.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
-            self._print(self._without_notices(task, cutter.end()))
-        # If the task starts again, its next attempt gets a new filter, as it prints the notices again.
-        self._filters.pop(task, None)
+            self._print(cutter.end())
 
     def _show_notices(self) -> None:
         """Show the messages that wait, unless tmux covers the terminal."""

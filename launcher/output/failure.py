@@ -23,7 +23,7 @@ from launcher.output.hints import FailureFacts, hints
 from launcher.output.lines import clean_lines
 from launcher.output.logs import content, tail
 from launcher.output.renderers import TaskPlace
-from launcher.output.tensorflow_notices import is_about_the_build
+from launcher.output.tensorflow_notices import without_start_up_messages
 
 _MAX_LAST_LINES = 20
 #: The number of lines that are shown at the start and at the end of a long traceback.
@@ -104,7 +104,7 @@ def _about_task(
         return [f"{_HINT_PREFIX}{hint}"] if hint else []
     data, is_cut = tail(paths.log(failure.task))
     printed = clean_lines(data, is_cut=is_cut)
-    lines = _without_inner_rows([line for line in printed if not is_about_the_build(line)])
+    lines = _without_inner_rows(without_start_up_messages(printed))
     traceback = last_traceback(lines)
     # Many lines may follow the traceback, so its last line, which names the exception, is looked at, too.
     exception = lines[traceback.stop - 1] if traceback else ""

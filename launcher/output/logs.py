@@ -23,6 +23,7 @@ from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, clean_lines
 from launcher.output.log_times import LogTimes
+from launcher.output.tensorflow_notices import Folding, NoticeCutter
 
 #: How much of the end of a log is read for its last lines.
 _TAIL_BYTES = 64 * 1024
@@ -85,14 +86,17 @@ def shown_lines(text: str, count: int) -> list[str]:
 
 
 class LogSelection(Record):
-    """Which part of a log is shown, and whether each line gets its time."""
+    """Which part of a log is shown, and how."""
 
     #: The number of last lines. None for all.
     lines: int | None = None
     #: Since and until when the part was printed, in seconds since the epoch. None for no limit.
     since: float | None = None
     until: float | None = None
+    #: Whether each line gets its time.
     timestamps: bool = False
+    #: Counts the start-up messages of TensorFlow that are left out. None to show them.
+    folding: Folding | None = None
 
     @property
     def needs_times(self) -> bool:
@@ -141,7 +145,10 @@ class GrowingLog:
         #: Whether it was read before, so that its last lines were chosen, and whether a part was written.
         self._was_read = self._has_begun = False
         self._label = label
-        self._cutter = LineCutter(b"", b"", keep_colours=is_terminal)
+        if selection.folding is None:
+            self._cutter = LineCutter(b"", b"", keep_colours=is_terminal)
+        else:
+            self._cutter = NoticeCutter(b"", b"", selection.folding, keep_colours=is_terminal)
         self._set_prefix("")
         #: Whether it is copied byte for byte.
         self._is_raw = not label and not is_terminal and not selection.timestamps

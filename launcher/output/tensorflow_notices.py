@@ -1,44 +1,251 @@
-"""TensorFlow's start-up notices: harmless lines that say nothing about the user's program.
+"""TensorFlow's start-up messages: harmless lines that say nothing about the user's program.
 
-A terminal shows only how many there were: `TaskFolding` leaves them out for the console, and `Folding` counts
-them. Logs keep them. docs/tasks.md contains the same list.
+The console, ``launch attach`` and ``launch logs`` show only how many there were: `NoticeCutter` leaves them
+out, and `Folding` counts them. Logs and ``--json`` keep them. ``notices.toml`` lists them.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from launcher.common.cluster import TaskId
+from launcher.common.record import Record
 from launcher.common.text import plural
+from launcher.output.lines import LineCutter
 from launcher.package_data import read_table
 
-#: A notice that contains this continues with options of a session, up to an empty line.
-_OPTIONS_START = b"] SessionOptions: "
-#: Matches a message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
-_MESSAGE_PATTERN = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
-_OPTION_PATTERN = (
-    rb"(?:\w+ \{|\}|  .+"
-    rb"|(?:allow|device|inter|intra|isolate|log_device|operation|placement|share|use_per)_\w+: .+)$"
+#: How all messages begin. Other lines are not compared with patterns.
+_BEGINNINGS = (b"I0000 ", b"W0000 ", b"E0000 ", b"20", b"I ", b"W ", b"E ", b"WARNING:", b"INFO:tensorflow:")
+#: Matches a message of TensorFlow's C++ code in the form of TensorFlow 2.17 and later, of those before it,
+#: or of TensorFlow 1. Its groups are the letter, the file, of which the first form has the name only, and the
+#: text.
+_MESSAGE_PATTERN = (
+    rb"(?:(?P<new>[IWE])0000 00:00:[0-9.]+ +[0-9]+ (?P<name>[\w.-]+\.(?:cc|h))"
+    rb"|(?:[0-9-]{10} [0-9:.]+: )?(?P<old>[IWE]) "
+    rb"(?P<path>(?:\./)?(?:tensorflow|xla|tsl|external/(?:local_xla|local_tsl|org_tensorflow|xla|tsl))/[\w/.-]+\.(?:cc|h))"
+    rb"):[0-9]+\] (?P<text>.*)"
 )
+#: While a task runs, so many bytes of its output are searched in a second. Nobody can read more than
+#: that, and the task must not become slower.
+LIVE_BYTES_PER_SECOND = 1 << 16
+#: How long nothing must follow a message about waiting until it is shown.
+_WAIT_SECONDS = 10.0
+
+
+class _Rule(Record):
+    """The rule for start-up messages of one kind, an entry of ``notices.toml``."""
+
+    #: Matches the start of the text of a message.
+    text: re.Pattern[bytes]
+    #: Matches the other lines of such a message. None if it has only one.
+    rest: re.Pattern[bytes] | None = None
+    #: Whether it is shown if nothing follows it.
+    waits: bool = False
+    #: Whether it is left out even if its letter is E.
+    probe: bool = False
+
+
+class _Rules(Record):
+    """The content of ``notices.toml``."""
+
+    messages: Sequence[_Rule]
+    #: The rules for lines of Python code.
+    lines: Sequence[_Rule]
+    #: The names of TensorFlow's files that print start-up messages.
+    files: frozenset[bytes]
+    #: Finds the words of messages that must stay.
+    matters: re.Pattern[bytes]
+    #: The rule for all other messages of TensorFlow's files.
+    other: _Rule
 
 
 @functools.cache
-def _patterns() -> dict[str, bytes]:
-    """Return the pattern of notices about the build of TensorFlow, ``build``, and of all notices, ``all``."""
-    notices = read_table("output/notices.toml")
-    build, server = "|".join(notices["build"]), "|".join(notices["server"])
-    return {"build": build.encode(), "all": f"{build}|{server}".encode()}
+def _rules() -> _Rules:
+    """Read ``notices.toml``. That takes some milliseconds, which only programs with such messages need."""
+    table = read_table("output/notices.toml")
+    words = "|".join(word for topic in table["matters"] for word in topic["words"])
+    return _Rules(
+        messages=[_rule(entry) for entry in table["message"]],
+        lines=[_rule(entry) for entry in table["line"]],
+        files=frozenset(name.encode() for names in table["files"].values() for name in names),
+        matters=re.compile(words.encode(), re.IGNORECASE),
+        other=_rule({"text": ""}),
+    )
 
 
-def is_about_the_build(line: str) -> bool:
-    """Return whether a line is a notice about the build of TensorFlow, which never explains a failure."""
-    return re.search(_patterns()["build"], line.encode("utf-8", "replace")) is not None
+def _rule(entry: Mapping[str, Any]) -> _Rule:
+    """Return the rule of an entry of ``notices.toml``."""
+    rest = re.compile(entry["rest"].encode()) if "rest" in entry else None
+    return _Rule(
+        re.compile(entry["text"].encode()), rest, entry.get("waits", False), entry.get("probe", False)
+    )
+
+
+def _rule_for(line: bytes) -> _Rule | None:
+    """Return the rule for a line with which a start-up message begins. None for any other line."""
+    is_of_cpp = b".cc:" in line or b".h:" in line
+    message = re.match(_MESSAGE_PATTERN, line) if is_of_cpp else None
+    if message is None:
+        is_of_python = line.startswith((b"WARNING:", b"INFO:tensorflow:"))
+        return _first_match(_rules().lines, line) if is_of_python else None
+    is_error = b"E" in (message["new"], message["old"])
+    rule = _first_match(_rules().messages, message["text"])
+    if rule is not None:
+        return rule if rule.probe or not is_error else None
+    file = (message["path"] or message["name"]).rpartition(b"/")[2]
+    matters = is_error or _rules().matters.search(file + b" " + message["text"]) is not None
+    return _rules().other if file in _rules().files and not matters else None
+
+
+def _first_match(rules: Sequence[_Rule], text: bytes) -> _Rule | None:
+    """Return the first rule that matches a text. None if none does."""
+    return next((rule for rule in rules if rule.text.match(text)), None)
+
+
+class Folding:
+    """The counter of the messages that were left out of the output of some tasks."""
+
+    def __init__(self) -> None:
+        #: The number of messages.
+        self.count = 0
+
+    def summary(self) -> str:
+        """Return one line about all messages that were left out. Empty if there were none."""
+        if not self.count:
+            return ""
+        them = "it" if self.count == 1 else "them"
+        return f"hid {plural(self.count, 'TensorFlow start-up message')} (-v shows {them})"
+
+
+class NoticeCutter(LineCutter):
+    """A cutter of the output of one attempt of a task that leaves out TensorFlow's start-up messages.
+
+    Args:
+        prefix: The text before each line.
+        continued_prefix: The text before later parts of a line.
+        folding: Counts the messages that are left out.
+        keep_colours: Whether to keep colour sequences.
+        bytes_per_second: How much output is searched in a second. More is returned as it is.
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        continued_prefix: bytes,
+        folding: Folding,
+        *,
+        keep_colours: bool = False,
+        bytes_per_second: int = sys.maxsize,
+    ) -> None:
+        super().__init__(prefix, continued_prefix, keep_colours=keep_colours)
+        self._folding, self._bytes_per_second = folding, bytes_per_second
+        #: How many bytes of lines were searched in this second, and when it began.
+        self._searched = 0
+        self._second_began = float("-inf")
+        #: The rule of the message to which the next line may belong.
+        self._rule: _Rule | None = None
+        #: The lines about waiting that nothing has followed, how many messages these are, and since when.
+        self._waiting: list[bytes] = []
+        self._waiting_messages = 0
+        self._waiting_since = 0.0
+
+    @property
+    def has_unfinished_line(self) -> bool:
+        """Whether a part of a line, or a message about waiting, waits to be shown by `snapshot`."""
+        return bool(self._waiting) or super().has_unfinished_line
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Add output of the task, and return the lines to show."""
+        return self._without_messages(super().feed(data, now), now)
+
+    def snapshot(self, now: float) -> bytes:
+        """Return what is due: the part of an unfinished line, or a message about waiting."""
+        shown = self._without_messages(super().snapshot(now), now)
+        is_due = self._waiting and now - self._waiting_since >= _WAIT_SECONDS
+        return self._end_waiting() + shown if is_due else shown
+
+    def end(self) -> bytes:
+        """Return the rest of the last line, or a message about waiting, because the task prints no more."""
+        shown = self._without_messages(super().end(), 0.0)
+        self._rule = None
+        return self._end_waiting() + shown
+
+    def _end_waiting(self) -> bytes:
+        """Return the lines about waiting, which are shown."""
+        lines = b"".join(self._waiting)
+        self._folding.count -= self._waiting_messages
+        self._forget_waiting()
+        return lines
+
+    def _forget_waiting(self) -> None:
+        """Leave out the lines about waiting, because something has followed them."""
+        self._waiting, self._waiting_messages = [], 0
+
+    def _without_messages(self, lines: bytes, now: float) -> bytes:
+        """Return whole lines of the task without start-up messages.
+
+        Most blocks are returned at once: those without a bracket, which each message of C++ code has, and
+        without an N, which each line of Python code has (``WARNING``, ``INFO``). memchr looks for these.
+        """
+        if not self._is_within and (
+            (b"]" not in lines and b"N" not in lines) or self._is_flooded(lines, now)
+        ):
+            return lines
+        start = len(self.prefix)
+        # A line whose start was shown before has another prefix.
+        return b"".join(
+            line
+            for line in lines.splitlines(keepends=True)
+            if not (self._is_within or line.startswith(_BEGINNINGS, start))
+            or not line.startswith(self.prefix)
+            or not self._leaves_out(line, now)
+        )
+
+    @property
+    def _is_within(self) -> bool:
+        """Whether the next line may belong to a message, or ends one about waiting."""
+        return self._rule is not None or bool(self._waiting)
+
+    def _is_flooded(self, lines: bytes, now: float) -> bool:
+        """Return whether the task prints too much to search these lines, too."""
+        if now - self._second_began >= 1.0:
+            self._second_began, self._searched = now, 0
+        self._searched += len(lines)
+        return self._searched > self._bytes_per_second
+
+    def _leaves_out(self, line: bytes, now: float) -> bool:
+        """Return whether to leave out the next line, and count it if it begins a message."""
+        text = line[len(self.prefix) : -1]
+        rule, begins = self._rule, False
+        if rule is None or rule.rest is None or not rule.rest.match(text):
+            rule, begins = _rule_for(text), True
+        # An empty line ends a message with several lines.
+        self._rule = rule if text and rule is not None and rule.rest is not None else None
+        if rule is None or not rule.waits:
+            self._forget_waiting()
+        if rule is None:
+            return False
+        self._folding.count += begins
+        if rule.waits:
+            self._waiting.append(line)
+            self._waiting_messages += begins
+            self._waiting_since = now
+        return True
+
+
+def without_start_up_messages(lines: Sequence[str]) -> list[str]:
+    """Return lines of a task's output, in order, without TensorFlow's start-up messages."""
+    cutter = NoticeCutter(b"", b"", Folding())
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    shown = (cutter.feed(text, 0.0) + cutter.end()).decode("utf-8", "replace")
+    return shown.split("\n")[:-1]
 
 
 def last_of_program(lines: Sequence[str]) -> str:
-    """Return the last line that is not a notice of TensorFlow, or the last line if all are notices.
+    """Return the last line that is not a start-up message of TensorFlow, or the last line if all are such.
 
     Args:
         lines: The lines of a task's output, in order.
@@ -46,99 +253,5 @@ def last_of_program(lines: Sequence[str]) -> str:
     Returns:
         The line. Empty if there are no lines.
     """
-    number = len(lines) - 1
-    while number >= 0:
-        line = lines[number]
-        is_notice = re.search(_patterns()["all"], line.encode()) or re.match(_MESSAGE_PATTERN, line)
-        if line and not is_notice:
-            # It may be one of the options of a session, before which a notice stands.
-            first = number
-            while first and re.match(_OPTION_PATTERN, lines[first].encode()):
-                first -= 1
-            if _OPTIONS_START not in lines[first].encode():
-                return line
-            number = first
-        number -= 1
-    return lines[-1] if lines else ""
-
-
-#: Notices are looked for among this many lines at the start of a task's output.
-_START_LINES = 200
-
-_TRACEBACK = b"Traceback (most recent call last):"
-_EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::|$)")
-
-
-class Folding:
-    """The counter of the notices that were left out in a job."""
-
-    def __init__(self) -> None:
-        #: The number of notices, and the tasks that have printed them.
-        self._notices = 0
-        self._tasks: set[TaskId] = set()
-
-    def count(self, task: TaskId) -> None:
-        """Count one notice of a task."""
-        self._notices += 1
-        self._tasks.add(task)
-
-    def summary(self) -> str:
-        """Return one message about all notices that were left out. Empty if there were none."""
-        if not self._notices:
-            return ""
-        notices, tasks = plural(self._notices, "start-up notice"), plural(len(self._tasks), "task")
-        verb = "is" if self._notices == 1 else "are"
-        return f"{notices} of TensorFlow ({tasks}) {verb} in the logs only; --verbose shows them"
-
-
-class TaskFolding:
-    """The filter that leaves out the notices among the lines of one attempt of a task.
-
-    Args:
-        task: The task.
-        prefix: The text with which each line starts.
-        folding: Counts the notices of the job.
-    """
-
-    def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:
-        self._task, self._prefix, self._folding = task, prefix, folding
-        #: How many more lines are looked at. Notices come at the start of the output only.
-        self._start_left = _START_LINES
-        #: Whether the last line belonged to a traceback, and to a notice that continues with options of a
-        #: session.
-        self._in_traceback = self._in_options = False
-
-    def feed(self, lines: bytes) -> bytes:
-        """Return the lines to show among these, each of which must be complete."""
-        if not self._start_left:  # Notices are looked for at the start only.
-            return lines
-        return b"".join(line for line in lines.splitlines(keepends=True) if not self._is_notice(line))
-
-    def _is_notice(self, line: bytes) -> bool:
-        """Return whether the next line of the task is to be left out, and count it if so.
-
-        Only the first lines of a task are looked at, because TensorFlow prints its notices at the start.
-        """
-        if not self._start_left:
-            return False
-        self._start_left -= 1
-        text = line.removeprefix(self._prefix).rstrip(b"\n")
-        if self._in_traceback:
-            # A traceback shows lines of the program, which may contain the text of a notice.
-            self._in_traceback = not _EXCEPTION.match(text)  # The line with the exception is the last one.
-            return False
-        self._in_traceback = text.startswith(_TRACEBACK)
-        if not self._belongs_to_notice(text):
-            return False
-        self._folding.count(self._task)
-        return True
-
-    def _belongs_to_notice(self, line: bytes) -> bool:
-        """Return whether the next line is a notice, or one of the options with which a notice continues."""
-        if self._in_options:
-            self._in_options = re.match(_OPTION_PATTERN, line) is not None
-            # The empty line after the options belongs to the notice, too.
-            if self._in_options or not line:
-                return True
-        self._in_options = _OPTIONS_START in line
-        return re.search(_patterns()["all"], line) is not None
+    shown = [line for line in without_start_up_messages(lines) if line]
+    return (shown or lines or [""])[-1]

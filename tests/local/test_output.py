@@ -34,16 +34,35 @@ def test_whole_lines_with_prefixes(launch: Launch):
         assert last_run(launch).log(f"worker/{task}").count(b"\n") == 3000
 
 
-def test_notices_are_folded_into_a_pipe(launch: Launch):
-    notice = "This TensorFlow binary is optimized to use available CPU instructions"
-    crash = f"print('{notice}', flush=True); raise ValueError('no such thing')"
-    words = ["--workers", "2", "--on-failure", "continue", "-c", crash]
-    ended, whole = launch("--fold", *words), launch(*words)
-    for shown, folded in ((ended, True), (whole, False)):
-        assert shown.out.count(notice) == (0 if folded else 2)
-        assert shown.out.count("| Traceback") == 2
-        assert ("launch: 2 start-up notices of TensorFlow (2 tasks) are in" in shown.err) is folded
-    assert last_run(launch).log("worker/0").count(notice.encode()) == 1
+STARTS_AS_TENSORFLOW_DOES = """
+import sys
+message = "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on"
+print(message, "step 1", message, "step 2", sep="\\n", flush=True)
+"""
+
+
+@pytest.mark.promise("TensorFlow's start-up messages are hidden everywhere, and nothing else is")
+def test_start_up_messages_are_hidden(launch: Launch):
+    words = ["--workers", "2", "-c", STARTS_AS_TENSORFLOW_DOES]
+    said = "launch: hid 4 TensorFlow start-up messages (-v shows them)\n"
+
+    def seen(*arguments: str) -> tuple[int, int, bool]:
+        ended = launch(*arguments, code=0)
+        return ended.out.count("| step "), ended.out.count("port.cc"), said in ended.err
+
+    assert seen(*words) == seen("--fold", *words) == (4, 0, True)
+    assert seen("-v", *words) == seen("--verbose", "--fold", *words) == (4, 4, False)
+    assert seen("logs") == seen("logs", "-f") == (4, 0, True)
+    assert seen("logs", "-v") == seen("logs", "-f", "-v") == seen("logs", "worker") == (4, 4, False)
+    assert launch("logs", "worker/0").stdout == last_run(launch).log("worker/0")
+    assert (
+        launch("--json", *words).out.count("port.cc")
+        == last_run(launch).log("worker/0").count(b"port.cc") * 2
+        == 4
+    )
+    launch("-d", *words, code=0)
+    assert seen("attach") == (4, 0, True)
+    assert seen("attach", "-v") == (4, 4, False)
 
 
 @pytest.mark.promise("progress bars do not flood")

@@ -8,71 +8,128 @@ from pathlib import Path
 
 import pytest
 
-from launcher.common.cluster import TaskId
 from launcher.output.tensorflow_notices import (
+    LIVE_BYTES_PER_SECOND,
     Folding,
-    TaskFolding,
+    NoticeCutter,
     last_of_program,
+    without_start_up_messages,
 )
 from launcher.package_data import read_table
 
-#: A line for each notice, as TensorFlow prints it.
-NOTICES = Path(__file__).with_name("start_up_notices.txt")
+#: Start-up messages and lines that must stay, as TensorFlow prints them.
+MESSAGES = Path(__file__).with_name("start_up_notices.txt").read_text()
+MATTERS = Path(__file__).with_name("lines_that_matter.txt").read_text()
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
-W0, W1 = TaskId("worker/0"), TaskId("worker/1")
-TRACEBACK = """\
-Traceback (most recent call last):
-  File "train.py", line 3, in <module>
-    main()
-ValueError: no such thing
+WAITING = """\
+I0000 00:00:1.5 7 coordination_service.cc:502] Waiting for 1/2 tasks to connect.
+I0000 00:00:1.5 7 coordination_service.cc:505] Example stragglers:
+/job:worker/replica:0/task:1
 """
+OTHER = (
+    "I0000 00:00:1.5 7 coordination_service_agent.cc:245] Coordination agent has successfully connected.\n"
+)
 
 
-def folds(folding: Folding) -> list[TaskFolding]:
-    return [TaskFolding(task, f"{task} | ".encode(), folding) for task in (W0, W1)]
+class Shown:
+    """What is shown of the output of a task, without the prefix."""
+
+    def __init__(self, bytes_per_second: int = 1 << 40) -> None:
+        self.folding = Folding()
+        self.cutter = NoticeCutter(b"w | ", b"w + ", self.folding, bytes_per_second=bytes_per_second)
+
+    def __call__(self, text: str, now: float = 0.0) -> str:
+        return self.cutter.feed(text.encode(), now).decode().replace("w | ", "")
 
 
-def fed(fold: TaskFolding, text: str) -> str:
-    """What is shown of these lines, without the prefix."""
-    prefix = fold._prefix.decode()
-    lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
-    return fold.feed(lines.encode()).decode().replace(prefix, "")
+def ended(text: str) -> str:
+    """What is shown of all output of a task that has ended."""
+    shown = Shown()
+    return shown(text) + shown.cutter.end().decode().replace("w | ", "")
 
 
-@pytest.mark.promise("start-up notices are folded on a terminal only; the docs show such lines")
-def test_all_notices_are_folded():
-    listed = NOTICES.read_text().splitlines()
-    assert [line for line in listed if fed(folds(Folding())[0], line)] == []
-    notices = read_table("output/notices.toml")
-    patterns = (*notices["build"], *notices["server"])
-    assert [pattern for pattern in patterns if not any(re.search(pattern, line) for line in listed)] == []
+@pytest.mark.promise("TensorFlow's start-up messages are hidden everywhere, and nothing else is")
+def test_all_start_up_messages_are_hidden():
+    assert ended(MESSAGES) == ""
+    table = read_table("output/notices.toml")
+    rules = [*table["message"], *table["line"]]
+    texts = [re.sub(r"^.*\.(?:cc|h):\d+\] ", "", line) for line in MESSAGES.splitlines()]
+    for rule in rules:
+        assert rule["origin"]
+        assert any(re.match(rule["text"], text) for text in texts), rule["text"]
+        assert "rest" not in rule or any(re.match(rule["rest"], text) for text in texts if text), rule["rest"]
     shown = re.findall(r"^[IWE]0000 .*$", TASKS_PAGE.read_text(), re.M)
-    assert shown and set(shown) <= set(listed)
+    assert shown and set(shown) <= set(MESSAGES.splitlines())
+
+
+@pytest.mark.promise("TensorFlow's start-up messages are hidden everywhere, and nothing else is")
+def test_lines_that_matter_stay():
+    lines = [line for line in MATTERS.splitlines() if not line.startswith("# ")]
+    assert len(set(lines)) > 200
+    assert [line for line in lines if ended(f"{line}\n") != f"{line}\n"] == []
+    assert ended(MATTERS) == MATTERS
+    assert ended("".join(f"{OTHER}{line}\n" for line in lines)).splitlines() == lines
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "E0000 00:00:1 7 cuda_driver.cc:152] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error",
-        "E0000 00:00:1 7 grpc_server_lib.cc:545] Could not start gRPC server",
-        "F0000 00:00:1 7 cpu_feature_guard.cc:57] The TensorFlow library was compiled to use AVX",
+        "oneDNN custom operations are on",
+        "print('I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on')",
+        "  I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on",
+        "I0000 00:00:1.5 7 my_op.cc:12] step 100",
+        "I0000 00:00:1787543360.402374    1233 search.cc:285] Start search",
+        "I1129 11:45:08.123456 7364 grpc_server_lib.cc:467] Started server with target: grpc://h:1",
+        "I1129 11:45:08.123456 7364 train.py:33] step 100",
+        "2024-05-06 07:08:09.123456: I mine/core/my_op.cc:12] step 100",
+        "E0000 00:00:1.5 7 grpc_server_lib.cc:467] Started server with target: grpc://h:1",
+        "F0000 00:00:1.5 7 cpu_feature_guard.cc:57] The TensorFlow library was compiled to use AVX",
+        "INFO:tensorflow:loss = 0.5, step = 100",
+        "WARNING:tensorflow:my own warning",
+        "WARNING:tensorflow:From train.py:12: f (from mine) is deprecated and will be removed in a future version.",
         "Waiting for 1/2 tasks to connect",
+        "To enable the following instructions: AVX2",
+        "/job:worker/replica:0/task:1",
         "}",
         "",
     ],
-)
-def test_errors_and_lines_of_the_program_are_no_notices(line: str):
-    assert fed(folds(Folding())[0], f"{line}\n") == f"{line}\n"
+)  # fmt: skip
+def test_lines_of_the_program_stay(line: str):
+    assert ended(f"{line}\n{line}\n") == f"{line}\n{line}\n"
+    assert ended(f"{OTHER}{line}\n{OTHER}") == f"{line}\n"
 
 
-def test_the_options_of_a_session_end_with_an_empty_line():
-    first = "I0000 00:00:1 7 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto\n"
-    options = 'device_count {\n  key: "CPU"\n  value: 1\n}\nallow_soft_placement: true\n\n'
-    folding = Folding()
-    fold, other = folds(folding)
-    assert fed(fold, first + options + "}\nloss: 1\n") == "}\nloss: 1\n"
-    assert fed(other, first + "device_count {\nloss: 1\n  2\n") == "loss: 1\n  2\n"
-    assert folding.summary().startswith("9 start-up notices of TensorFlow (2 tasks) are in the logs")
+def test_messages_are_counted_not_their_lines():
+    options = "device_count {\n  value: 1\n}\nallow_soft_placement: true\n\n"
+    shown = Shown()
+    assert (
+        shown(f"I0000 00:00:1.5 7 eager_service_impl.cc:355] SessionOptions: \n{options}\n}}\nloss: 1\n")
+        == "\n}\nloss: 1\n"
+    )
+    assert shown.folding.summary() == "hid 1 TensorFlow start-up message (-v shows it)"
+    shown(OTHER)
+    assert shown.folding.summary() == "hid 2 TensorFlow start-up messages (-v shows them)"
+
+
+def test_a_message_about_waiting_is_shown_if_nothing_follows():
+    waiting, ending, going_on = Shown(), Shown(), Shown()
+    for shown in (waiting, ending, going_on):
+        assert shown(WAITING, 5.0) == ""
+        assert shown.cutter.has_unfinished_line
+        assert shown.cutter.snapshot(14.9) == b""
+    assert waiting.cutter.snapshot(15.0) == "".join(f"w | {line}\n" for line in WAITING.splitlines()).encode()
+    assert ending.cutter.end().count(b"\n") == 3
+    assert going_on(OTHER + "step 1\n", 15.0) == "step 1\n"
+    assert going_on.cutter.snapshot(30.0) == going_on.cutter.end() == b""
+    assert [shown.folding.count for shown in (waiting, ending, going_on)] == [0, 0, 3]
+
+
+def test_a_flood_is_not_searched():
+    shown = Shown(LIVE_BYTES_PER_SECOND)
+    flood = f"{'y' * 99}]\n" * 1000
+    assert shown(flood, 1.0) == flood
+    assert shown(OTHER, 1.5) == OTHER
+    assert shown(OTHER, 2.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -82,25 +139,17 @@ def test_the_options_of_a_session_end_with_an_empty_line():
         ("step 1\n\nstep 2", "step 2"),
         ("step 1\n}", "}"),
         ("step 1\nI0000 00:00:1.5 7 eager_service_impl.cc:355] SessionOptions: \ndevice_count {\n  value: 1\n}", "step 1"),
-        ("step 1\nI0000 00:00:1795645751.12   31292 kernel_and_device.cc:101] Ignoring error status when", "step 1"),
-        ("step 1\n2024-05-06 07:08:09.123456: W tensorflow/core/data/dataset.cc:997] Input of", "step 1"),
+        (f"step 1\n{OTHER}", "step 1"),
+        (f"step 1\n{WAITING}", "/job:worker/replica:0/task:1"),
+        ("step 1\n2024-05-06 07:08:09.123456: W tensorflow/core/data/root_dataset.cc:997] Input of", "step 1"),
         ("step 1\nE0000 00:00:1.5 7 grpc_server_lib.cc:545] Could not start gRPC server", None),
-        ("I0000 00:00:1.5 7 a.cc:1] one\nI0000 00:00:1.5 7 a.cc:1] two", "I0000 00:00:1.5 7 a.cc:1] two"),
+        (f"{OTHER}{OTHER}", None),
     ],
 )  # fmt: skip
 def test_the_last_line_of_the_program(lines: str, last: str | None):
     assert last_of_program(lines.splitlines()) == (lines.splitlines()[-1] if last is None else last)
 
 
-def test_only_the_start_of_a_task_has_notices():
-    notice = "Initializing CoordinationService\n"
-    fold, _ = folds(Folding())
-    assert fed(fold, notice + "step 1\n" * 199) == "step 1\n" * 199
-    assert fed(fold, notice) == notice
-
-
-def test_a_traceback_is_whole():
-    """Also if it shows a line of the program with the text of a notice."""
-    text = TRACEBACK.replace("main()", "raise ValueError('Initializing CoordinationService')")
-    fold, _ = folds(Folding())
-    assert fed(fold, text + "Initializing CoordinationService\n") == text
+def test_a_log_without_start_up_messages_is_the_same():
+    lines = ["", "a\tb", "\N{BULLET} é", "", "step 1"]
+    assert without_start_up_messages(lines) == lines

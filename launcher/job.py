@@ -19,6 +19,8 @@ RELAY_VARIABLE = "LAUNCH_RELAY"
 #: The environment variable by which a launcher that a cluster's queue has started knows the folder of its
 #: run.
 RUN_FOLDER_VARIABLE = "LAUNCH_RUN_FOLDER"
+#: What the user types for the newest run that is running, or else the newest one.
+LATEST = "latest"
 #: Environment variables whose value launch sets for each task. Users cannot set them.
 RESERVED_VARIABLES = (
     "TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", "LAUNCH_ATTEMPT", TASK_MARK,

@@ -118,6 +118,9 @@ class Driver:
             # This is the last option. If a word before it is mistaken for the program, `launch` finds it
             # among the arguments of the program, and reports the mistake.
             last_option = ["--commands-fd", str(commands)]
+            # There is no file of code that is typed. `launch ps` shows which program has started the run.
+            script = "".join(sys.argv[:1])
+            options += ["--driver", script if os.path.isfile(script) else "python"]
             self._ours = [commands_in, lifeline_in]
             # From now on a fork of this process closes its copies of `_ours`. Otherwise the launcher would
             # not notice the end of this process while the fork runs.

@@ -6,15 +6,19 @@ needs the launcher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from launcher import backends
 from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
 from launcher.common.errors import LaunchError, TransportError
+from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.messages import say
+from launcher.runs import run as known_runs
 from launcher.runs.end_command import EndStatus, run_left_commands
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find
+from launcher.runs.folder import locked_names
+from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of
 
 #: The exit code of a ``launch attach`` whose user left the run.
 LEFT_EXIT_CODE = 130
@@ -53,20 +57,41 @@ def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
     return status_by_run
 
 
-def going() -> list[Run]:
-    """Return the runs of this user that run on this machine or are in a queue, the oldest first."""
-    runs = [run for run in all_runs() if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
+def going(runs: Sequence[Run]) -> list[Run]:
+    """Return those of some runs that run on this machine or are in a queue, in the same order."""
+    runs = [run for run in runs if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
     status_by_run = states(runs)
     queued = {name for name, status in status_by_run.items() if status.phase is not JobPhase.OVER}
     return [run for run in runs if run.state is RunState.RUNNING or run.name in queued]
 
 
-def find_or_newest(name: str | None) -> Run:
-    """Return the run of this name. Without a name, return the newest run that goes on, or else the newest."""
-    if name:
-        return find(name)
-    runs = going()
-    return runs[-1] if runs else find()
+def find(text: str | None = None) -> Run:
+    """Find the run that a user means, see `launcher.runs.run.find`. Runs in a queue go on, too.
+
+    Raises:
+        InputError: No run matches, or several do.
+    """
+    return known_runs.find(text, going)
+
+
+@contextmanager
+def with_free_name(origin: Origin) -> Iterator[Origin]:
+    """Add a number to the name of a new run while another one of this name goes on.
+
+    The folder of the run must be made in the context, because only then the name is taken.
+
+    Args:
+        origin: What the user typed to start the run. Without a name it is yielded as it is.
+    """
+    if not origin.name:
+        yield origin
+        return
+    with locked_names():
+        same = [run for run in all_runs() if run.origin.name.startswith(origin.name)]
+        taken = {run.origin.name for run in same if run.state is RunState.ELSEWHERE and run.batch is None}
+        taken |= {run.origin.name for run in going(same)}
+        numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
+        yield replace(origin, name=next(name for name in (origin.name, *numbered) if name not in taken))
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:

@@ -20,7 +20,14 @@ from launcher.cli.commands import SYNOPSIS, command_module, groups_of
 from launcher.cli.help_text import TEXT_WIDTH, help_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match, escape_controls
-from launcher.config.settings import COMMAND_LINE, Setting, Settings, command_line_level, merge
+from launcher.config.settings import (
+    COMMAND_LINE,
+    Setting,
+    Settings,
+    command_line_level,
+    command_line_words,
+    merge,
+)
 from launcher.config.values import names_job_file
 from launcher.launch.options import LaunchWords
 
@@ -63,7 +70,21 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         # A wrong value may be the program itself. Then the words after it are not the program either.
         program=[] if faults else program,
         is_marked=is_marked,
+        options=tuple(command_line_words(texts, backends.rows(), recorded=True)),
     )
+
+
+def parse_options(words: Sequence[str]) -> dict[str, Any]:
+    """Parse options of a launch without a program, and return their texts by the names of their settings.
+
+    Raises:
+        InputError: An option does not exist or lacks its value, or there is a program.
+    """
+    texts, program, _ = _parse(words, argparse.Namespace())
+    if program:
+        expected = "expected only options; the program is that of the run"
+        raise InputError([Fault("", f"unexpected argument {program[0]!r}", expected)])
+    return texts
 
 
 def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:
@@ -160,9 +181,6 @@ class RowParser(argparse.ArgumentParser):
             what argparse writes.
     """
 
-    #: Advice that follows the fault of an option if no option of the command is similar.
-    advice = ""
-
     def __init__(self, name: str, usage: str | None = None) -> None:
         super().__init__(
             prog="launch" if name == "run" else f"launch {name}",
@@ -174,6 +192,8 @@ class RowParser(argparse.ArgumentParser):
         # Each Python shall print the same texts: 3.14 would colour the usage, and 3.15 would add guesses to
         # faults. Earlier versions have no arguments for that.
         vars(self).update(color=False, suggest_on_error=False)
+        #: Advice that follows the fault of an option if no option of the command is similar.
+        self.advice: str = getattr(command_module(name), "ADVICE", "")
         #: The name of the command, for its help.
         self.command = name
         #: The option that shows all options of the command, for messages.

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from launcher.backends.queued_runs import LEFT_EXIT_CODE, find_or_newest, relayed, shown_there, withdraw_run
+from launcher.backends.queued_runs import LEFT_EXIT_CODE, find, relayed, shown_there, withdraw_run
 from launcher.cli.logs import follow, logs_of, report_of, say_hidden
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
@@ -63,7 +63,7 @@ def run(settings: Settings) -> int:
         InputError: There is no such run.
         LaunchError: A log or the report cannot be read, or the job cannot be stopped from here.
     """
-    target_run = find_or_newest(settings[RUN])
+    target_run = find(settings[RUN])
     # Ctrl-C raises KeyboardInterrupt even if the parent process ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -72,13 +72,13 @@ def run(settings: Settings) -> int:
         code = shown_there(target_run, "attach", *options, target_run.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
-        say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
+        say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
     if code is not None:  # None means that the files are here.
         return code
     if target_run.state is RunState.ENDED:
         report = report_of(target_run)
         ago = duration(time.time() - report.ended_at)
-        say(f"{target_run.name} ended {ago} ago with exit code {report.exit_code}")
+        say(f"{target_run.called} ended {ago} ago with exit code {report.exit_code}")
     # A Ctrl-C must not interrupt the writing of a line. So it stays pending, and the loop below looks for it
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -89,7 +89,7 @@ def run(settings: Settings) -> int:
     for _ in follow(target_run, lambda: logs_of(target_run, (), selection, True), messages, folding=folding):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
             say_hidden(folding)
-            say(f"{target_run.name} runs on; launch attach {target_run.name} comes back")
+            say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
             return LEFT_EXIT_CODE
     report = report_of(target_run)
     # A launcher that was started with --detach has printed the table into its messages.
@@ -112,7 +112,7 @@ def _leaves(run: Run) -> bool:
     Raises:
         LaunchError: The run cannot be stopped from here.
     """
-    answer = _answer(run.name) if _can_ask() else "n"
+    answer = _answer(run.called) if _can_ask() else "n"
     if answer != "y":
         return answer == "n"
     # A launcher that waits in a queue is taken out of it, and one at a cluster is asked by its own machine.

@@ -22,7 +22,7 @@ from launcher.config.settings import Group
 
 #: The commands. For each there is a module of its name. Any other first word belongs to ``run``.
 COMMANDS = (
-    "run", "ps", "logs", "attach", "stop", "restart", "hosts", "check", "prepare", "export", "clean",
+    "run", "ps", "logs", "attach", "stop", "restart", "rerun", "hosts", "check", "prepare", "export", "clean",
     "completion", "help",
 )  # fmt: skip
 #: Options of a launch that several commands have, too. They do not show that a program follows.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from launcher.backends.queued_runs import shown_there, states
+from launcher.backends.queued_runs import find, shown_there, states
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import runs_and_tasks
 from launcher.clock_times import TIME_FORMS, parse_time, time_in_words, time_with_zone
@@ -28,7 +28,7 @@ from launcher.output.lines import labels
 from launcher.output.logs import WHOLE_LOG, GrowingLog, LogSelection, tail
 from launcher.output.table import verdict
 from launcher.output.tensorflow_notices import Folding
-from launcher.runs.run import Run, all_runs, find, selected, tasks
+from launcher.runs.run import Run, all_runs, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"
 
@@ -287,13 +287,13 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
     try:
         return find(selected[0]), selected[1:]
     except InputError:
-        newest = all_runs()[-1:]
-        if not newest:
+        if not all_runs():
             raise
-        roles = {task.role for task in tasks(newest[0])}
+        newest = find()
+        roles = {task.role for task in tasks(newest)}
         # Only tasks have a slash in their names. A wrong task is reported later.
         if "/" in selected[0] or selected[0] in roles:
-            return newest[0], selected
+            return newest, selected
         # The user may have typed worker0 or worker-0 for worker/0.
         task = re.fullmatch(r"(.+?)[-_:.]?(\d+)", selected[0])
         if task is None or task[1] not in roles:

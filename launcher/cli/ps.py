@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -18,21 +17,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import BatchJobStatus, JobPhase
-from launcher.backends.queued_runs import find_or_newest, relayed, states
+from launcher.backends.queued_runs import find, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
+from launcher.clock_times import time_in_words
 from launcher.common.report import TaskState
-from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
+from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles, shortened
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
-from launcher.output.table import print_table, result_table
+from launcher.output.table import print_table, result_table, verdict_in_words
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
-from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, tasks_of
+from launcher.runs.run import (
+    MAX_TIME,
+    Run,
+    RunState,
+    all_runs,
+    command_of,
+    exit_code_of,
+    program_of,
+    tasks_of,
+)
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -44,7 +53,10 @@ launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
 launch ps -w        the tasks of the newest run, and again at each change"""
 
 #: The columns of the table of runs. CPU and memory are those of processes on this machine.
-_HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
+_HEADERS = (
+    "run", "name", "state", "began", "ended", "time", "program", "note", "tasks", "hosts", "CPU", "memory",
+    "TensorBoard",
+)  # fmt: skip
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
 #: The state that is shown for a run in a queue of a cluster, by the phase of its job there.
 _STATES_BY_PHASE = {
@@ -68,6 +80,8 @@ _CLEAR = "\x1b[H\x1b[J"
 _TAIL_BYTES = 8 * 1024
 #: The largest number of hosts that are named. If there are more, only their number is shown.
 _MAX_NAMED_HOSTS = 2
+#: The widest program and note on a terminal, in characters.
+_MAX_PROGRAM_WIDTH = 40
 
 
 RUN = run_argument("list its tasks: its name, a part of it, `latest`, or its folder")
@@ -91,7 +105,7 @@ def run(settings: Settings) -> int:
         LaunchError: The launcher of the run cannot be asked.
     """
     if settings[WATCH] or settings[RUN]:
-        target_run = find_or_newest(settings[RUN])
+        target_run = find(settings[RUN])
         # If the launcher runs at a cluster, its machine runs this command.
         # Then this process has nothing more to do. None means that the files of the run are here.
         options = [row.flag for row in (WATCH, JSON) if settings[row]]
@@ -117,7 +131,9 @@ def run(settings: Settings) -> int:
     if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_run_row(record, settings[ALL]) for record in records], columns=_columns())
+        now = time.time()
+        rows = [_run_row(record, now if settings[ALL] else None) for record in records]
+        print_table(_HEADERS, rows, columns=_columns())
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         say(f"nothing is running{hint}")
@@ -277,15 +293,19 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
         queued: The state of its job in a queue of a cluster, or None if it is in no queue.
     """
     plan, report, owner = run.plan(), run.report(), run.owner
-    tasks = tasks_of(plan)
+    tasks, origin = tasks_of(plan), run.origin
     pid = owner.pid if owner and state is RunState.RUNNING else None
     # Nobody knows when a launcher in a queue has started, so its seconds count from its submission.
     return {
         "run": run.name,
+        "name": origin.name or None,
+        "note": origin.note or None,
         "state": state.value if queued is None else _STATES_BY_PHASE[queued.phase],
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
+        "verdict": verdict_in_words(report) if state is RunState.ENDED else None,
         "started_at": run.started_at,
+        "ended_at": _ended_at(run, state, report),
         "seconds": _seconds(run, state, report) if queued is None else time.time() - run.started_at,
         "tasks": dict(Counter(task.role for task in tasks)),
         "hosts": list(dict.fromkeys(filter(None, tasks.values()))),
@@ -294,19 +314,20 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
         "machine": owner.machine if owner else None,
         "tensorboard": plan.get("tensorboard"),
         "command": command_of(plan),
+        "program": program_of(run),
         "run_dir": run.paths.root,
     }
 
 
-def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
+def _run_row(record: Mapping[str, Any], now: float | None) -> list[str]:
     """Return the cells of a run in the table, from what ``--json`` would print for it.
 
     Args:
         record: The run as ``--json`` prints it.
-        with_start: Whether to show when the run started.
+        now: The present time, to show when the run began and ended. None: it is not shown.
     """
-    code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
-    state = record["state"] if code is None else f"{record['state']} ({code})"
+    seconds, hosts = record["seconds"], record["hosts"]
+    state = record["verdict"] or record["state"]
     if record["queued"]:
         state = escape_controls(record["queued"])
     elif record["state"] == RunState.ELSEWHERE.value:
@@ -315,20 +336,36 @@ def _run_row(record: Mapping[str, Any], with_start: bool) -> list[str]:
         state = f"on {another}{record['machine']}"
     if hosts == ["localhost"]:  # This is so usual that the column stays empty.
         hosts = []
+    times = record["started_at"], record["ended_at"]
+    max_width = _MAX_PROGRAM_WIDTH if sys.stdout.isatty() else sys.maxsize
     # The sums are those of processes on this machine. Without any they would say nothing.
     runs_here = record["processes"] > 0
     return [
         record["run"],
+        record["name"] or "",
         state,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
+        *("" if now is None or not at else time_in_words(at, now) for at in times),
         "" if seconds is None else duration(seconds),
+        *(shortened(text or "", max_width) for text in (record["program"], record["note"])),
         plural_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MAX_NAMED_HOSTS else ", ".join(hosts),
         duration(record["cpu_s"]) if runs_here else "",
         byte_size(record["rss"]) if runs_here else "",
         str(record["tensorboard"] or "") if record["state"] == RunState.RUNNING.value else "",
-        shlex.join(record["command"]),
     ]
+
+
+def _ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
+    """Return when a run ended, in seconds since the epoch.
+
+    If its launcher died, that is the time of its last event. None: the run goes on, or nobody knows.
+    """
+    at = report.get("ended_at")
+    if state is RunState.ENDED and isinstance(at, (int, float)) and 0 < at < MAX_TIME:
+        return float(at)
+    with contextlib.suppress(OSError):
+        return os.stat(run.paths.events).st_mtime if state in (RunState.ENDED, RunState.DIED) else None
+    return None
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:

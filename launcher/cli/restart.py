@@ -5,7 +5,7 @@ The launcher of the run does it. The command asks the launcher by its control so
 
 from __future__ import annotations
 
-from launcher.backends.queued_runs import relayed
+from launcher.backends.queued_runs import find, relayed
 from launcher.cli.ps import described
 from launcher.cli.run_names import newest_tasks, run_argument
 from launcher.common.cluster import TaskId
@@ -16,7 +16,7 @@ from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import duration
 from launcher.messages import say
 from launcher.runs.client import EventStream, ask, snapshot
-from launcher.runs.run import Run, find, selected
+from launcher.runs.run import Run, selected
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop tasks of a running job, and start them again"

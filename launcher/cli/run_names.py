@@ -7,7 +7,7 @@ functions only read the folders of runs.
 from __future__ import annotations
 
 from launcher.config.settings import Setting
-from launcher.runs.run import RunState, all_runs, tasks
+from launcher.runs.run import RunState, all_runs, running, tasks
 
 
 def run_argument(help: str, positional: str = "?") -> Setting[str | None]:
@@ -23,16 +23,17 @@ def run_argument(help: str, positional: str = "?") -> Setting[str | None]:
 
 
 def unfinished_runs() -> list[str]:
-    """Return the names of runs that have not ended, for a shell to complete."""
-    return [run.name for run in all_runs() if run.state is not RunState.ENDED]
+    """Return what runs that have not ended are called, for a shell to complete."""
+    return [run.called for run in all_runs() if run.state is not RunState.ENDED]
 
 
 def runs_and_tasks() -> list[str]:
-    """Return the names of all runs and of the tasks of the newest run, for a shell to complete."""
-    return [*(run.name for run in all_runs()), *newest_tasks()]
+    """Return what all runs are called and the tasks of the newest run, for a shell to complete."""
+    return [*dict.fromkeys(run.called for run in all_runs()), *newest_tasks()]
 
 
 def newest_tasks() -> list[str]:
-    """Return the names of the tasks of the newest run, for a shell to complete."""
+    """Return the names of the tasks of the newest run that is running, or else of the newest, as above."""
+    runs = all_runs()
     # Without any runs there is no newest one.
-    return [task for run in all_runs()[-1:] for task in tasks(run)]
+    return [task for run in (running(runs) or runs)[-1:] for task in tasks(run)]

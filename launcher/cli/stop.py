@@ -12,7 +12,7 @@ import signal
 import time
 from contextlib import suppress
 
-from launcher.backends.queued_runs import going, relayed, shares_files, withdraw_run
+from launcher.backends.queued_runs import find, going, relayed, shares_files, withdraw_run
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError, LaunchError
@@ -26,8 +26,8 @@ from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     Run,
     RunState,
+    all_runs,
     exit_code_of,
-    find,
     is_pending,
     listing,
     open_pidfd,
@@ -124,7 +124,7 @@ def _only_one() -> Run:
     Raises:
         InputError: No run is running, or several are.
     """
-    runs = going()
+    runs = going(all_runs())
     if len(runs) == 1:
         return runs[0]
     if not runs:

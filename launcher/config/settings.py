@@ -79,6 +79,8 @@ class Setting(Generic[T_co]):
             stronger level counts.
         excludes: The names of settings of weaker levels that do not count where a level sets this one.
         needs: What the option needs to have an effect.
+        recorded: Returns what the folder of a run may contain of a text, because the rest may be secret. With
+            None that is the whole text.
         positional: For an argument without a name the number of its words, as argparse writes it: ``1``,
             ``?``, ``*``, ``+`` or ``...``. None means an option.
         complete: Returns the words that a shell offers as values.
@@ -105,6 +107,7 @@ class Setting(Generic[T_co]):
         join: Callable[[Any, Any], T_co] | None = None,
         excludes: Sequence[str] = (),
         needs: Need | None = None,
+        recorded: Callable[[str], str] | None = None,
         positional: str | None = None,
         complete: Callable[[], list[str]] | None = None,
     ) -> None:
@@ -119,7 +122,7 @@ class Setting(Generic[T_co]):
         self.given_in, self.read, self.path, self.join = given_in, read, path, join
         self.secret = secret
         self.excludes, self.needs, self.positional = tuple(excludes), needs, positional
-        self.complete = complete
+        self.recorded, self.complete = recorded, complete
 
     def __repr__(self) -> str:
         return f"Setting({self.name!r})"
@@ -241,6 +244,32 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
             text = HIDDEN if row.secret else ",".join(map(str, words))
             level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=text)
     return level, faults
+
+
+def command_line_words(
+    texts: Mapping[str, Any], rows: Sequence[Setting[Any]], *, recorded: bool = False
+) -> Iterator[str]:
+    """Yield words for a command line that set the same settings.
+
+    Args:
+        texts: The texts of the command line, as for `command_line_level`.
+        rows: The settings of the command. Hidden ones are left out, because programs and not users set them.
+        recorded: Whether the words are for the folder of a run, which contains no secret values.
+    """
+    for row in rows:
+        if row.name not in texts or not row.help:
+            continue
+        written = texts[row.name]
+        for text in written if isinstance(written, list) else [written]:
+            if row.is_switch or (row.value_optional and not text):
+                yield row.flag
+                continue
+            value = text
+            if recorded and (row.secret or row.recorded):
+                value = row.recorded(text) if row.recorded else HIDDEN
+            # A word that is empty or begins with a dash would not be taken for the value.
+            is_next_word = row.takes_next_word and value and not value.startswith("-")
+            yield from (row.flag, value) if is_next_word else (f"{row.flag}={value}",)
 
 
 class HiddenValueError(ValueError):

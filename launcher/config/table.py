@@ -19,6 +19,7 @@ from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,
     FILES,
+    HIDDEN,
     Group,
     HiddenValueError,
     Need,
@@ -67,6 +68,12 @@ def _lease(text: str) -> float:
     if seconds < _MIN_LEASE_SECONDS:
         raise ValueError(f"expected {_MIN_LEASE_SECONDS} seconds or more")
     return seconds
+
+
+def _without_value(text: str) -> str:
+    """Return a value of ``-x`` as the folder of the run may contain it: without the value of the variable."""
+    name, equals, _ = text.partition("=")
+    return f"{name}={HIDDEN}" if equals else text
 
 
 def _descriptor(text: str) -> int:
@@ -227,7 +234,7 @@ FLAGS = Setting(
 )  # fmt: skip
 VARIABLES: Setting[tuple[str, ...]] = Setting(
     "variables", str, "set a variable, or copy it (NAME, PRE*); repeatable", metavar="NAME[=VALUE]",
-    flags=("-x",), default=(), repeatable=True,
+    flags=("-x",), default=(), repeatable=True, recorded=_without_value,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
     "env", str, "Environment variables of the tasks.", default=(), given_in=FILES, read=named(values.env_name)
@@ -333,6 +340,14 @@ RUN_DIR: Setting[str | None] = Setting(
     "run_dir", values.not_empty, "folder of the run's files (default: in ~/.local/state)", metavar="DIR",
     default=None, given_in=COMMAND_LINE | SourceKind.JOB_FILE, path=_local_path,
 )  # fmt: skip
+NAME: Setting[str | None] = Setting(
+    "name", values.run_name, "call the run so in commands, as in launch logs NAME",
+    metavar="NAME", default=None, given_in=COMMAND_LINE | SourceKind.JOB_FILE,
+)  # fmt: skip
+NOTE: Setting[str | None] = Setting(
+    "note", values.note, "a line about the run, for launch ps --all", metavar="TEXT", default=None,
+    given_in=COMMAND_LINE | SourceKind.JOB_FILE,
+)  # fmt: skip
 OUTPUT_DIRS = Setting(
     "output_dirs", switch, "give each task a folder for results, OUTPUT_DIR", default=False,
     given_in=EVERYWHERE,
@@ -361,6 +376,8 @@ EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", 
 COMMANDS_FD: Setting[int | None] = Setting("commands_fd", _descriptor, metavar="N", default=None)
 ROLES_FD: Setting[int | None] = Setting("roles_fd", _descriptor, metavar="N", default=None)
 UNTIL_EOF_FD: Setting[int | None] = Setting("until_eof_fd", _descriptor, metavar="N", default=None)
+#: The Python program that has started ``launch`` by the API, for `launch ps`.
+DRIVER: Setting[str | None] = Setting("driver", str, metavar="PROGRAM", default=None)
 
 # ---------------------------------------------------------------------- groups
 
@@ -376,8 +393,9 @@ LAST_GROUPS = (
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END)),
     Group(
         "output",
-        (DETACH, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW, NO_LAST_LINES,
-         JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD),
+        (DETACH, NAME, NOTE, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW,
+         NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD,
+         DRIVER),
     ),
 )  # fmt: skip
 #: All rows of ``launch`` itself, without those of backends.

@@ -11,12 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
-from launcher.job import RESERVED_VARIABLES
+from launcher.common.text import escape_controls
+from launcher.job import CHIEF_ROLES, LATEST, RESERVED_VARIABLES, SERVICE_ROLES
 
 MAX_GPUS = 256
 MAX_SLOTS = 1_000_000
 #: The longest duration. The timers of the system cannot count more than about 292 years.
 MAX_DAYS = 10_000
+
+#: The longest ``--note``, in characters.
+MAX_NOTE_CHARACTERS = 200
+_ROLE_PATTERN = "|".join((*CHIEF_ROLES, *SERVICE_ROLES, "workers?"))
+#: Words that mean something else than the name of a run: `LATEST`, tasks such as ``worker-1``, other runs.
+_NO_RUN_NAME_PATTERN = rf"{LATEST}|({_ROLE_PATTERN})[-_.]?\d*|\d{{8}}-\d{{6}}-\w*"
 
 #: The endings of job files, in upper or lower case.
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
@@ -94,6 +101,26 @@ module = matching(
 _variable = matching(
     "[A-Za-z_][A-Za-z0-9_]*", "expected a variable's name: letters, digits and _, not beginning with a digit"
 )
+
+
+_run_name = matching(
+    "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+    "expected a name of letters, digits and any of _.-, beginning with a letter or digit, at most 64",
+)
+
+
+def run_name(text: str) -> str:
+    """Read the name that a user gives a run, and refuse words that commands read as something else."""
+    if re.fullmatch(_NO_RUN_NAME_PATTERN, text, re.IGNORECASE):
+        raise ValueError("expected another name: in commands this one means a task, or another run")
+    return _run_name(text)
+
+
+def note(text: str) -> str:
+    """Read a note about a run, and return it as one line with escapes for control characters."""
+    if not text or len(text) > MAX_NOTE_CHARACTERS:
+        raise ValueError(f"expected a text of at most {MAX_NOTE_CHARACTERS} characters, not empty")
+    return escape_controls(text)
 
 
 def flag(text: str) -> bool:

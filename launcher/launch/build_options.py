@@ -24,10 +24,11 @@ from launcher.config.defaults import find_defaults
 from launcher.config.documents import Target
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
-from launcher.config.settings import FileContent, Given, SourceKind, merge
+from launcher.config.settings import FileContent, Given, Settings, SourceKind, merge
 from launcher.launch import option_faults
 from launcher.launch.job_spec import counts_of, roles_of, spec_of, variables_of, with_drain, with_tensorboard
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
+from launcher.runs.run import Origin
 from launcher.scheduler.plan import check_texts
 
 
@@ -61,6 +62,7 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         found += () if words.faults else faults  # The program may be the value of a wrong option.
     spec, faults_and_notes = spec_of(settings, roles)
     found += [*faults_and_notes, *option_faults.program_faults(settings, words)]
+    found += option_faults.name_faults(settings, roles)
     spec, faults_and_notes = with_drain(spec, settings)
     found += [*faults_and_notes, *check_texts(spec, hosts, settings.source(table.ENV))]
 
@@ -90,6 +92,23 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
         backend=choice.backend,
         backend_options=choice.options[choice.name],
         notes=notes,
+        origin=_origin_of(words, settings),
+    )
+
+
+def _origin_of(words: LaunchWords, settings: Settings) -> Origin:
+    """Return what the folder of the run says about its start."""
+    program = list(words.command)
+    if words.job_file:
+        is_marked = words.program and words.program[0] not in ("-m", "-c")
+        program = [words.job_file, *(["--"] if is_marked else []), *words.program]
+    return Origin(
+        name=settings[table.NAME] or "",
+        note=settings[table.NOTE] or "",
+        folder=os.getcwd(),
+        options=words.options,
+        program=tuple(program),
+        driver=settings[table.DRIVER] or "",
     )
 
 

@@ -17,6 +17,7 @@ from launcher.launch.interrupts import Interrupts
 from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.runs.end_command import EndCommand, EndStatus, JobEnd, claim, run_command, status_of, store
+from launcher.runs.run import load
 
 
 def find_end_command(settings: Settings) -> EndCommand | None:
@@ -74,7 +75,8 @@ def run_end_command(
         say(f"the command of --on-end does not run, because {paths.on_end!r} is no longer there")
         return
     status = status_of(record_as_dict(report), EndStatus.FAILED)
-    end = JobEnd(status, report.job, "" if paths is None else paths.report)
+    run = None if paths is None else load(paths.root)
+    end = JobEnd(status, report.job, run.paths.report, run.origin.name) if run else JobEnd(status, report.job)
     queued: AbstractContextManager[None] = nullcontext() if interrupts is None else interrupts.queued()
     with queued, slow("waiting for the command of --on-end"):
         if interrupts is not None:

@@ -18,7 +18,7 @@ from launcher.common.trusted_io import open_regular
 from launcher.config import table
 from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
 from launcher.config.values import JOB_FILE_ENDINGS, shell_syntax
-from launcher.job import JobSpec
+from launcher.job import JobSpec, Role
 from launcher.launch.misplaced_options import TYPICAL_OPTIONS, misplaced_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchWords
 
@@ -51,6 +51,14 @@ def need_faults(settings: Settings, met_needs: Sequence[Need]) -> Iterator[Fault
         need = row.needs
         if need and need.problem not in met_problems and settings.source_kind(row) == COMMAND_LINE:
             yield Fault(row.flag, need.problem, need.expected)
+
+
+def name_faults(settings: Settings, roles: Sequence[Role]) -> Iterator[Fault]:
+    """Yield the fault of a run that is called like a role, which `launch logs` would take for its tasks."""
+    name = settings[table.NAME]
+    if name in {role.name for role in roles}:
+        problem = f"{name!r} is a role of the job"
+        yield Fault(settings.source(table.NAME), problem, "expected another name")
 
 
 def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) -> Iterator[Fault]:

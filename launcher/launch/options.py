@@ -5,7 +5,7 @@ them. They never change afterwards.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.backends.backend import Backend
 from launcher.common.errors import Fault
@@ -13,9 +13,7 @@ from launcher.common.record import Record
 from launcher.config.settings import Level, Settings, SourceKind
 from launcher.config.table import HOSTS, ROLES_FD
 from launcher.job import Host, JobSpec
-
-if TYPE_CHECKING:
-    from launcher.runs.run import Run
+from launcher.runs.run import Origin, Run
 
 #: The source of faults of several options together, and of roles that options make.
 ON_COMMAND_LINE = "command line"
@@ -36,6 +34,8 @@ class LaunchWords(Record):
     program: Sequence[str] = ()
     #: Whether ``--`` is before the program, which may then have any name.
     is_marked: bool = False
+    #: The options as words for a command line, without values that may be secret.
+    options: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -62,8 +62,10 @@ class LaunchOptions(Record):
     backend_options: Any
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
+    #: What the folder of the run says about its start.
+    origin: Origin = Origin()
     #: The run for which a cluster's queue has started this process. None if no queue has.
-    submitted: "Run | None" = None
+    submitted: Run | None = None
 
     @property
     def hosts_named(self) -> bool:

@@ -20,11 +20,13 @@ from launcher.config.settings import HIDDEN, Settings, SourceKind
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
-#: Options whose value is a descriptor of the program that has started `launch`.
-_DESCRIPTORS = tuple(
-    row.flag for row in (table.EVENTS_FD, table.COMMANDS_FD, table.ROLES_FD, table.UNTIL_EOF_FD)
+#: Options of the program that has started `launch` by the API.
+_OPTIONS_OF_API = tuple(
+    row.flag for row in (table.EVENTS_FD, table.COMMANDS_FD, table.ROLES_FD, table.UNTIL_EOF_FD, table.DRIVER)
 )
 
+#: ``-x``, perhaps after the letters of switches. Words of the program that look so are masked, too.
+_VARIABLE_OPTION = "-[dqv]*x"
 #: The version of the form of ``plan.json``.
 PLAN_SCHEMA = 1
 
@@ -70,19 +72,19 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 
 
 def _without_values(argv: Sequence[str]) -> list[str]:
-    """Return the command line without descriptors, and without the values that may be secret.
+    """Return the command line without options of the API, and without the values that may be secret.
 
     These are the values of ``-x``, and of the options whose rows say so.
     """
     secret = {row.flag for row in table.ROWS if row.secret}
     shown = []
     for previous, argument in zip(["", *argv], argv, strict=False):
-        # A descriptor is a number of this process only, in the word after its option.
-        if previous in _DESCRIPTORS or argument in _DESCRIPTORS:
+        # The value of such an option is the word after it.
+        if previous in _OPTIONS_OF_API or argument in _OPTIONS_OF_API:
             continue
         name, equals, _ = argument.partition("=")
-        # argparse accepts -q and -x in one word: -qx. The variable is in the same word, or in the next one.
-        is_variable = re.fullmatch("-q*x", previous) or re.match("-q*x", argument)
+        # argparse accepts switches and -x in one word: -dqx. The variable is in the same word, or the next.
+        is_variable = re.fullmatch(_VARIABLE_OPTION, previous) or re.match(_VARIABLE_OPTION, argument)
         if equals and (is_variable or name in secret):
             argument = f"{name}={HIDDEN}"
         shown.append(HIDDEN if previous in secret else argument)

@@ -13,7 +13,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
@@ -45,7 +45,7 @@ from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.messages import MessageQueue, say
 from launcher.output.renderers import RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
-from launcher.runs.run import new_run_name, selected
+from launcher.runs.run import BatchJob, Origin, new_run_name, selected
 from launcher.scheduler.placement import place
 from launcher.threads import start_function
 
@@ -299,14 +299,35 @@ class Session:
         # The folder's record names the queue's batch job and the agents here, so that `launch stop` and later
         # launches find them.
         batch_job = None if self.queue is None else self.queue.own()
-        agents, run_dir = self.fleet.local_agents, self.settings[table.RUN_DIR]
         if submitted is not None:
-            self.paths = adopt_run(submitted, agents, batch_job)
+            self.paths = adopt_run(submitted, self.fleet.local_agents, batch_job)
+            self.options = replace(self.options, origin=submitted.origin)  # Its name may have a number.
+            self.has_folder = True
         else:
-            try:
-                self.paths = create(run_dir, self.run_name, agents, batch_job)
-            except JobError as error:
-                raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
+            self.make_run_folder(self.fleet.local_agents, batch_job)
+
+    def make_run_folder(self, agents: Sequence[int], batch_job: BatchJob | None) -> None:
+        """Make the folder of the run, and tell the command of ``--detach`` about it.
+
+        Args:
+            agents: The ids of the agents on this machine.
+            batch_job: The job of the cluster's queue in which this process runs. None if it runs in none.
+
+        Raises:
+            JobError: The folder is in use.
+        """
+        naming: AbstractContextManager[Origin] = nullcontext(self.options.origin)
+        if self.options.origin.name:
+            from launcher.backends.queued_runs import with_free_name  # noqa: PLC0415 - with subprocess
+
+            naming = with_free_name(self.options.origin)
+        try:
+            with naming as origin:
+                run_dir = self.settings[table.RUN_DIR]
+                self.paths = create(run_dir, self.run_name, agents, batch_job, origin)
+        except JobError as error:
+            raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
+        self.options = replace(self.options, origin=origin)
         self.has_folder = True
         if self.end_command is not None:
             from launcher.launch.end_command import store_end_command  # noqa: PLC0415 - few launches have one
@@ -419,7 +440,8 @@ class Session:
         tasks = plural_roles(Counter(placed.role.name for placed in self.placement.tasks))
         hosts = self.placement.hosts()
         where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
-        return f"job {self.run_name}: {tasks} on {where}"
+        name = self.options.origin.name
+        return f"job {self.run_name}{f', {name}' if name else ''}: {tasks} on {where}"
 
     def recovery(self) -> Recovery | None:
         """Return how lost hosts are recovered. None if the tasks of a lost host cannot start again."""
@@ -547,12 +569,16 @@ class Session:
                 self.requeue = Requeue.NO
             return
         is_launch_error = isinstance(error, LaunchError)
+        # Before the run has a folder, a wrong option leaves no report, unless it is found on the hosts.
+        is_input_error = is_launch_error and not isinstance(error, TransportError)
+        # Otherwise `launch attach` after a failed --detach would show the run before it.
+        if self.background is not None and not self.has_folder and not is_input_error:
+            with suppress(LaunchError):  # Such as a folder of --run-dir that is in use.
+                self.make_run_folder((), None)
         if self.is_supervised:
             report = report_with_error(self.orchestrator.report(), error)
         else:
             report = unstarted_report(self.run_name, self.placement, self.started_at, error)
-        # Before the run has a folder, a wrong option leaves no report, unless it is found on the hosts.
-        is_input_error = is_launch_error and not isinstance(error, TransportError)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
             self.end_report = report
             publish_report(report, self.options, self.paths if self.has_folder else None)

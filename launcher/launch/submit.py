@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.backends.batch_queue import BatchQueue, Parcel
+from launcher.backends.queued_runs import with_free_name
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.report import Report
@@ -50,8 +51,10 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         check_all_programs_here(options)
     # A launcher that does not see the files of this machine looks for the program of --on-end itself.
     end_command = find_end_command(options.settings) if queue.shares_files else None
-    parcel = _Packer(options).parcel()
-    paths = create(options.settings[RUN_DIR], new_run_name(), batch=BatchJob(options.backend.name))
+    with with_free_name(options.origin) as origin:
+        options, batch = replace(options, origin=origin), BatchJob(options.backend.name)
+        parcel = _Packer(options).parcel()
+        paths = create(options.settings[RUN_DIR], new_run_name(), batch=batch, origin=origin)
     run = load(paths.root)
     assert run is not None
     try:
@@ -221,5 +224,6 @@ def run_submitted(path: str) -> int:
     with suppress(FileNotFoundError):  # No synced folder contains the working directory of the user.
         os.chdir(folder)
     # Tasks must not inherit the variable, so it is removed.
-    run = Run(name, paths=RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), owner=None, started_at=0.0)
+    paths = RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE))
+    run = Run(name, paths=paths, owner=None, started_at=0.0, origin=options.origin)
     return Session(replace(options, submitted=run)).run()

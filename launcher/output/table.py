@@ -6,7 +6,8 @@ The console, ``launch ps`` and its like call it. All texts of hosts are escaped 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from launcher.common.report import Reason, Report, TaskReport, TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
@@ -72,6 +73,29 @@ def verdict(report: Report) -> str:
         where = failure.task or failure.host
         text = f"failed, {code} ({where})" if where else f"failed, {code}"
     return f"job {report.job}: {text}"
+
+
+def verdict_in_words(report: Mapping[str, Any]) -> str:
+    """Return in few words how a run ended, such as ``succeeded`` or ``failed: worker/1, exit code 7``.
+
+    Args:
+        report: The content of ``report.json``, which may be damaged or that of an earlier version.
+    """
+    failure, code = report.get("failure"), report.get("exit_code")
+    if not isinstance(failure, dict):
+        restarts = report.get("restarts")
+        after = f" after {plural(restarts, 'restart')}" if isinstance(restarts, int) and restarts else ""
+        return f"ended with exit code {code}{after}" if code else f"succeeded{after}"
+    reason, task, where = failure.get("reason"), failure.get("task"), failure.get("host")
+    if reason == Reason.INTERRUPTED.value:
+        return "stopped"
+    if reason == Reason.TIMEOUT.value:
+        return f"timed out after {failure['limit']}" if failure.get("limit") else "timed out"
+    detail = reason if reason in (Reason.STALLED.value, Reason.HOST_LOST.value) else f"exit code {code}"
+    for entry in report.get("tasks") or ():
+        if task and isinstance(entry, dict) and entry.get("task") == task:
+            where, detail = task, detail if reason == Reason.STALLED.value else entry.get("detail") or detail
+    return f"failed: {where}, {detail}" if where else f"failed: {detail}"
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:

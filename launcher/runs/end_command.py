@@ -73,13 +73,15 @@ class JobEnd(Record):
     run_name: str
     #: The path of the report. Empty if the run has no folder.
     report_path: str = ""
+    #: The name that the user calls the run. Empty if there is none.
+    name: str = ""
 
     def variables(self) -> Mapping[str, str]:
         """Return the environment variables that tell the command about the end."""
         return {
             "LAUNCH_STATUS": self.status.value,
             "LAUNCH_RUN": self.run_name,
-            "LAUNCH_NAME": "",
+            "LAUNCH_NAME": self.name,
             "LAUNCH_REPORT": self.report_path,
         }
 
@@ -164,7 +166,7 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = EndStatus
         command = claim(run.paths)
         if command is None:
             continue
-        end = JobEnd(status_of(run.report(), without_report), run.name, run.paths.report)
+        end = JobEnd(status_of(run.report(), without_report), run.name, run.paths.report, run.origin.name)
         name = os.path.basename(command.program)
         say(f"job {run.name}: {end.status.value}; its command of --on-end runs now: {name}")
         outcome = execute(command, end)

@@ -8,10 +8,12 @@ touches a folder or a process of a run that may still be running.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.agent.identity import this_process
 from launcher.agent.processes import Process, tag, tag_of, user_of
@@ -21,7 +23,17 @@ from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import AGENTS_FIELD, BatchJob, Run, RunState, load, read_record, runs_folder
+from launcher.runs.run import (
+    AGENTS_FIELD,
+    ORIGIN_FIELD,
+    BatchJob,
+    Origin,
+    Run,
+    RunState,
+    load,
+    read_record,
+    runs_folder,
+)
 
 #: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
@@ -35,12 +47,20 @@ _MAX_DEPTH = 200
 _MAX_CHECKED_RUNS = 20
 #: A run of another machine without a report may be removed this long after its last sign of life.
 _UNKNOWN_AGE_SECONDS = 30 * 24 * 3600.0
+#: Longer words of a command line are not kept, so that the record stays small.
+_MAX_ORIGIN_BYTES = 32 * 1024
+#: How long a launch waits at most for other launches that choose a name.
+_NAMING_TIMEOUT_SECONDS = 5.0
 #: The name of a run: the time in UTC and letters.
 _RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
 
 
 def create(
-    run_dir: str | None, run_name: str, agents: Sequence[int] = (), batch: BatchJob | None = None
+    run_dir: str | None,
+    run_name: str,
+    agents: Sequence[int] = (),
+    batch: BatchJob | None = None,
+    origin: Origin | None = None,
 ) -> RunPaths:
     """Make the folder of a new run, with a record that names this process as its launcher.
 
@@ -52,6 +72,7 @@ def create(
         agents: The ids of its agents on this machine.
         batch: The job of a cluster's queue that starts the launcher. If it has no number, another process
             will be the launcher, so the record names none.
+        origin: What the user typed to start the run. None if nothing is known.
 
     Returns:
         The paths of the files of the run.
@@ -69,7 +90,7 @@ def create(
     is_new = _make_folder(paths.root)
     try:
         os.mkdir(paths.logs, 0o700)
-        _write_record(paths, run_name, agents, batch)
+        _write_record(paths, run_name, agents, batch, origin or Origin())
     except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
@@ -107,13 +128,37 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
             os.replace(run.paths.report, run.paths.earlier)
         with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
             os.unlink(run.paths.stop_asked)
-        _write_record(run.paths, run.name, agents, batch)
+        _write_record(run.paths, run.name, agents, batch, run.origin)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
     return run.paths
 
 
-def _write_record(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
+@contextlib.contextmanager
+def locked_names() -> Iterator[None]:
+    """Let no other launch choose the name of a run meanwhile.
+
+    The lock belongs to the folder of all runs. If it cannot be had in time, this goes on without it: then two
+    runs may have the same name, of which the newer one counts.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, LaunchError):
+            folder = runs_folder()
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, fd)
+            deadline = time.monotonic() + _NAMING_TIMEOUT_SECONDS
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _write_record(
+    paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None, origin: Origin
+) -> None:
     """Write the record of a run. It names this process as the launcher, unless a queue will start one."""
     # A job of a queue has a number when its launcher runs.
     owner = as_dict(this_process()) if batch is None or batch.number else {}
@@ -122,6 +167,10 @@ def _write_record(paths: RunPaths, run_name: str, agents: Sequence[int], batch: 
         record[AGENTS_FIELD] = agents
     if batch is not None:
         record["batch"] = _batch_words(batch)
+    fields = as_dict(origin)
+    if len(json.dumps(fields)) > _MAX_ORIGIN_BYTES:
+        fields = as_dict(replace(origin, options=(), program=()))
+    record[ORIGIN_FIELD] = {name: value for name, value in fields.items() if value}
     write_json(paths.owner, record)
 
 

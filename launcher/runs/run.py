@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,21 +23,21 @@ from launcher.common.record import Record
 from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
 from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_at_most, read_regular
-from launcher.job import RunPaths
+from launcher.job import LATEST, RunPaths
 
 #: The field of ``launcher.json`` with the ids of agents. It is removed when none of their processes is left.
 AGENTS_FIELD = "agents"
+#: The field of ``launcher.json`` with the `Origin` of the run.
+ORIGIN_FIELD = "origin"
 #: The largest size of a ``launcher.json``.
 _MAX_RECORD_BYTES = 64 * 1024
 #: The largest size of a plan or a report, enough for ten thousand tasks.
 _MAX_JSON_BYTES = 1 << 30
-#: The latest start of a run, in seconds since the epoch. A later one in a file is wrong.
-_MAX_START_TIME = 1e11
+#: The latest time of a run, in seconds since the epoch. A later one in a file is wrong.
+MAX_TIME = 1e11
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
 #: Characters for the name of a run. None of them looks like another.
 _NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
-#: What the user types for the newest run.
-LATEST = "latest"
 
 
 class RunState(enum.Enum):
@@ -66,6 +66,32 @@ class BatchJob(Record):
     where: str = ""
 
 
+class Origin(Record):
+    """What the user typed to start a run, and where. It contains no values that may be secret."""
+
+    #: The name that the user calls the run, perhaps with a number. Empty if there is none.
+    name: str = ""
+    #: The note of the user about the run, on one line.
+    note: str = ""
+    #: The current folder. Empty if it is unknown, as for runs of earlier versions.
+    folder: str = ""
+    #: The options as words for a command line.
+    options: tuple[str, ...] = ()
+    #: The program and its arguments, or the job file. Empty if all words together are too long to be kept.
+    program: tuple[str, ...] = ()
+    #: The Python program that has started the run by the API. Empty for a run of the command line.
+    driver: str = ""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words after ``launch`` that start the run again, if no value is missing. Empty if unknown."""
+        if not self.program:
+            return ()
+        # -m and -c are options of launch. After -- anything else is the program, whatever its name is.
+        is_option = self.program[0] in ("-m", "-c")
+        return (*self.options, *(() if is_option else ("--",)), *self.program)
+
+
 def new_run_name() -> str:
     """Return a new name such as ``20261121-070912-k3f9m``: the time in UTC, then random letters."""
     letters = "".join(_NAME_CHARACTERS[byte % len(_NAME_CHARACTERS)] for byte in os.urandom(5))
@@ -88,6 +114,12 @@ class Run(Record):
     written_by: int = -1
     #: The job of a cluster's queue that starts its launcher. None if no queue does.
     batch: BatchJob | None = None
+    origin: Origin = Origin()
+
+    @property
+    def called(self) -> str:
+        """The name that messages and lists use: that of the user, or else that of the launcher."""
+        return self.origin.name or self.name
 
     @property
     def state(self) -> RunState:
@@ -201,45 +233,55 @@ def all_runs() -> list[Run]:
     return sorted(runs, key=lambda run: (run.started_at, run.name))
 
 
-def running() -> list[Run]:
-    """Return the runs of this user that are running, the oldest first."""
-    return [run for run in all_runs() if run.state is RunState.RUNNING]
+def running(runs: Sequence[Run]) -> list[Run]:
+    """Return those of some runs whose launchers are alive on this machine."""
+    return [run for run in runs if run.state is RunState.RUNNING]
 
 
-def find(text: str | None = None) -> Run:
+def find(text: str | None = None, going: Callable[[Sequence[Run]], Sequence[Run]] = running) -> Run:
     """Find the run that a user means.
 
     Args:
-        text: The name of the run; the start or the last letters of its name, if no other run has them; the
-            path of its folder; or ``latest``. None means the newest run, too.
+        text: What the user typed. None and ``latest`` mean the newest run that goes on, or else the newest.
+            Otherwise it is the name of the launcher for the run; the name of the user, of which again the
+            newest run that goes on counts, or else the newest; the start or the last letters of the
+            launcher's name, if no other run has them; or the path of the run's folder. Names are stronger
+            than a folder, unless the text contains a slash.
+        going: Returns those of some runs that go on.
 
     Raises:
         InputError: No run matches, or several do.
     """
-    if text and os.path.isdir(text):
+    runs = all_runs()
+    if text is None or text in ("", LATEST):
+        if runs:
+            return (going(runs) or runs)[-1]
+        expected = "expected one started before, or the path of its folder"
+        raise InputError([Fault("", "there are no runs", expected)])
+    matching: Sequence[Run] = [] if "/" in text else _called(text, runs, going)
+    if len(matching) != 1 and os.path.isdir(text):
         run = load(text)
         if run is None:
             expected = "expected one that holds launcher.json or plan.json"
             raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
         return run
-    runs = all_runs()
-    if text in (None, "", LATEST):
-        if runs:
-            return runs[-1]
-        expected = "expected one started before, or the path of its folder"
-        raise InputError([Fault("", "there are no runs", expected)])
-    # A whole name wins over a part of others.
-    matching = [run for run in runs if run.name == text] or [
-        run for run in runs if run.name.startswith(str(text)) or run.name.endswith(f"-{text}")
-    ]
     if not matching:
-        names = ", ".join(run.name for run in running()[-5:])
+        names = ", ".join(run.called for run in running(runs)[-5:])
         known = f"running: {names or 'none'} (`launch ps --all` lists all)"
         raise InputError([Fault("RUN", f"no run {text!r}", known)])
     if len(matching) > 1:
         problem = f"{text!r} may be {len(matching)} runs"
         raise InputError([Fault("", problem, f"the newest of them:{listing(matching)}")])
     return matching[0]
+
+
+def _called(text: str, runs: Sequence[Run], going: Callable[[Sequence[Run]], Sequence[Run]]) -> Sequence[Run]:
+    """Return the run of this name, or else all runs whose launcher's name has this start or these letters."""
+    of_launcher = [run for run in runs if run.name == text]
+    of_user = [run for run in runs if run.origin.name == text]
+    if of_launcher or of_user:
+        return of_launcher or (going(of_user) or of_user)[-1:]
+    return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
 
 
 def load(path: str) -> Run | None:
@@ -254,7 +296,7 @@ def load(path: str) -> Run | None:
     run_name, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS_FIELD)
     if not isinstance(run_name, str):
         run_name = os.path.basename(paths.root)
-    if not isinstance(started_at, (int, float)) or not 0 <= started_at < _MAX_START_TIME:
+    if not isinstance(started_at, (int, float)) or not 0 <= started_at < MAX_TIME:
         started_at = 0.0
     if not isinstance(agents, list):
         agents = []
@@ -266,6 +308,7 @@ def load(path: str) -> Run | None:
         agents=tuple(number for number in agents if type(number) is int),  # A bool is no id.
         written_by=written_by,
         batch=_batch_job_in(record.get("batch")),
+        origin=_origin_in(record.get(ORIGIN_FIELD)),
     )
 
 
@@ -295,11 +338,28 @@ def command_of(plan: Mapping[str, Any]) -> list[str]:
     return ["launch", *map(str, command[1:])] if isinstance(command, list) else []
 
 
+def program_of(run: Run) -> str:
+    """Return what a run runs, for lists: its program, then the options of ``launch`` in parentheses.
+
+    Returns:
+        For a run of the Python API only the program that uses it. For a run of an earlier version the whole
+        command line. Empty if nothing is known.
+    """
+    origin = run.origin
+    if origin.driver or not origin.program:
+        return origin.driver or shlex.join(command_of(run.plan()))
+    # Lists show the name and the note of the user beside the program.
+    pairs = zip(("", *origin.options), origin.options, strict=False)
+    hidden = ("--name", "--note")
+    shown = [word for before, word in pairs if word not in hidden and before not in hidden]
+    return shlex.join(origin.program) + (f" ({shlex.join(shown)})" if shown else "")
+
+
 def listing(runs: Sequence[Run]) -> str:
-    """Describe the five newest of some runs for a message: a line for each, with name, age and command."""
-    ages = [f"{run.name}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
-    commands = [shlex.join(command_of(run.plan())) for run in runs[-5:]]
-    return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
+    """Describe the five newest of some runs for a message: a line for each, with name, age and program."""
+    ages = [f"{run.called}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
+    programs = map(program_of, runs[-5:])
+    return "".join(f"\n  {age}: {program}" for age, program in zip(ages, programs, strict=True))
 
 
 def selected(known: Collection[TaskId], names: Collection[str], where: str = "") -> list[TaskId]:
@@ -401,6 +461,23 @@ def _batch_job_in(value: object) -> BatchJob | None:
     words = value if isinstance(value, list) else []
     fields = [escape_controls(word) for word in words if isinstance(word, str)]
     return BatchJob(*fields[: len(BatchJob._fields)]) if fields else None
+
+
+def _origin_in(value: object) -> Origin:
+    """Return the origin of a run in a field of ``launcher.json``. Another user may have written anything."""
+    given = value if isinstance(value, dict) else {}
+    texts = {
+        name: escape_controls(text)
+        for name in ("name", "note", "driver")
+        if isinstance(text := given.get(name), str)
+    }
+    folder = given.get("folder")
+    words = {
+        name: tuple(given[name])
+        for name in ("options", "program")
+        if isinstance(given.get(name), list) and all(isinstance(word, str) for word in given[name])
+    }
+    return Origin(**texts, folder=folder if isinstance(folder, str) else "", **words)
 
 
 def _owner_in(record: Mapping[str, Any]) -> ProcessIdentity | None:

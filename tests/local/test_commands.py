@@ -17,7 +17,7 @@ from tests.conftest import Launch, Started, executable, in_shell
 from tests.seeing import ROOT, Family, last_run, named, proc, soon, stub
 
 COMMANDS = (
-    "hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "prepare", "export",
+    "hosts", "check", "attach", "logs", "ps", "restart", "rerun", "stop", "clean", "prepare", "export",
     "completion", "help",
 )  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_ps_and_stop(launch: Launch, family: Family):
     ended = started.wait(code=143)
     assert ended.out.endswith("stopped by launch stop, exit code 143\n")
     assert "nothing is running" in launch.here("ps").err
-    assert "ended (143)" in launch.here("ps", "--all").out
+    assert "stopped" in launch.here("ps", "--all").out
     assert "already ended" in launch.here("stop", name).out
     family.gone(0.5)
 
@@ -191,14 +191,14 @@ def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
         head, *lines = ended.err.splitlines()
         assert ended.code == 2 and head.startswith(f"launch: {start}")
         assert len(lines) == 2
-        assert re.fullmatch(rf"  {names[0]}, started \d+\.\ds ago: launch -- {words}", lines[0]), lines
-        second_words = rf"launch -x SECRET=\.\.\. --workers 2 -- {words}"
+        assert re.fullmatch(rf"  {names[0]}, started \d+\.\ds ago: {words}", lines[0]), lines
+        second_words = rf"{words} \(--workers 2 -x SECRET=\.\.\.\)"
         assert re.fullmatch(rf"  {names[1]}, started \d+\.\ds ago: {second_words}", lines[1])
     header, *rows = launch.here("ps", "--all").out.splitlines()
-    assert header.split()[:4] == ["run", "state", "started", "time"]
+    assert header.split()[:5] == ["run", "state", "began", "time", "program"]
     assert [row.split()[0] for row in rows] == [names[1], names[0]], "the newest first"
     assert "  2 workers  " in rows[0] and "  1 worker  " in rows[1]
-    assert re.search(r" running +\d{4}-\d\d-\d\d \d\d:\d\d +\d", rows[0])
+    assert re.search(r" running +(today|yesterday) \d\d:\d\d +\d", rows[0])
     for started in (first, second):
         started.stop(signal.SIGTERM)
 

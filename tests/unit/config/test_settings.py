@@ -15,7 +15,7 @@ from launcher.backends import rows, sections
 from launcher.backends.containers import MEMORY, PULL
 from launcher.backends.docker.rows import DOCKER, MOUNTS
 from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
-from launcher.cli.arguments import parse_launch
+from launcher.cli.arguments import parse_launch, parse_options
 from launcher.common.errors import InputError
 from launcher.config import table
 from launcher.config.jobfile import parse_job
@@ -100,6 +100,7 @@ def test_what_nobody_gives_has_its_default():
         ("-N 3", NODES, 3, "3"),
         ("--preload a,b.c", table.PRELOAD, ("a", "b.c"), "a,b.c"),
         ("--hosts a --hosts a", table.HOSTS, "a", "a,a"),
+        ("--workdir=-odd", table.WORKDIR, "-odd", "-odd"),
     ],
 )
 def test_values_of_a_command_line(words: str, row: Setting[object], value: object, text: str):
@@ -108,6 +109,10 @@ def test_values_of_a_command_line(words: str, row: Setting[object], value: objec
     assert settings[row] == value
     assert (settings.source(row), settings.source_kind(row)) == (row.flag, COMMAND_LINE)
     assert settings.text(row) == text
+    # What the folder of the run keeps sets the same, without values that may be secret.
+    again = parse_options(parse_launch([*words.split(), "true"]).options)
+    secret = {"variables": ["A=...", "B"]} if row is table.VARIABLES else {}
+    assert again == {**parse_options(words.split()), **secret}
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,40 @@ def test_a_run_by_path(two: None, state: Path, monkeypatch: pytest.MonkeyPatch):
     assert find(OLD).name == OLD
 
 
+#: The ids of four runs, the oldest first. Only the second one runs.
+FIRST, SECOND, THIRD, FOURTH = (f"20261120-07091{number}-{number}zzzz" for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        (None, SECOND), ("latest", SECOND),  # the newest that runs
+        ("nightly", SECOND), ("weekly", FOURTH),  # again the newest that runs, else the newest
+        ("nightly-2", THIRD), (FIRST, FIRST), ("0zzzz", FIRST),
+        ("./weekly", FIRST), ("weekly/", FIRST),  # a path has a slash
+        ("folder", FIRST), ("3zzzz", FOURTH),
+    ],
+)  # fmt: skip
+def test_names_are_stronger_than_folders(
+    state: Path, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, meant: str
+):
+    made(FIRST, at=1.0, exit_code=0, name="nightly")
+    made(SECOND, owner_of(sleeper()), at=2.0, name="nightly")
+    made(THIRD, at=3.0, exit_code=0, name="nightly-2")
+    made(FOURTH, at=4.0, exit_code=0, name="weekly")
+    for name in ("latest", "nightly", "weekly", "folder", "3zzzz"):
+        (tmp_path / name).symlink_to(state / FIRST)
+    monkeypatch.chdir(tmp_path)
+    assert find(text).name == meant
+
+
+@pytest.mark.parametrize("name", [3, None, ["x"], {"a": 1}, "\x1b[2J"])
+def test_a_name_that_is_none(state: Path, name: object):
+    run = loaded(made(NEW, name=name).root)
+    assert run.origin.name in ("", "\\x1b[2J")
+    assert run.called == (run.origin.name or NEW)
+
+
 def test_the_states(state: Path, sleeper: Sleeper):
     process = sleeper()
     running, elsewhere = owner_of(process), replace(this_process(), boot_id="of node7", machine="node7")

@@ -1,0 +1,138 @@
+"""``launch rerun``: start a run again with the same options and program, in the same folder.
+
+The folder of the run contains its command line. Values that may be secret are not there, and neither is a
+run of the Python API, whose functions only its program has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher import backends
+from launcher.backends.queued_runs import find
+from launcher.cli import run as run_command
+from launcher.cli.arguments import parse_options
+from launcher.cli.run_names import run_argument
+from launcher.common.errors import Fault, InputError
+from launcher.common.record import replace
+from launcher.config.settings import HIDDEN, Group, Setting, Settings, command_line_words
+from launcher.config.table import RUN_DIR, VARIABLES
+from launcher.runs.run import Run
+
+SUMMARY = "start a run again: the same program, options and folder"
+
+#: argparse would not show that options are meant.
+USAGE = "launch rerun [-h] RUN [OPTIONS]"
+#: What follows the fault of an option in another place.
+ADVICE = "; options of launch come after RUN"
+
+EXAMPLES = """\
+launch rerun latest                    as it was started
+launch rerun nightly --restarts 3      with another option, or one more
+launch rerun k3f9m -x TOKEN            a value that is not in the run's folder
+
+Files such as the job file are read again. Relative paths start at the folder
+where the run was started. --run-dir is left out: its folder is in use."""
+
+
+RUN = run_argument("its name, a part of it, `latest`, or its folder", positional="1")
+OPTIONS: Setting[tuple[str, ...]] = Setting(
+    "options", str, "options of launch, which win over those of the run", metavar="OPTIONS", default=(),
+    positional="...", repeatable=True,
+)  # fmt: skip
+GROUPS = (Group("positional arguments", (RUN, OPTIONS)),)
+
+
+def run(settings: Settings) -> int:
+    """Start the run that the user names again.
+
+    Returns:
+        The exit code of the new run.
+
+    Raises:
+        InputError: The run cannot be started again, or a value is missing. Nothing was started.
+        LaunchError: The job could not be started.
+    """
+    old_run = find(settings[RUN])
+    _check(old_run)
+    origin = old_run.origin
+    options = _merged(parse_options(origin.options), parse_options(settings[OPTIONS]))
+    if faults := list(_missing_values(options)):
+        raise InputError(faults)
+    words = replace(origin, options=tuple(command_line_words(options, backends.rows()))).command
+    try:
+        os.chdir(origin.folder)
+    except OSError as error:
+        problem = f"{old_run.called} was started in {origin.folder!r}: {error.strerror}"
+        raise InputError([Fault("", problem)]) from error
+    # Whoever reads the command line of this launch finds all of it, such as the queue of a cluster.
+    sys.argv[1:] = words
+    return run_command.run(words, argparse.Namespace())
+
+
+def _check(run: Run) -> None:
+    """Refuse a run whose command line is not known, or was not typed by this user.
+
+    Raises:
+        InputError: The run cannot be started again.
+    """
+    problem = expected = ""
+    if not run.is_ours:
+        problem = f"its record belongs to user {run.written_by}, who could have written any command line"
+    elif run.origin.driver:
+        problem, expected = "a Python program has started it", f"expected to run {run.origin.driver} again"
+    elif not run.origin.program:
+        problem = (
+            "its command line is unknown: an earlier version of launch has started it, or it is too long"
+        )
+    if problem:
+        raise InputError([Fault(run.called, problem, expected)])
+
+
+def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the new run. Of variables, only those of the same name are replaced.
+
+    Args:
+        recorded: The texts of the options in the folder of the run, by the names of the settings.
+        given: Those that the user has typed now.
+    """
+    replaced = {*given, RUN_DIR.name}
+    for row in backends.rows():
+        # Such as --python and --venv.
+        if row.name in given or given.keys() & {*row.excludes}:
+            replaced |= {row.name, *row.excludes}
+    options = {name: text for name, text in recorded.items() if name not in replaced}
+    variables = given.get(VARIABLES.name, [])
+    kept = [
+        text for text in recorded.get(VARIABLES.name, []) if not _is_set(text.partition("=")[0], variables)
+    ]
+    return {**options, **given, **({VARIABLES.name: [*kept, *variables]} if kept or variables else {})}
+
+
+def _is_set(name: str, variables: Sequence[str]) -> bool:
+    """Return whether values of ``-x`` set a variable, as ``NAME=VALUE``, ``NAME`` or ``PRE*`` do."""
+    for text in variables:
+        written, equals, _ = text.partition("=")
+        is_pattern = written.endswith("*") and not equals
+        if written == name or (is_pattern and name in os.environ and name.startswith(written[:-1])):
+            return True
+    return False
+
+
+def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for each option whose value is not in the folder of the run, as it may be secret."""
+    for row in backends.rows():
+        if not (row.secret or row.recorded) or row.name not in options:
+            continue
+        written = options[row.name]
+        for text in written if isinstance(written, list) else [written]:
+            name, _, value = text.rpartition("=")
+            if value == HIDDEN:
+                problem = "the value is not in the folder of the run, because it may be secret"
+                again = f"expected {row.flag} {name}=VALUE again" if name else f"expected {row.flag} again"
+                copied = f", or {row.flag} {name} to copy it" if row is VARIABLES else ""
+                yield Fault(f"{row.flag} {name}".rstrip(), problem, again + copied)

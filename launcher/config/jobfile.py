@@ -161,8 +161,6 @@ def _below_roles(key: str) -> str:
     for role in TENSORFLOW_ROLES:
         if lower in (role, f"{role}s"):
             return f"expected it below roles:, as in {role}: 1"
-    if lower == "name":
-        return "leave it out: launch names the run"
     # For an image, which is a key of roles, too, the table of other programs' keys suggests docker:.
     return "expected it in a role, below roles:" if key in ROLE and key != "image" else ""
 

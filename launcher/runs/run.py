@@ -465,19 +465,15 @@ def _batch_job_in(value: object) -> BatchJob | None:
 
 def _origin_in(value: object) -> Origin:
     """Return the origin of a run in a field of ``launcher.json``. Another user may have written anything."""
-    given = value if isinstance(value, dict) else {}
-    texts = {
-        name: escape_controls(text)
-        for name in ("name", "note", "driver")
-        if isinstance(text := given.get(name), str)
-    }
-    folder = given.get("folder")
-    words = {
-        name: tuple(given[name])
-        for name in ("options", "program")
-        if isinstance(given.get(name), list) and all(isinstance(word, str) for word in given[name])
-    }
-    return Origin(**texts, folder=folder if isinstance(folder, str) else "", **words)
+    fields: dict[str, Any] = {}
+    for name, content in value.items() if isinstance(value, dict) else ():
+        is_list = isinstance(content, list) and all(isinstance(word, str) for word in content)
+        if name in ("options", "program") and is_list:
+            fields[name] = tuple(content)
+        elif name in ("name", "note", "folder", "driver") and isinstance(content, str):
+            # The folder is used, and only shown with quotes.
+            fields[name] = content if name == "folder" else escape_controls(content)
+    return Origin(**fields)
 
 
 def _owner_in(record: Mapping[str, Any]) -> ProcessIdentity | None:

@@ -58,7 +58,7 @@ JOB_FILES = {
     START + "retries: 3": "3",
     START + "environment: {A: 1}": "3",
     START + "args: [x]": "3",
-    START + "name: mnist": "3",
+    START + "name: worker-1": "3",
     START + "docker: {image: tf, volumes: [a]}": "3",
     START + "hosts: ['n[1-2]:2222']": "3",
     START + "hosts: node1:2222": "3",

@@ -63,8 +63,9 @@ def notifier(tmp_path: Path) -> Notifier:
     ],
 )
 def test_it_runs_at_each_end(launch: Launch, notifier: Notifier, words: list[str], status: str, code: int):
-    ended = launch(*notifier.option, *words, code=code)
+    ended = launch(*notifier.option, "--name", "tells", *words, code=code)
     assert notifier.note(last_run(launch)) == status
+    assert notifier.notes()[0][2] == "<tells>"
     assert ended.said[-1] == "launch: --on-end notify: noted"
 
 

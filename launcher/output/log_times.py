@@ -27,8 +27,8 @@ from launcher.common.trusted_io import open_regular
 MIN_LIMIT_BYTES = 64 * 1024
 #: The index of a larger log may have this part of its size, up to `MAX_LIMIT_BYTES`.
 LOG_PART = 100
-#: No index is larger, so that it can be read at once.
-MAX_LIMIT_BYTES = 1 << 20
+#: No index is larger, so that to thin it takes no longer than 50 ms.
+MAX_LIMIT_BYTES = 256 * 1024
 #: The limits of the logs of a run are so many different ones, from three quarters of the limit on.
 _LIMITS = 1024
 #: Matches a line of an index. Larger numbers cannot be right.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from launcher.cli import logs
+from launcher.cli.arguments import parse_command
+from launcher.clock_times import parse_time
+from launcher.runs.run import Run
 from tests.conftest import Launch
 from tests.seeing import last_run, soon
 
@@ -93,6 +98,34 @@ def test_a_run_of_an_older_version_has_no_times(launch: Launch):
         assert (asked.code, asked.out) == (125, ""), words
         assert ".times" in asked.err
     assert launch.here("logs", "worker/0").out == "two\nthree\nfour\n"
+
+
+def test_the_machine_of_the_launcher_shows_the_same(launch: Launch, monkeypatch: pytest.MonkeyPatch):
+    """Another machine gets moments that its clock and its time zone do not change."""
+    last_night(launch)
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(launch.state.parents[1]))
+
+    def show_there(_: Run, __: str, *words: str, follow: bool) -> int:
+        asked.append(words)
+        return 0
+
+    monkeypatch.setattr(logs, "shown_there", show_there)
+    words: Sequence[str] = ["-fn3", "--timestamps", "--since", "90m", "--until", "0s", "latest", "worker/0"]
+    for zone in ("America/New_York", "Asia/Kolkata"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert logs.run(parse_command("logs", words)) == 0
+        words = asked[-1]
+    monkeypatch.undo()
+    time.tzset()
+    moments = [
+        [parse_time(each[each.index(flag) + 1], 0) for flag in ("--since", "--until")] for each in asked
+    ]
+    assert moments[0] == moments[1]
+    assert moments[0][1] - moments[0][0] == pytest.approx(5400, abs=1)
+    rest = [[word for word in each if not word.startswith("20")] for each in asked]
+    assert rest[0] == rest[1] and {"--follow", "--timestamps", "3", "worker/0"} < set(rest[0])
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ def test_the_folder_of_a_run(launch: Launch):
     ended = launch(*options, "--", "sh", "-c", script, code=0)
     run = last_run(launch)
     found = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
-    logs = ["logs/ps-0.log", "logs/worker-0.log", "logs/worker-1.log"]
-    assert found == ["events.jsonl", "launcher.json", *logs, "plan.json", "report.json"]
+    # A task that printed nothing has no index.
+    logs = ["ps-0.log", "worker-0.log", "worker-0.times", "worker-1.log", "worker-1.times"]
+    in_logs = [f"logs/{name}" for name in logs]
+    assert found == ["events.jsonl", "launcher.json", *in_logs, "plan.json", "report.json"]
     assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
     assert str(run.path) in ended.out + ended.err
     secret = {path.name for path in run.path.rglob("*.*") if b"pass phrase" in path.read_bytes()}

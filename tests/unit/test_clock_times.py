@@ -7,10 +7,11 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import clock_times
+from tests.conftest import examples
 
 ZONE = ZoneInfo("Europe/Berlin")
 #: A Sunday morning.
@@ -101,6 +102,7 @@ def test_times_in_words(local: str, words: str):
     assert clock_times.time_in_words(datetime.fromisoformat(local).timestamp(), NOW) == words
 
 
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 4_000_000_000), st.floats(0, 1e9))
 def test_what_is_written_can_be_read(at: int, later: float):
     """Only the hour that comes twice in autumn is read as the first of the two."""

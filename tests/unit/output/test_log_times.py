@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.common.cluster import TaskId
@@ -21,6 +21,7 @@ from launcher.output import log_times
 from launcher.output.log_times import LogIndex, LogTimes, index_of, max_index_bytes
 from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.run_files import Files
+from tests.conftest import examples
 from tests.unit.output.output_samples import moved, printed, report, run_info
 
 W0 = TaskId("worker/0")
@@ -69,8 +70,9 @@ def test_the_index_of_a_chatty_week_stays_small_and_is_precise_where_it_is_new(
     assert times.start(START) == 0 and times.start(end) == sys.maxsize
 
 
+@settings(max_examples=examples(200), deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(-3, 40), st.integers(0, 50)), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(-3, 40), st.integers(0, 50)), min_size=1, max_size=40),
     st.integers(-5, 1000),
     st.integers(1, 500),
 )

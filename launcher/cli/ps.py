@@ -21,13 +21,14 @@ from launcher.backends.queued_runs import find, relayed, states
 from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words
-from launcher.common.report import TaskState
+from launcher.common.errors import ProtocolError
+from launcher.common.report import TaskState, report_from_json
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles, shortened
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
-from launcher.output.table import print_table, result_table, verdict_in_words
+from launcher.output.table import ending, print_table, result_table
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.end_command import run_left_commands
@@ -54,7 +55,7 @@ launch ps -w        the tasks of the newest run, and again at each change"""
 
 #: The columns of the table of runs. CPU and memory are those of processes on this machine.
 _HEADERS = (
-    "run", "name", "state", "began", "ended", "time", "program", "note", "tasks", "hosts", "CPU", "memory",
+    "run", "name", "program", "state", "began", "ended", "time", "note", "tasks", "hosts", "CPU", "memory",
     "TensorBoard",
 )  # fmt: skip
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
@@ -80,8 +81,8 @@ _CLEAR = "\x1b[H\x1b[J"
 _TAIL_BYTES = 8 * 1024
 #: The largest number of hosts that are named. If there are more, only their number is shown.
 _MAX_NAMED_HOSTS = 2
-#: The widest program and note on a terminal, in characters.
-_MAX_PROGRAM_WIDTH = 40
+#: The largest width of program, state and note on a terminal, so that times are shown at 120 columns, too.
+_MAX_TEXT_WIDTH = 28
 
 
 RUN = run_argument("list its tasks: its name, a part of it, `latest`, or its folder")
@@ -303,7 +304,7 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
         "state": state.value if queued is None else _STATES_BY_PHASE[queued.phase],
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
-        "verdict": verdict_in_words(report) if state is RunState.ENDED else None,
+        "verdict": _verdict(report) if state is RunState.ENDED else None,
         "started_at": run.started_at,
         "ended_at": _ended_at(run, state, report),
         "seconds": _seconds(run, state, report) if queued is None else time.time() - run.started_at,
@@ -336,23 +337,40 @@ def _run_row(record: Mapping[str, Any], now: float | None) -> list[str]:
         state = f"on {another}{record['machine']}"
     if hosts == ["localhost"]:  # This is so usual that the column stays empty.
         hosts = []
-    times = record["started_at"], record["ended_at"]
-    max_width = _MAX_PROGRAM_WIDTH if sys.stdout.isatty() else sys.maxsize
+    max_width = _MAX_TEXT_WIDTH if sys.stdout.isatty() else sys.maxsize
     # The sums are those of processes on this machine. Without any they would say nothing.
     runs_here = record["processes"] > 0
     return [
         record["run"],
         record["name"] or "",
-        state,
-        *("" if now is None or not at else time_in_words(at, now) for at in times),
+        shortened(record["program"], max_width),
+        shortened(state, max_width),
+        *(_times_in_words(record, now) if now is not None else ("", "")),
         "" if seconds is None else duration(seconds),
-        *(shortened(text or "", max_width) for text in (record["program"], record["note"])),
+        shortened(record["note"] or "", max_width),
         plural_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MAX_NAMED_HOSTS else ", ".join(hosts),
         duration(record["cpu_s"]) if runs_here else "",
         byte_size(record["rss"]) if runs_here else "",
         str(record["tensorboard"] or "") if record["state"] == RunState.RUNNING.value else "",
     ]
+
+
+def _times_in_words(record: Mapping[str, Any], now: float) -> tuple[str, str]:
+    """Return when a run began and ended. The end is only a time of day if it was on the same day."""
+    began, ended = (
+        "" if not at else time_in_words(at, now) for at in (record["started_at"], record["ended_at"])
+    )
+    day = began.partition(" ")[0]
+    return began, ended.removeprefix(f"{day} ")
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    """Return in words how a run ended, from the content of its report."""
+    try:
+        return ending(report_from_json({**report, "tasks": []}))  # Reading many tasks would take long.
+    except (ProtocolError, ValueError):  # It is damaged, or of another version of launch.
+        return f"ended with exit code {exit_code_of(report)}"
 
 
 def _ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:

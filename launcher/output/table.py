@@ -6,8 +6,7 @@ The console, ``launch ps`` and its like call it. All texts of hosts are escaped 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from launcher.common.report import Reason, Report, TaskReport, TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
@@ -53,9 +52,14 @@ def result_table(report: Report, *, colour: bool = False, run_continues: bool = 
 
 
 def verdict(report: Report) -> str:
-    """Return the last line about a job, as in ``job JOB: ok in 12s``.
+    """Return the last line about a job, as in ``job JOB: ok in 12s``."""
+    return f"job {report.job}: {ending(report)}"
 
-    It does not contain the reason of a failure, which the failure report contains.
+
+def ending(report: Report) -> str:
+    """Return in few words how a job ended, as in ``ok in 12s`` or ``failed, exit code 7 (worker/1)``.
+
+    They do not contain the reason of a failure, which the failure report contains.
     """
     elapsed = duration(report.ended_at - report.started_at)
     failure, code = report.failure, f"exit code {report.exit_code}"
@@ -72,30 +76,7 @@ def verdict(report: Report) -> str:
     else:
         where = failure.task or failure.host
         text = f"failed, {code} ({where})" if where else f"failed, {code}"
-    return f"job {report.job}: {text}"
-
-
-def verdict_in_words(report: Mapping[str, Any]) -> str:
-    """Return in few words how a run ended, such as ``succeeded`` or ``failed: worker/1, exit code 7``.
-
-    Args:
-        report: The content of ``report.json``, which may be damaged or that of an earlier version.
-    """
-    failure, code = report.get("failure"), report.get("exit_code")
-    if not isinstance(failure, dict):
-        restarts = report.get("restarts")
-        after = f" after {plural(restarts, 'restart')}" if isinstance(restarts, int) and restarts else ""
-        return f"ended with exit code {code}{after}" if code else f"succeeded{after}"
-    reason, task, where = failure.get("reason"), failure.get("task"), failure.get("host")
-    if reason == Reason.INTERRUPTED.value:
-        return "stopped"
-    if reason == Reason.TIMEOUT.value:
-        return f"timed out after {failure['limit']}" if failure.get("limit") else "timed out"
-    detail = reason if reason in (Reason.STALLED.value, Reason.HOST_LOST.value) else f"exit code {code}"
-    for entry in report.get("tasks") or ():
-        if task and isinstance(entry, dict) and entry.get("task") == task:
-            where, detail = task, detail if reason == Reason.STALLED.value else entry.get("detail") or detail
-    return f"failed: {where}, {detail}" if where else f"failed: {detail}"
+    return text
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:

@@ -25,14 +25,11 @@ from rich.style import Style
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "mnist_dist"
 #: The picture of a training that succeeds, and of one in which a worker lacks its part of the data.
-SUCCESS = (
-    "terminal.svg",
-    "launch --ps 1 --workers 2 --flags examples/mnist_dist/mnist_dist.py --train_steps 300",
-    0,
-)
+SUCCESS = ("terminal.svg", "launch --ps 1 --workers 2 --flags mnist_dist.py --train_steps 300", 0)
 FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
-COLUMNS, LINES = 90, 400
+COLUMNS, LINES = 80, 400
 #: How many lines of output a picture shows before the end of the job.
 _OUTPUT_LINES = 10
 #: The first line about the end of the job: the header of the table of tasks, or the first failure.
@@ -49,7 +46,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as home:
             if expected:
                 write_failing_program(Path(home))
-            output, code = recorded(shlex.split(command)[1:], home, folder=home if expected else str(ROOT))
+            output, code = recorded(shlex.split(command)[1:], home, folder=home if expected else str(EXAMPLE))
             output = output.replace(home.encode(), b"/home/me")
         if code != expected:
             sys.stdout.buffer.write(output)

@@ -46,7 +46,7 @@ venv: $(VENV)/.demo  ## an environment with launch and TensorFlow in .venv
 dev: $(VENV)/.dev  ## the same, with what the tests need
 
 demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
-	@$(BIN)/python examples/mnist_dist/data.py
+	@$(BIN)/python examples/mnist_dist/data.py >/dev/null
 	@echo "this is: launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py"
 	@$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"

@@ -62,10 +62,10 @@ def no_command(name: str) -> InputError:
     It says what to type instead of a command of another launcher or a misspelt one. For any other name it
     lists the commands.
     """
-    expected = f": type `{meant}`" if (meant := _meant_command(name)) else ""
-    if not expected and name not in foreign_options.COMMANDS:
-        expected = f": expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
-    return InputError([Fault("", f"launch has no command {name!r}{expected}")])
+    expected = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
+    if meant := _meant_command(name):
+        expected = f"type `{meant}`"
+    return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
 
 
 def refuse_mistaken_command(words: Sequence[str]) -> None:
@@ -82,14 +82,15 @@ def refuse_mistaken_command(words: Sequence[str]) -> None:
             a command of launch that follows an option.
     """
     first = next((word for word in words if word not in _OUTPUT_OPTIONS), "")
-    if first in COMMANDS:
-        problem = f"the command {first} comes first, before {words[0]}; for a program of that name type"
-        raise InputError([Fault("", f"{problem} `launch run {first}`")])
     is_misspelt = re.fullmatch("[A-Za-z]+", first) and not is_command(first) and not os.path.exists(first)
-    if first in foreign_options.COMMANDS or (is_misspelt and _meant_command(first)):
-        raise InputError(
-            [Fault("", f"{no_command(first)}; for a program of that name type `launch -- {first}`")]
-        )
+    if first in COMMANDS:
+        problem = f"the command {first} comes first, before {words[0]}"
+    elif first in foreign_options.COMMANDS or (is_misspelt and _meant_command(first)):
+        meant = _meant_command(first)
+        problem = f"launch has no command {first!r}" + (f": type `{meant}`" if meant else "")
+    else:
+        return
+    raise InputError([Fault("", f"{problem}; for a program of that name type `launch -- {first}`")])
 
 
 def _meant_command(name: str) -> str:

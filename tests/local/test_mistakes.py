@@ -170,6 +170,7 @@ def test_an_argument_that_is_typed_as_an_option(refused: Refused, words: str, ar
     assert argument in fault and fault.count(option) == 1
 
 
+@pytest.mark.promise("a command of other launchers or shells, or a misspelt one, is no program by accident")
 def test_options_and_commands_of_other_launchers(refused: Refused, snapshot: SnapshotAssertion):
     def typed(name: str, option: foreign_options.ForeignOption) -> str:
         variable = ("", "A=secret ", "A secret ")
@@ -320,6 +321,7 @@ def test_options_that_a_program_may_have(launch: Launch, tmp_path: Path, text: s
     assert "--workers is an argument of train.py: " in ended.err
 
 
+@pytest.mark.promise("options of launch after a `.py` that cannot have them are refused")
 def test_options_that_a_program_only_talks_about(refused: Refused, tmp_path: Path):
     text = '"""launch --workers 2"""\nimport sys, tensorflow\nprint(f"{len(sys.argv)} workers")\n'
     (tmp_path / "train.py").write_text(text)

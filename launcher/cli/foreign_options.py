@@ -45,6 +45,7 @@ COMMANDS = {
         ("cd", "launch --workdir DIR PROGRAM"),
         ("source activate", "launch --venv NAME PROGRAM"),
         ("up apply create deploy", "launch JOB.yaml"),
+        ("retry repeat", "launch rerun"),
         ("version", "launch --version"),
         ("install setup", "launch prepare"),
         ("prune cleanup gc", "launch clean"),

@@ -32,10 +32,10 @@ def find_end_command(settings: Settings) -> EndCommand | None:
     try:
         program = find_executable(words[0], folder, os.environ.get("PATH", os.defpath))
     except (ProgramError, NotRunnableError) as error:
-        # A whole command in quotes may contain a secret, which no message shows.
-        is_quoted = any(char.isspace() for char in words[0])
-        problem = "program not found: its name contains blanks" if is_quoted else str(error)
-        expected = "expected the program and its arguments as words of their own" if is_quoted else ""
+        # An address, or a whole command in quotes, may contain a secret, which no message shows.
+        is_hidden = "://" in words[0] or any(char.isspace() for char in words[0])
+        problem = "program not found: its name contains blanks or ://" if is_hidden else str(error)
+        expected = "expected the program and its arguments as words of their own" if is_hidden else ""
         raise JobError([Fault(settings.source(ON_END), problem, expected)]) from error
     return EndCommand(words, program, folder)
 

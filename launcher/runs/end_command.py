@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent.processes import all_pids, read_process
 from launcher.common.record import Record, as_dict
 from launcher.common.report import Reason
-from launcher.common.text import signal_name, why_not_started
+from launcher.common.text import escape_controls, signal_name, why_not_started
 from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.job import RunPaths
-from launcher.messages import say
+from launcher.messages import message_prefix, say
 from launcher.output.lines import strip_controls
 from launcher.output.run_files import write_json
+from launcher.output.writer import Writer
 from launcher.runs.run import Run, exit_code_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _MAX_FILE_BYTES = 128 * 1024
 #: How many bytes at the end of its output are shown.
 _MAX_OUTPUT_BYTES = 4 * 1024
 _READ_BYTES = 64 * 1024
+_STDERR = 2
 
 
 class EndStatus(enum.Enum):
@@ -193,8 +195,14 @@ def run_command(command: EndCommand, end: JobEnd, is_interrupted: Callable[[], b
     """
     outcome = execute(command, end, is_interrupted)
     lines = [*outcome.lines, outcome.failure] if outcome.failure else outcome.lines
-    for line in lines:
-        say(f"--on-end {os.path.basename(command.program)}: {line}")
+    if not lines:
+        return
+    prefix = f"{message_prefix()}--on-end {os.path.basename(command.program)}: "
+    text = "".join(f"{prefix}{escape_controls(line)}\n" for line in lines)
+    # `say` would wait for a slow reader, and fail if stderr cannot be written.
+    writer = Writer()
+    writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
+    writer.close()
 
 
 def execute(command: EndCommand, end: JobEnd, is_interrupted: Callable[[], bool] = lambda: False) -> Outcome:

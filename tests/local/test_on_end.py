@@ -13,7 +13,7 @@ import pytest
 
 from launcher.runs import end_command
 from launcher.runs.end_command import EndCommand, EndStatus, JobEnd
-from tests.conftest import Ended, Launch, executable
+from tests.conftest import Ended, Launch, executable, in_shell
 from tests.seeing import RunFolder, alive, last_run, run_of, soon
 
 #: A word of the command that nobody may see.
@@ -89,6 +89,12 @@ def test_its_failure_is_a_line(launch: Launch, notifier: Notifier):
     ended = launch("--on-end", f"{notifier.path} {SECRET} 7", "true", code=0)
     assert ended.said[-1] == "launch: --on-end notify: exit code 7"
     assert SECRET not in ended.out + ended.err
+
+
+def test_nobody_can_read_its_output(launch: Launch, notifier: Notifier):
+    command = in_shell('exec "$@" 2>/dev/full')
+    launch.start(*notifier.option, "true", command=command).wait(code=0)
+    assert notifier.note(last_run(launch)) == "succeeded"
 
 
 def test_it_runs_without_a_run(launch: Launch, notifier: Notifier):
@@ -172,6 +178,7 @@ def test_a_file_of_somebody_else_runs_nothing(
         "/tmp",
         "'unbalanced",
         f"'/bin/echo {SECRET}'",
+        f"https://hooks.example.com/{SECRET}",
     ],
 )
 @pytest.mark.parametrize("place", ["option", "job.yaml", "launch.toml"])

@@ -16,7 +16,6 @@ from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.messages import say
 from launcher.runs import run as known_runs
-from launcher.runs.end_command import EndStatus, run_left_commands
 from launcher.runs.folder import locked_names
 from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of
 
@@ -167,6 +166,8 @@ def withdraw_run(run: Run) -> str:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
+    from launcher.runs.end_command import EndStatus, run_left_commands  # noqa: PLC0415 - for few commands
+
     status = queue.inspect([run]).get(run.name)
     if status is None:  # The launcher has ended, and its files are on this machine now.
         return ""

@@ -31,7 +31,6 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.table import ending, print_table, result_table
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
-from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     MAX_TIME,
@@ -123,7 +122,11 @@ def run(settings: Settings) -> int:
     # Of runs whose launcher a queue of a cluster starts, only the queue knows the state.
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     over = {name for name, status in queued.items() if status.phase is JobPhase.OVER}
-    run_left_commands(run for run in runs if run.has_left_command or run.name in over)
+    left = [run for run in runs if run.has_left_command or run.name in over]
+    if left:
+        from launcher.runs.end_command import run_left_commands  # noqa: PLC0415 - few runs leave one
+
+        run_left_commands(left)
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
     listed = [(run, run.state, queued.get(run.name)) for run in runs]
     if not settings[ALL]:

@@ -115,13 +115,14 @@ def kill_launcher(launch: Launch, *words: str) -> RunFolder:
 
 
 def test_after_sigkill_one_of_many_sweeps_runs_it(launch: Launch, notifier: Notifier, tmp_path: Path):
-    run = kill_launcher(launch, *notifier.option)
+    run = kill_launcher(launch, *notifier.option, "--name", "nightly")
     assert (run.path / "on-end.json").stat().st_mode & 0o777 == 0o600
     sweeps = [launch.start("ps", cwd=tmp_path) for _ in range(4)]
     sweeps += [launch.start("--", "true", cwd=tmp_path) for _ in range(2)]
     ends = [each.wait(code=0) for each in sweeps]
     assert notifier.note(run) == "lost"
     assert notifier.notes()[0][-1] == os.getcwd(), "the folder of the launch that was killed"
+    assert notifier.notes()[0][2] == "<nightly>"
     assert sum("its command of --on-end runs now: notify" in ended.err for ended in ends) == 1
     assert not any("noted" in ended.err for ended in ends)
     assert (run.path / "launcher.log").read_text() == "noted\n"

@@ -17,8 +17,12 @@ from launcher.common.text import plural
 from launcher.output.lines import LineCutter
 from launcher.package_data import read_table
 
-#: How all messages begin. Other lines are not compared with patterns.
-_BEGINNINGS = (b"I0000 ", b"W0000 ", b"E0000 ", b"20", b"I ", b"W ", b"E ", b"WARNING:", b"INFO:tensorflow:")
+#: The first bytes of all messages (the letter, or the year), and how those begin that have no time. Other
+#: lines are not compared with patterns.
+_FIRST_BYTES = frozenset(b"IWE2")
+_BEGINNINGS = (b"I0000 ", b"W0000 ", b"E0000 ", b"I ", b"W ", b"E ", b"WARNING:", b"INFO:tensorflow:")
+#: Where the letter of a message follows its time, as in ``2024-05-06 07:08:09.123456: I tensorflow/...``.
+_AFTER_TIME = slice(26, 28)
 #: Matches a message of TensorFlow's C++ code in the form of TensorFlow 2.17 and later, of those before it,
 #: or of TensorFlow 1. Its groups are the letter, the file, of which the first form has the name only, and the
 #: text.
@@ -82,6 +86,11 @@ def _rule(entry: Mapping[str, Any]) -> _Rule:
     return _Rule(
         re.compile(entry["text"].encode()), rest, entry.get("waits", False), entry.get("probe", False)
     )
+
+
+def _may_begin_message(line: bytes) -> bool:
+    """Return whether a line begins as a message does, which is asked for many lines."""
+    return line.startswith(_BEGINNINGS) or line[_AFTER_TIME] == b": "
 
 
 def _rule_for(line: bytes) -> _Rule | None:
@@ -194,15 +203,16 @@ class NoticeCutter(LineCutter):
             (b"]" not in lines and b"N" not in lines) or self._is_flooded(lines, now)
         ):
             return lines
-        start = len(self.prefix)
-        # A line whose start was shown before has another prefix.
-        return b"".join(
-            line
-            for line in lines.splitlines(keepends=True)
-            if not (self._is_within or line.startswith(_BEGINNINGS, start))
-            or not line.startswith(self.prefix)
-            or not self._leaves_out(line, now)
-        )
+        start, is_within, shown = len(self.prefix), self._is_within, []
+        for line in lines.splitlines(keepends=True):
+            if is_within or (line[start] in _FIRST_BYTES and _may_begin_message(line[start:])):
+                # A line whose start was shown before has another prefix.
+                is_left_out = line.startswith(self.prefix) and self._leaves_out(line, now)
+                is_within = self._is_within
+                if is_left_out:
+                    continue
+            shown.append(line)
+        return b"".join(shown)
 
     @property
     def _is_within(self) -> bool:

@@ -109,6 +109,8 @@ class Cluster:
         tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
         # A container that is disconnected from its network can only be connected again with a fixed address.
         variables = {FIXED_ADDRESSES_VARIABLE: "1"}
+        # A test sees all that its tasks print.
+        read["options"] = [*read.get("options", ()), "--verbose"]
         driver = program_driver("cluster.start", program, tasks, read, variables, defaults=False)
         folder.mkdir()
         timeout, grace = read.get("timeout"), read.get("grace")

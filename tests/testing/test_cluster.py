@@ -38,6 +38,14 @@ def test_a_job_to_its_end(cluster: Cluster):
     assert f"job {job.name}: ok" in job.output
 
 
+@pytest.mark.promise("TensorFlow's start-up messages are hidden everywhere, and nothing else is")
+def test_output_has_the_start_up_messages_of_tensorflow(cluster: Cluster):
+    message = "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on"
+    job = cluster.start(["echo", message], workers=1, timeout=60)
+    job.wait()
+    assert f"worker/0 | {message}" in job.output and job.task("worker/0").lines == [message]
+
+
 def test_the_properties_of_a_running_job(cluster: Cluster):
     job = cluster.start(COUNTS, ps=1, workers=1, left_running=True)
     task = job.task("worker/0")

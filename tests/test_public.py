@@ -163,6 +163,9 @@ def observe(launch: Launch, started: Started) -> Observed:
             restart = {"request": "restart", "tasks": [task]}
             answers[json.dumps(restart)] = ask(folder.name, restart)
         started.until(lambda it: it.out.count('"up"') == 3)
+        for task in ("ps/0", "no/0"):
+            stop = {"request": "stop", "tasks": [task]}
+            answers[json.dumps(stop)] = ask(folder.name, stop)
         assert launch.here("stop", folder.name).code == 0
         text = b"".join(iter(lambda: follower.recv(1 << 16), b""))
     code = started.wait().code

@@ -221,6 +221,14 @@ class _Instances(FunctionJob):
                 if not future.done():
                     future.set_exception(error)
 
+    def task_ended(self, task: TaskHandle, ending: str) -> None:
+        """Let another slot run the instance of a slot that the user has stopped (``launch stop``)."""
+        with self._lock:
+            _, number = self._answered.get(task.name, (None, None))
+            if task.dismissed and number is not None and not self._futures[number].done():
+                del self._answered[task.name]  # If the slot starts again, it has run nothing yet.
+                self._waiting.appendleft(number)
+
     def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
         """Handle the report of a slot that is free, and return the next instance for it.
 

@@ -107,6 +107,8 @@ class TaskHandle:
     pid: int | None = None
     #: Whether it is to start again.
     restarting: bool = False
+    #: Whether the user has stopped it (``launch stop RUN TASK``), so that the job goes on without it.
+    dismissed: bool = False
     #: Whether it has connected to the program.
     arrived: bool = False
     #: How its process ended, such as "exited with code 3". Empty while the process runs.
@@ -313,7 +315,7 @@ class FunctionJob:
     def wait_for_all(self, seconds: float) -> None:
         """Wait until all tasks have connected.
 
-        Where the failure of a task does not stop the job, tasks that have ended count as well.
+        Where the end of a task does not stop the job, tasks that have ended count as well.
 
         Args:
             seconds: The time limit.
@@ -325,7 +327,7 @@ class FunctionJob:
         while missing := [
             task.name
             for task in self.handles.values()
-            if not (task.arrived or (self._goes_on and task.ending and not task.restarting))
+            if not (task.arrived or (self._goes_on_without(task) and task.ending and not task.restarting))
         ]:
             # `over` is set when the launcher has exited. Waiting for it is also the pause between two looks.
             if self.driver.over.wait(_POLL_SECONDS):  # The job has ended, with an error or without.
@@ -337,6 +339,10 @@ class FunctionJob:
                 limit = f"at most {seconds:g}s: reservation_timeout="
                 self.say_unless_quiet(f"{message} {join_names(missing)} to connect ({limit})")
         self.check()
+
+    def _goes_on_without(self, task: TaskHandle) -> bool:
+        """Return whether the job goes on when this task fails, or is stopped by the user."""
+        return self._goes_on or task.dismissed
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
         """Stop the job, and return when it has ended. Tasks have their grace, and their files are fetched.
@@ -417,6 +423,7 @@ class FunctionJob:
 
         - ``Opened`` may name hosts from which no port can be forwarded to this program.
         - ``Restarting`` names tasks that are to start again, with the numbers of their attempts.
+        - ``TaskStopAsked`` names tasks that the user stops.
         - ``TaskMoved`` says that the state of a task has changed.
 
         Args:
@@ -429,6 +436,9 @@ class FunctionJob:
             # The event is also about tasks that run programs instead of the function.
             attempts = event["attempts"].items()
             self.tasks_restart({name: attempt for name, attempt in attempts if name in self.handles})
+        elif event["event"] == "TaskStopAsked":
+            for name in self.handles.keys() & event["tasks"]:
+                self.handles[name].dismissed = True
         elif event["event"] == "TaskMoved" and event["task"] in self.handles:
             self._handle_task_moved(self.handles[event["task"]], event)
 
@@ -438,7 +448,7 @@ class FunctionJob:
         The subclass hears of an end once, and only if
 
         - the task is not to start again, and
-        - it has succeeded, or the job goes on after failures. Otherwise the failure stops the job, and the
+        - it has succeeded, or the job goes on without it. Otherwise the failure stops the job, and the
           subclass hears of it at the end of the job, which has the better reason.
 
         Args:
@@ -448,6 +458,7 @@ class FunctionJob:
         # A new attempt begins. What is noted about the process of the last one no longer holds.
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
+            handle.dismissed = False
         # A process whose ID was not known before has just started.
         has_started = handle.pid != event["pid"]
         # An end that was noted before is not new.
@@ -469,7 +480,7 @@ class FunctionJob:
             raised = handle.outcome.get("raised")
             handle.ending = f"raised {raised}".partition("\n")[0] if raised else new_ending
         # A task that has ended and was to start again may not do so after all. Then its end is told now.
-        may_tell = not handle.restarting and (event["status"]["code"] == 0 or self._goes_on)
+        may_tell = not handle.restarting and (event["status"]["code"] == 0 or self._goes_on_without(handle))
         if handle.ending and may_tell and (new_ending or was_restarting):
             self.task_ended(handle, handle.ending)
 
@@ -502,6 +513,8 @@ def _ending(moved: Mapping[str, Any]) -> str:
         return f"is lost with its host: {detail.partition(': ')[2]}"
     if state is TaskState.FAILED and moved["pid"] is None:
         return f"could not be started: {detail}"
+    if state is TaskState.STOPPED:  # Its process has not ended, or this is not the first event about its end.
+        return "was stopped"
     return ending_text(**moved["status"]) if state is TaskState.ENDED else ""
 
 

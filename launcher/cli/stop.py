@@ -1,7 +1,8 @@
-"""``launch stop``: stop a run from another terminal.
+"""``launch stop``: stop a run, or some of its tasks, from another terminal.
 
 The launcher of the run stops its tasks and then exits. The command asks it by a file in the folder of the run
-and a SIGTERM. It kills processes itself only if the launcher has died.
+and a SIGTERM. It kills processes itself only if the launcher has died. Single tasks are stopped by a request
+to the control socket, and the launcher goes on.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import os
 import select
 import signal
 import time
+from collections.abc import Collection
 from contextlib import suppress
 
 from launcher.backends.queued_runs import find, going, relayed, shares_files, withdraw_run
 from launcher.cli.follower import RunFollower
-from launcher.cli.run_names import run_argument
+from launcher.cli.run_names import newest_tasks, run_argument
+from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError
-from launcher.common.text import Waiting, join_names
+from launcher.common.text import Waiting, escape_controls, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import duration
 from launcher.job import STOP_NOW_MARK
 from launcher.messages import say
+from launcher.runs.client import RunSnapshot, ask, snapshot
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     Run,
@@ -31,19 +35,21 @@ from launcher.runs.run import (
     listing,
     open_pidfd,
     remaining,
+    selected,
     send_sigterm,
 )
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
-SUMMARY = "stop a run: its tasks first, then its launcher"
+SUMMARY = "stop a run, or some of its tasks"
 
 EXAMPLES = """\
 launch stop                   the run, if only one is running
 launch stop k3f9m             a run by the last letters of its name
 launch stop --now latest      without waiting for its --grace
+launch stop k3f9m worker/2    one task for good; the others go on
 
-Exit code: 0 the run has ended, now or before; 124 it has not ended within
---timeout; 2 there is no such run; 125 it cannot be stopped from here."""
+Exit code: 0 the run or the tasks have ended, now or before; 124 not within
+--timeout; 2 there is no such run or task; 125 it cannot be stopped from here."""
 
 #: Seconds between the two SIGTERM of ``--now``. Two of them mean "at once" to a launcher even if its folder
 #: cannot be written. The pause is needed because the kernel merges equal signals that are pending.
@@ -61,23 +67,31 @@ _RELAYED_SECONDS = 1.0
 
 RUN = run_argument("its name, a part of it, `latest`, or its folder")
 NOW = Setting("now", switch, "kill its tasks at once", default=False)
+TASKS: Setting[tuple[str, ...]] = Setting(
+    "tasks", str, "only these tasks, such as worker/0, or roles", metavar="TASK", default=(),
+    positional="*", repeatable=True, complete=newest_tasks,
+)  # fmt: skip
 TIMEOUT = Setting(
     "timeout", duration, "time to wait for it: 90s, 5m (default: 60)", metavar="S", default=60.0
 )
-GROUPS = (Group("positional arguments", (RUN,)), Group("options", (NOW, TIMEOUT)))
+GROUPS = (Group("positional arguments", (RUN, TASKS)), Group("options", (NOW, TIMEOUT)))
 
 
 def run(settings: Settings) -> int:
     """Stop the run that the user names, or the only one that is running, and print how it ended.
 
+    If the user names tasks of the run, only these are stopped.
+
     Returns:
-        0, or the exit code of a time limit if the run has not ended in time.
+        0, or the exit code of a time limit if the run or the tasks have not ended in time.
 
     Raises:
-        InputError: The name matches no run, or several.
+        InputError: The name matches no run, or several; or the run has no such task.
         LaunchError: The run may be running on another machine, or belongs to another user.
     """
     target_run = find(settings[RUN]) if settings[RUN] else _only_one()
+    if settings[TASKS]:
+        return _stop_tasks(target_run, settings)
     # A launcher that is still pending in a queue is only taken out of it.
     if text := withdraw_run(target_run):
         print(text)
@@ -101,6 +115,49 @@ def run(settings: Settings) -> int:
         return _stop(target_run, pidfd, settings)
     finally:
         os.close(pidfd)
+
+
+def _stop_tasks(run: Run, settings: Settings) -> int:
+    """Let the launcher of a run stop the tasks that the user names, and print how each has ended.
+
+    Returns:
+        The exit code of the command.
+
+    Raises:
+        InputError: The run has no such task, or the tasks are to be killed at once.
+        LaunchError: The launcher cannot be asked, or does not stop single tasks now.
+    """
+    names, limit = settings[TASKS], settings[TIMEOUT]
+    if settings[NOW]:
+        expected = "single tasks are killed when the --grace of the run is over"
+        raise InputError([Fault("--now", f"it cannot be used with {names[0]}", expected)])
+    # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
+    if (code := relayed(run, "stop", "--timeout", f"{limit:g}", run.paths.root, *names)) is not None:
+        return code
+    state, waiting = snapshot(run), Waiting()
+    tasks = selected([task.task for task in state.report.tasks], names)
+    if not state.ended:
+        with suppress(ConnectionError):  # The job is over, so that its report says how the tasks have ended.
+            ask(run, {"request": "stop", "tasks": names})
+    while left := _unfinished(state := snapshot(run), tasks):
+        if message := waiting.due():
+            say(f"{message} {join_names(left)} to end")
+        if waiting.seconds >= limit:
+            say(f"{join_names(left)} did not end within {limit:g}s")
+            return TIMED_OUT_EXIT_CODE
+        # Each answer contains all tasks, so the launcher is asked less and less often.
+        time.sleep(max(_POLL_SECONDS, waiting.seconds / 10))
+    for task in state.report.tasks:
+        if task.task in tasks:
+            detail = f" ({task.detail})" if task.detail else ""
+            print(f"{task.task}: {task.state.value} on {escape_controls(task.host)}{escape_controls(detail)}")
+    return 0
+
+
+def _unfinished(state: RunSnapshot, tasks: Collection[TaskId]) -> list[TaskId]:
+    """Return those of these tasks that have not ended, or are to start again."""
+    unfinished = [task.task for task in state.report.tasks if not task.state.is_over]
+    return [task for task in tasks if task in unfinished or task in state.restarting]
 
 
 def launcher_of(run: Run) -> int | None:

@@ -211,6 +211,13 @@ class RestartAsked(Record):
     tasks: Tuple[TaskId, ...]
 
 
+class TaskStopAsked(Record):
+    """The user asks to stop these tasks for good, while the job goes on without them."""
+
+    at: float
+    tasks: Tuple[TaskId, ...]
+
+
 class OutputDelayed(Record):
     """Output of tasks is delayed, because its reader is slow or the connection to a host is broken.
 
@@ -233,7 +240,7 @@ AgentEvent = Union[
     AgentReady, HostGpus, PortsHeld, PortsRefused, PeersTried, TaskStarted, TaskNotStarted, TaskOutput,
     TaskSignalled, SignalSent, Measured, TaskExited, TaskGone, HostNotice, AgentClosed,
 ]  # fmt: skip
-Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
+Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, TaskStopAsked, OutputDelayed, TimeUp]
 
 
 #: A stop sequence of ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process

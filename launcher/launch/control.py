@@ -1,4 +1,4 @@
-"""The control socket: ``launch ps``, ``attach`` and ``restart`` ask the launcher of a running job.
+"""The control socket: ``launch ps``, ``attach``, ``restart`` and ``stop`` ask the launcher of a running job.
 
 It is an abstract Unix socket: it is no file, and vanishes with the launcher, however that ends. Other users
 can connect to any abstract socket, and make one of any name. So the launcher accepts only connections of its
@@ -9,6 +9,7 @@ A connection carries one request, a packet, and one answer, a file in memory who
 that the launcher never waits for a client. Both are JSON::
 
     {"request": "restart", "tasks": ["worker/0"]}  {}
+    {"request": "stop", "tasks": ["worker/0"]}     {}
     {"request": "tasks", "measure": true}          {"report": {...}, "memory": {"worker/0": 104857600},
                                                     "measuring": ["node2"]}
     {"request": "follow", "from": 12}              {"next": 12, "output": false}
@@ -72,6 +73,13 @@ class RestartRequest(Record):
     tasks: tuple[str, ...]
 
 
+class TaskStopRequest(Record):
+    """A request to stop tasks for good, while the job goes on."""
+
+    #: Names of tasks, roles and ranges, as `selected` reads them.
+    tasks: tuple[str, ...]
+
+
 class FollowRequest(Record):
     """A request for the events of the job."""
 
@@ -81,9 +89,10 @@ class FollowRequest(Record):
     output: bool = False
 
 
-_REQUESTS: Mapping[str, type[TasksRequest | RestartRequest | FollowRequest]] = {
+_REQUESTS: Mapping[str, type[TasksRequest | RestartRequest | TaskStopRequest | FollowRequest]] = {
     "tasks": TasksRequest,
     "restart": RestartRequest,
+    "stop": TaskStopRequest,
     "follow": FollowRequest,
 }
 
@@ -96,7 +105,8 @@ def read_request(packet: bytes) -> Any:
             record of that kind.
 
     Returns:
-        A `TasksRequest`, `RestartRequest` or `FollowRequest` whose values have the types of its fields.
+        A `TasksRequest`, `RestartRequest`, `TaskStopRequest` or `FollowRequest`, whose values have the types
+        of its fields.
 
     Raises:
         ProtocolError: The packet is not a request.
@@ -122,11 +132,11 @@ class ControlledJob(Record):
     #: Sends a command to the agent of a host.
     send: Callable[[events.Measure], None]
     #: Passes an event to the supervisor, and executes its commands.
-    handle: Callable[[events.RestartAsked], None]
+    handle: Callable[[events.RestartAsked | events.TaskStopAsked], None]
 
 
 class Control:
-    """The control socket of a job, which answers ``launch ps``, ``attach`` and ``restart``.
+    """The control socket of a job, which answers ``launch ps``, ``attach``, ``restart`` and ``stop``.
 
     Args:
         loop: Watches the socket.
@@ -237,6 +247,10 @@ class Control:
             if isinstance(request, RestartRequest):
                 self._job.handle(events.RestartAsked(events.now(), self._tasks_to_restart(request.tasks)))
                 return {}
+            if isinstance(request, TaskStopRequest):
+                tasks = self._named_tasks(request.tasks, Phase.RUNNING, Phase.DRAINING)
+                self._job.handle(events.TaskStopAsked(events.now(), tasks))
+                return {}
         except ProtocolError as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
@@ -254,21 +268,33 @@ class Control:
         """Return the tasks that a client asks to restart.
 
         Args:
-            names: The names of tasks, roles and ranges. There must be one: without a name `selected` would
-                return all tasks, which nobody has asked for.
+            names: The names of tasks, roles and ranges.
 
         Raises:
             LaunchError: The tasks cannot be restarted.
         """
+        tasks = self._named_tasks(names, Phase.RUNNING)
+        if lost := self._job.machine.stranded(tasks):
+            raise LaunchError(f"the host of {join_names(lost)} is lost")
+        return tasks
+
+    def _named_tasks(self, names: Collection[str], *phases: Phase) -> tuple[TaskId, ...]:
+        """Return the tasks that a client names, if the job is in one of these phases.
+
+        Args:
+            names: The names of tasks, roles and ranges. There must be one: without a name `selected` would
+                return all tasks, which nobody has asked for.
+            phases: The phases in which the request is possible.
+
+        Raises:
+            LaunchError: The names select no task, or the job is in another phase.
+        """
         if not names:
             raise LaunchError("the request names no task")
         machine = self._job.machine
-        if machine.phase is not Phase.RUNNING:
+        if machine.phase not in phases:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
-        tasks = selected(machine.state.tasks.keys(), names)
-        if lost := machine.stranded(tasks):
-            raise LaunchError(f"the host of {join_names(lost)} is lost")
-        return tuple(tasks)
+        return tuple(selected(machine.state.tasks.keys(), names))
 
     def _measure(self) -> None:
         """Ask the hosts for the memory of their tasks. `measured` is called with each answer."""

@@ -103,7 +103,9 @@ def _unusable_spares(spec: JobSpec, placement: Placement, hosts: Sequence[Host])
             yield f"{host.name} cannot be a spare: {why}"
 
 
-def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | None:
+def replace_hosts(
+    placement: Placement, lost: Collection[str], ended: Collection[TaskId] = ()
+) -> Placement | None:
     """Return a placement in which the tasks of lost hosts have other hosts.
 
     These are spares, then other standby hosts, then free slots of hosts in use. All other tasks stay on their
@@ -112,14 +114,16 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
     Args:
         placement: The present placement.
         lost: The names of the lost hosts.
+        ended: Tasks that never start again, and so stay even on lost hosts.
 
     Returns:
         The new placement, or None if there is no room for all tasks.
     """
     hosts = [host for host in (*placement.standby, *placement.hosts()) if host.name not in lost]
+    moving = {placed.task for placed in placement.tasks if placed.host.name in lost} - {*ended}
     staying = [placed for placed in placement.tasks if placed.host.name not in lost]
     # Only the tasks of lost hosts are assigned, so roles are counted without the others.
-    counts = Counter(placed.role for placed in placement.tasks if placed.host.name in lost)
+    counts = Counter(placed.role for placed in placement.tasks if placed.task in moving)
     roles = [replace(role, count=count) for role, count in counts.items()]
     # Sidecars use no slot, and follow the other tasks, so they are placed after these.
     with_slots = [placed for placed in staying if not placed.role.sidecar]
@@ -134,7 +138,7 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
         return None
     # Each task of a lost host takes the next of the new hosts of its role.
     tasks = [
-        replace(placed, host=new_hosts[placed.role.name].pop(0)) if placed.host.name in lost else placed
+        replace(placed, host=new_hosts[placed.role.name].pop(0)) if placed.task in moving else placed
         for placed in placement.tasks
     ]
     used = {placed.host.name for placed in tasks}

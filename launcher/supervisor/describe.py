@@ -385,6 +385,21 @@ def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
     )
 
 
+def task_stop(state: JobState, records: Collection[TaskRecord]) -> str:
+    """Return that the user stops these tasks, and what that means for the job."""
+    text = f"launch stop: stopping {state.tasks.names_of(records)}"
+    if state.tasks.are_deciding_dismissed():
+        return f"{text}; no other task decides when the job is done, so that it ends, too"
+    return f"{text}; the job goes on without {'it' if len(records) == 1 else 'them'}"
+
+
+def all_dismissed(state: JobState) -> Failure:
+    """Return the failure of a job of which the user has stopped all tasks that decide when it is done."""
+    text = "stopped by launch stop: no task is left that decides when the job is done"
+    at = state.tasks.last_event_at
+    return Failure(reason=Reason.INTERRUPTED, task=None, host=None, at=at, text=text)
+
+
 def drain_over(state: JobState, late: Iterable[TaskId]) -> str:
     """Return that tasks did not finish within the time after the end of the job that their role allows."""
     limit = time_limit(state.tasks.drain.elapsed_seconds)

@@ -16,7 +16,7 @@ from launcher.job import CHIEF_ROLES
 from launcher.supervisor import describe
 from launcher.supervisor.commands import Timer, TimerKind
 from launcher.supervisor.records import ACTIVE_STATES, TaskRecord
-from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, JobState, Phase, longest_stop
+from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, SIGTERM, JobState, Phase, longest_stop
 
 #: Timers that are useless once the job is stopped.
 _TIMERS_BEFORE_STOP = (
@@ -68,7 +68,14 @@ def _continues(state: JobState) -> bool:
 
 
 def _end_successfully(state: JobState) -> None:
-    """Stop a job that is done, or let the tasks finish that have time for that (``--drain``)."""
+    """Stop a job that is done, or let the tasks finish that have time for that (``--drain``).
+
+    If the user has stopped all tasks that decide when it is done, it is not done, but stopped by the user.
+    """
+    if state.tasks.are_deciding_dismissed():
+        state.fail(describe.all_dismissed(state), 128 + SIGTERM)
+        stop(state)
+        return
     _tell_of_workers_at_work(state)
     state.was_done = True
     seconds = state.tasks.drain.update(state.tasks.values())

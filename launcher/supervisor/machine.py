@@ -278,5 +278,6 @@ _EVENT_HANDLERS: Mapping[type, Callable[[JobState, Any], None]] = {
     events.TaskGone: task_events.handle_gone,
     events.StopAsked: requests.handle_stop_asked,
     events.RestartAsked: restarting.handle_restart_asked,
+    events.TaskStopAsked: requests.handle_task_stop_asked,
     events.OutputDelayed: stalls.handle_output_delayed,
 }

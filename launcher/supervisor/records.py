@@ -257,6 +257,8 @@ class TaskRecord(StateRecord):
         self.sidecar = placed.role.sidecar
         #: Whether it never exits by itself, as a ps.
         self.service = placed.role.service or self.sidecar
+        #: Whether the user has stopped it (``launch stop RUN TASK``), so that the job goes on without it.
+        self.is_dismissed = False
         #: How many seconds it may still run after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         #: The number of this attempt.
@@ -396,6 +398,10 @@ class TaskTable(dict[TaskId, TaskRecord]):
         #: Tasks that failed for good, while the job went on.
         self.failed: set[TaskId] = set()
 
+    def are_deciding_dismissed(self) -> bool:
+        """Return whether the user has stopped all tasks whose ends decide that the job is done."""
+        return bool(self.all_deciding) and all(self[task].is_dismissed for task in self.all_deciding)
+
     def in_order(self, tasks: Iterable[TaskId]) -> list[TaskRecord]:
         """Return the records of these tasks in the order of the table."""
         return sorted((self[task] for task in tasks), key=lambda record: record.number)
@@ -505,8 +511,8 @@ class HostRecord(StateRecord):
 
     @property
     def main_tasks(self) -> list[TaskRecord]:
-        """The tasks of the host without sidecars such as TensorBoard, on which the job does not depend."""
-        return [task for task in self.tasks if not task.sidecar]
+        """The tasks of the host on which the job depends, so without sidecars and those the user stopped."""
+        return [task for task in self.tasks if not (task.sidecar or task.is_dismissed)]
 
     def transition_to(self, state: HostState, cause: object) -> None:
         """Change the state of the host, and note that it has no agent if it is lost or closed now."""

@@ -1,7 +1,7 @@
-"""Handles requests to stop the job: by a signal, by ``launch stop``, or by a time limit.
+"""Handles requests to stop the job or some of its tasks: by a signal, ``launch stop``, or a time limit.
 
-The machine calls it with `events.StopAsked`, and with the timer of ``--timeout``. The first request stops the
-job in order; a second one of the same kind kills what is left.
+The machine calls it with `events.StopAsked`, `events.TaskStopAsked`, and the timer of ``--timeout``. The
+first request stops the job in order; a second one of the same kind kills what is left.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from launcher.common import events
 from launcher.common.report import Failure, Reason
 from launcher.common.text import join_names, plural
 from launcher.stop_requests import LIMIT_NOTICES, TIMED_OUT_EXIT_CODE, StopRequest
-from launcher.supervisor import describe, describe_stalls
+from launcher.supervisor import describe, describe_stalls, restarting
 from launcher.supervisor.commands import CloseLink, Timer, TimerKind
-from launcher.supervisor.ending import finish_if_closed, send_stops, stop
+from launcher.supervisor.ending import continue_or_stop, finish_if_closed, send_stops, stop, stop_tasks
 from launcher.supervisor.records import ACTIVE_STATES, HostState
+from launcher.supervisor.silence import has_ended
 from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, JobState, Phase, longest_stop
 
 #: How long an agent may take to answer that it kills its tasks.
@@ -87,6 +88,28 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
     # Only somebody who may send the same signal again, to kill the tasks, is told what the job waits for.
     if state.stop_requests.can_repeat(event.signal) and not state.is_immediate:
         state.tell(describe.stop_continues(state, event))
+
+
+def handle_task_stop_asked(state: JobState, event: events.TaskStopAsked) -> None:
+    """Stop tasks for good, because the user asks for it (``launch stop RUN TASK``).
+
+    They have the usual time to end, which is no failure, however they end. The others go on, and neither the
+    end of the job nor a restart includes these tasks. Tasks that have ended, or that the user has stopped
+    before, stay as they are.
+    """
+    if state.phase not in (Phase.RUNNING, Phase.DRAINING):
+        state.tell("cannot stop single tasks: the job is not running")
+        return
+    known = state.tasks.in_order(set(event.tasks) & state.tasks.keys())
+    records = [record for record in known if not (record.is_dismissed or has_ended(state, record.task))]
+    if not records:
+        return
+    for record in records:
+        record.is_dismissed = True
+    restarting.leave_out(state, records, event.at)
+    state.tell(describe.task_stop(state, records))
+    stop_tasks(state, records, cause="the user stops it")
+    continue_or_stop(state)
 
 
 def handle_job_timer(state: JobState, timer: Timer, at: float) -> None:

@@ -30,6 +30,8 @@ _SAVE_TIMEOUT_SECONDS = 30.0
 _DEPENDENT_FAILURE_SECONDS = 60.0
 #: How an exception of TensorFlow names the task that the error came from.
 _ERROR_FROM_PATTERN = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
+#: The states of a task whose own process has not ended.
+_PROCESS_STATES = (TaskState.STARTING, TaskState.RUNNING, TaskState.STOPPING)
 #: The pause between two attempts to use a lost host again.
 _RECOVERY_PAUSE_SECONDS = 30.0
 
@@ -100,12 +102,13 @@ def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> f
 def _can_take_part(state: JobState, restart: Restart, task: TaskId) -> bool:
     """Return whether a task starts again with this restart.
 
-    A task does not if its host is lost, or if it has failed for good. One that has succeeded only does if the
-    restart includes such tasks.
+    A task does not if its host is lost, if it has failed for good, or if the user has stopped it. One that
+    has succeeded only does if the restart includes such tasks.
     """
-    if task in state.tasks.failed or not _has_active_host(state, task):
+    record = state.tasks[task]
+    if task in state.tasks.failed or record.is_dismissed or not _has_active_host(state, task):
         return False
-    return restart.includes_succeeded or state.tasks[task].current.outcome is not TaskState.SUCCEEDED
+    return restart.includes_succeeded or record.current.outcome is not TaskState.SUCCEEDED
 
 
 def _has_active_host(state: JobState, task: TaskId) -> bool:
@@ -189,7 +192,8 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
 def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
     """Start tasks again because the user asks for it (``launch restart``).
 
-    Tasks that have succeeded start again, too. That does not count against ``--restarts``.
+    Tasks that have succeeded start again, too, and so do those that the user has stopped. That does not count
+    against ``--restarts``.
     """
     if state.moving_restart is not None:
         state.tell("all tasks start again anyway, because a host is lost")
@@ -200,6 +204,8 @@ def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
         state.tell("cannot restart: the job is not running")
         return
     state.tell(f"starting {state.tasks.names(tasks)} again, as asked")
+    for task in tasks:
+        state.tasks[task].is_dismissed = False
     _begin_restart(state, Restart(tasks, includes_succeeded=True))
 
 
@@ -282,6 +288,25 @@ def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
         # Its end was noted before as that of a task that starts again. Now it is for good.
         state.tasks.process_ended(record.task, at)
         start_if_due(state, restart)  # The other tasks of the restart no longer wait for it.
+
+
+def leave_out(state: JobState, records: Iterable[TaskRecord], at: float) -> None:
+    """Let these tasks not start again, because the user stops them. Others of their restarts still do.
+
+    Args:
+        state: The state of the job.
+        records: The tasks, which need not be about to start again.
+        at: When the user asked for it, in seconds since the epoch.
+    """
+    waiting = [record for record in records if record.task in state.tasks.restarting]
+    for restart in dict.fromkeys(state.tasks.restarting[record.task] for record in waiting):
+        _show_notice(state, restart)  # It says what has happened to them before.
+    cancelled = state.cancel_restarts(record.task for record in waiting)
+    for record in waiting:
+        if record.state not in _PROCESS_STATES:  # Its end was noted as that of a task that starts again.
+            state.tasks.process_ended(record.task, at)
+    for restart in dict.fromkeys(cancelled.values()):
+        start_if_due(state, restart)
 
 
 def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
@@ -474,6 +499,8 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
     """Return whether the tasks of a lost host may start again: the job runs, and the policy allows it."""
     if state.phase is not Phase.RUNNING or state.failure is not None or not host.main_tasks:
         return False
+    if state.tasks.are_deciding_dismissed():  # The job ends as soon as they have.
+        return False
     can_recover = state.seconds_until_tasks_ended is not None
     return can_recover and state.restart_policy.allows_restart([record.task for record in host.main_tasks])
 
@@ -527,15 +554,24 @@ def _restart_of_all(
 
 
 def _takes_part_in_move(record: TaskRecord) -> bool:
-    """Return whether a task starts again when all do. A sidecar does so only if its own host is lost."""
-    return not record.sidecar or record.state is TaskState.LOST
+    """Return whether a task starts again when all do.
+
+    One that the user has stopped does not, and a sidecar does so only if its own host is lost.
+    """
+    return not record.is_dismissed and (not record.sidecar or record.state is TaskState.LOST)
 
 
 def _placement_without_lost(state: JobState) -> Placement | None:
     """Return a placement of all tasks without the lost hosts. None if the other hosts lack room for them."""
     if state.replaces_hosts:  # A new container has the name of the lost one, so that the placement stays.
         return state.placement
-    return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
+    lost = {name for name, host in state.hosts.items() if not host.is_active}
+    return replace_hosts(state.placement, lost, _dismissed(state))
+
+
+def _dismissed(state: JobState) -> set[TaskId]:
+    """Return the tasks that the user has stopped. They need no other host when theirs is lost."""
+    return {task for task, record in state.tasks.items() if record.is_dismissed}
 
 
 def _hosts_of(placement: Placement, records: Sequence[TaskRecord]) -> Iterable[str]:

@@ -108,12 +108,13 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
     - A silent task that launch has stopped for its silence has failed, whatever its exit code is.
     - A task that was stopped for another reason is stopped, and neither succeeded nor failed.
     - A task that fails after the job was done is stopped, too, as it cannot make the job fail then, unless it
-      had time to finish (``--drain``).
+      had time to finish (``--drain``). So is one that fails just when the user stops it.
     - The exit of any other task is a success or a failure, and a failed task may start again.
     """
     record = state.tasks[event.task]
     attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
+    cannot_fail = is_too_late or record.is_dismissed
     # systemd and Slurm send SIGTERM to all processes of a service or a step at once, so that a task may exit
     # on it before its agent says that it has sent a signal.
     was_terminated = record.state is TaskState.STOPPING and event.signal == SIGTERM
@@ -127,7 +128,7 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
     if attempt.has_stalled and attempt.was_signalled:
         attempt.outcome, attempt.reason = TaskState.FAILED, Reason.STALLED
         attempt.detail = f"stalled, {attempt.detail}"
-    elif attempt.was_signalled or was_terminated or (is_too_late and not attempt.status.ok):
+    elif attempt.was_signalled or was_terminated or (cannot_fail and not attempt.status.ok):
         attempt.outcome, attempt.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _handle_exit_by_itself(state, record, event)
@@ -158,13 +159,16 @@ def _exit_reason(event: events.TaskExited) -> Reason:
 def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
     """Start a failed task again, or let the job fail with it.
 
-    The failure of a sidecar, such as TensorBoard, is only shown, because the job does not depend on it.
+    The failure of a sidecar, such as TensorBoard, is only shown, because the job does not depend on it. That
+    of a task that the user has stopped is none.
 
     Args:
         state: The state of the job.
         record: The task, whose attempt contains the failure already.
         failure: The failure, for the user.
     """
+    if record.is_dismissed:
+        return
     if record.sidecar:
         state.tell(f"{failure.text}; it is a sidecar: the job does not depend on it")
         return

@@ -13,7 +13,7 @@
     worker/0 ends               as commanded: gets 15, dies of it, is gone
     worker/0,worker/1 ends      each of them
     Ctrl-C | SIGTERM | SIGHUP | SIGQUIT | SIGUSR2 | closed pipe | stop --now
-    restart worker/0 | says worker/0 TEXT
+    restart worker/0 | stop worker/0,ps/0 | says worker/0 TEXT
     time up end                 a timer
     silence 11                  so many looks for silent tasks
     output delayed              the reader is slow, or a connection is broken
@@ -197,9 +197,7 @@ class Script:
         tasks_end, options: see `SimulatedJob`.
     """
 
-    def __init__(
-        self, job: JobSpec, where: Iterable[Host], tasks_end: float = 80.0, **options: bool
-    ) -> None:
+    def __init__(self, job: JobSpec, where: Iterable[Host], tasks_end: float = 80.0, **options: bool) -> None:
         self.job = job
         self.placement: Placement = place(job, tuple(where))
         self._tasks_end, self._options = tasks_end, options
@@ -252,6 +250,8 @@ class Script:
             yield events.StopAsked(now(), SIGNALS[text], text, at_once=text == "stop --now")
         elif first == "restart":
             yield events.RestartAsked(now(), tuple(map(TaskId, rest.split(","))))
+        elif first == "stop":
+            yield events.TaskStopAsked(now(), tuple(map(TaskId, rest.split(","))))
         elif first == "says":
             task, _, words = rest.partition(" ")
             yield events.TaskOutput(self.host_of[task], task=TaskId(task), attempt=1, data=words.encode())

@@ -225,12 +225,18 @@ class World:
         accidents = [accident for agent in agents for accident in agent.accidents()]
         timers = [functools.partial(self.time_up, timer) for timer in self.simulated.timers]
         lies = [lie for agent in agents if self._lies for lie in agent.lies()]
-        return [*accidents, *timers, self._ctrl_c, self._ctrl_c, self._restart, *lies]
+        asked = [self._ctrl_c, self._ctrl_c, self._restart, self._stop_tasks]
+        return [*accidents, *timers, *asked, *lies]
 
     def _restart(self) -> None:
         """The user asks for a restart of the first task and the last one."""
         tasks = [placed.task for placed in self.simulated.placement.tasks]
         self._take(events.RestartAsked(self._time, (tasks[0], tasks[-1])))
+
+    def _stop_tasks(self) -> None:
+        """The user stops the first task and the last one."""
+        tasks = [placed.task for placed in self.simulated.placement.tasks]
+        self._take(events.TaskStopAsked(self._time, (tasks[0], tasks[-1])))
 
     def _ctrl_c(self) -> None:
         self._time += 1.0
@@ -307,6 +313,7 @@ class World:
             self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
             assert command.attempt == self._attempts[command.task]
             assert self._restarting.pop(command.task, 0) == command.attempt - 1
+            assert not self.simulated.machine.state.tasks[command.task].is_dismissed
 
     def _check_waits(self) -> None:
         bound = BOUNDS.get(self.simulated.machine.phase)

@@ -317,7 +317,8 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
         (["launch", "st"], ["stop", "steps.py"]),  # a program may stand where a command may
         (["launch", "ste"], ["steps.py"]),
         (["launch", "--hosts", "l"], ["lab.yaml"]),
-        (["launch", "stop", ""], ["20261121-080000-bbbbb"]),
+        (["launch", "stop", "2"], ["20261121-080000-bbbbb"]),
+        (["launch", "stop", "20261121-080000-bbbbb", "w"], ["worker/0", "worker/1"]),
         (["launch", "logs", "20261121-07"], ["20261121-070000-aaaaa"]),
         (["launch", "logs", "w"], ["worker/0", "worker/1"]),
         (["launch", "logs", "-f", "my"], ["my-role/0"]),

@@ -362,6 +362,50 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, running: Running, tmp_path
     assert "has ended" in launch("restart", "latest", "worker/0", code=125).err
 
 
+# ---------------------------------------------------------------------- launch stop RUN TASK
+
+
+@pytest.mark.promise("`launch stop RUN TASK`: the others go on, and it is no failure")
+def test_a_task_is_stopped_and_the_others_go_on(launch: Launch, running: Running, tmp_path: Path):
+    script = f"trap 'exit 7' TERM; echo up; until test -e {tmp_path}/done; do sleep 0.1; done"
+    started = running("--workers", "2", "--restarts", "3", "--", "sh", "-c", script)
+    for _ in range(2):  # The second time it has ended already.
+        ended = launch("stop", "latest", "worker/1", code=0)
+        assert ended.out == "worker/1: stopped on localhost (exit code 7)\n"
+    assert tasks_of(launch)["worker/0"]["state"] == "running"
+    (tmp_path / "done").touch()
+    assert started.wait().code == 0
+    assert [task["state"] for task in last_run(launch).report["tasks"]] == ["succeeded", "stopped"]
+    assert launch("stop", "latest", "worker/0", code=0).out.startswith("worker/0: succeeded on ")
+
+
+@pytest.mark.promise("`launch stop RUN TASK`: the others go on, and it is no failure")
+def test_no_task_is_left_that_decides(launch: Launch, running: Running):
+    started = running("--ps", "1", "--chief", "--", *WAITS)
+    ended = launch("stop", "latest", "chief/0", code=0)
+    assert ended.out == "chief/0: stopped on localhost (killed by SIGTERM)\n"
+    assert started.wait().code == 143
+    assert last_run(launch).report["failure"]["reason"] == "interrupted"
+
+
+def test_tasks_that_can_not_be_stopped(launch: Launch, running: Running):
+    script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    started = running("--workers", "2", "--grace", "60", "--", "sh", "-c", script)
+    for words, message in {
+        "stop latest worker/7 master": "no task 'worker/7'; expected worker/0 to worker/1",
+        "stop --now latest worker/1": "--now",
+        "stop worker/1": "no run 'worker/1'",
+    }.items():
+        assert message in launch.here(*words.split(), code=2).err
+    ended = launch("stop", "latest", "worker/1", "--timeout", "2.5", code=124)
+    assert "worker/1 did not end within 2.5s" in ended.err
+    started.send(signal.SIGINT)
+    started.until(lambda it: "Ctrl-C: stopping" in it.err)
+    assert "or the job is ending" in launch("stop", "latest", "worker/0", code=125).err
+    assert launch.here("stop", "--now", "latest").code == 0
+    assert started.wait().code == 130
+
+
 # ---------------------------------------------------------------------- --events-fd
 
 

@@ -295,8 +295,14 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
     surplus = min(max(0, len(runs) - keep), MAX_REMOVED)
     for path in [f"{folder}/{name}" for name in runs[:surplus]]:
         with contextlib.suppress(OSError):
-            if _is_over(path):
-                os.unlink(path) if os.path.islink(path) else _remove(path)
+            if not _is_over(path):
+                continue
+            if os.path.islink(path):
+                os.unlink(path)
+            elif load(path) is None:  # It has no run: ``launch rm`` may have left files of the user there.
+                os.rmdir(path)
+            else:
+                _remove(path)
 
 
 def _is_over(path: str) -> bool:
@@ -311,16 +317,16 @@ def _is_over(path: str) -> bool:
     Raises:
         OSError: The folder cannot be read.
     """
-    run, last_written = load(path), os.lstat(path).st_mtime
+    run, newest = load(path), os.lstat(path).st_mtime
     if run is not None:
         state = run.state
         if state is not RunState.ELSEWHERE:
             return state is not RunState.RUNNING
-        last_written = max(last_written, _last_written(run.paths))
-    return last_written < time.time() - _UNKNOWN_AGE_SECONDS
+        newest = max(newest, last_written(run.paths))
+    return newest < time.time() - _UNKNOWN_AGE_SECONDS
 
 
-def _last_written(paths: RunPaths) -> float:
+def last_written(paths: RunPaths) -> float:
     """Return when the launcher of a run last wrote to its folder, in seconds since the epoch."""
     files = [paths.events, paths.messages]
     with contextlib.suppress(OSError):

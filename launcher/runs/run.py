@@ -253,18 +253,36 @@ def find(text: str | None = None, going: Callable[[Sequence[Run]], Sequence[Run]
         InputError: No run matches, or several do.
     """
     runs = all_runs()
+    # A word with a slash is never a name, and ``latest`` always one.
+    is_name = text == LATEST or ("/" not in (text or "") and len(_called(text or "", runs, going)) == 1)
+    if text and not is_name and os.path.isdir(text):
+        run = load(text)
+        if run is None:
+            expected = "expected one that holds launcher.json or plan.json"
+            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
+        return run
+    return find_named(text, runs, going)
+
+
+def find_named(
+    text: str | None, runs: Sequence[Run], going: Callable[[Sequence[Run]], Sequence[Run]] = running
+) -> Run:
+    """Find the run that a user means by a name, as `find` does, but never by the path of a folder.
+
+    Args:
+        text: What the user typed.
+        runs: All runs.
+        going: Returns those of some runs that go on.
+
+    Raises:
+        InputError: No run matches, or several do.
+    """
     if text is None or text in ("", LATEST):
         if runs:
             return (going(runs) or runs)[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
     matching: Sequence[Run] = [] if "/" in text else _called(text, runs, going)
-    if len(matching) != 1 and os.path.isdir(text):
-        run = load(text)
-        if run is None:
-            expected = "expected one that holds launcher.json or plan.json"
-            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
-        return run
     if not matching:
         names = ", ".join(run.called for run in running(runs)[-5:])
         known = f"running: {names or 'none'} (`launch ps --all` lists all)"

@@ -319,6 +319,7 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
         (["launch", "--hosts", "l"], ["lab.yaml"]),
         (["launch", "stop", "2"], ["20261121-080000-bbbbb"]),
         (["launch", "stop", "20261121-080000-bbbbb", "w"], ["worker/0", "worker/1"]),
+        (["launch", "rm", "2"], ["20261121-070000-aaaaa", "20261121-080000-bbbbb"]),
         (["launch", "logs", "20261121-07"], ["20261121-070000-aaaaa"]),
         (["launch", "logs", "w"], ["worker/0", "worker/1"]),
         (["launch", "logs", "-f", "my"], ["my-role/0"]),

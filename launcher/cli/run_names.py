@@ -7,6 +7,7 @@ functions only read the folders of runs.
 from __future__ import annotations
 
 from launcher.config.settings import Setting
+from launcher.config.values import not_empty
 from launcher.runs.run import RunState, all_runs, running, tasks
 
 
@@ -18,7 +19,7 @@ def run_argument(help: str, positional: str = "?") -> Setting[str | None]:
         positional: How many words the argument has: ``?`` if it may be left out, ``1`` if not.
     """
     return Setting(
-        "run", str, help, metavar="RUN", default=None, positional=positional, complete=unfinished_runs
+        "run", not_empty, help, metavar="RUN", default=None, positional=positional, complete=unfinished_runs
     )
 
 

@@ -253,9 +253,11 @@ def find(text: str | None = None, going: Callable[[Sequence[Run]], Sequence[Run]
         InputError: No run matches, or several do.
     """
     runs = all_runs()
-    # A word with a slash is never a name, and ``latest`` always one.
-    is_name = text == LATEST or ("/" not in (text or "") and len(_called(text or "", runs, going)) == 1)
-    if text and not is_name and os.path.isdir(text):
+    if text is not None and text != LATEST and os.path.isdir(text):
+        # Names are stronger, but a word with a slash is none.
+        named = [] if "/" in text else _called(text, runs, going)
+        if len(named) == 1:
+            return named[0]
         run = load(text)
         if run is None:
             expected = "expected one that holds launcher.json or plan.json"
@@ -277,7 +279,7 @@ def find_named(
     Raises:
         InputError: No run matches, or several do.
     """
-    if text is None or text in ("", LATEST):
+    if text is None or text == LATEST:
         if runs:
             return (going(runs) or runs)[-1]
         expected = "expected one started before, or the path of its folder"
@@ -299,6 +301,8 @@ def _called(text: str, runs: Sequence[Run], going: Callable[[Sequence[Run]], Seq
     of_user = [run for run in runs if run.origin.name == text]
     if of_launcher or of_user:
         return of_launcher or (going(of_user) or of_user)[-1:]
+    if not text:  # Each name would start with it.
+        return []
     return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
 
 

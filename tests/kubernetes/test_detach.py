@@ -72,7 +72,8 @@ def test_the_job_goes_on_without_this_machine(
     (tmp_path / "code").mkdir()
     (tmp_path / "code/train.py").write_text(AGAIN)
     files = ("--sync", str(tmp_path / "code"), "--collect", "worker/0=result:results")
-    name = submit("--workers", "2", "-x", "SECRET", *files, command=("train.py",), env={"SECRET": "hunter2"})
+    words = ("--name", "night", "--workers", "2", "-x", "SECRET", *files)
+    name = submit(*words, command=("train.py",), env={"SECRET": "hunter2"})
     assert "hunter2" not in kubernetes.kubectl("get", "pods,jobs", "-o", "json")
     logs = start("logs", "-f", "worker/0").until(lambda it: "up hunter2" in it.out, 30)
     watched(start, name)
@@ -80,6 +81,8 @@ def test_the_job_goes_on_without_this_machine(
     assert (tmp_path / "results/result").read_text() == "saved"
     assert last_run(launch).report["exit_code"] == 7
     assert "up hunter2" in start("logs", name, "worker/0").wait().out
+    again = start("rerun", "night", "--dry-run", env={"SECRET": "hunter3"}).wait(code=0)
+    assert again.out.count("SECRET=hunter3") == 2
 
 
 def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):
@@ -103,7 +106,7 @@ def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: C
         assert (ended.code, ended.out) == (0, "") and "nothing is running" in ended.err, ended
         assert not re.search("cannot|can't|pod of its launcher runs", ended.err), ended.err
     assert start("logs", name).wait().out == "out\n"
-    assert re.search(rf"^{name} +ended \(3\)", start("ps", "--all").wait().out, re.M)
+    assert re.search(rf"^{name} .* failed, exit code 3 \(worker/0\) ", start("ps", "--all").wait().out, re.M)
 
 
 @pytest.mark.slow

@@ -131,6 +131,23 @@ def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submi
         assert (tmp_path / "told").read_text() == "stopped\n"
 
 
+def test_names_of_runs_that_wait(start: Start, launch: Launch, slurm: Cluster, submit: Submit):
+    with slurm.allocation("-N3", "--ntasks-per-node=7"):
+        words = ("--name", "night", "-N", "3", "--workers", "24", "-x", "SECRET=hunter2")
+        names = [submit(*words, "--", "sh", "-c", "echo up $SECRET") for _ in range(2)]
+        assert names[0] in start("stop", "night").wait().out
+        # The newest run has ended; `latest` is the one that waits.
+        assert start("rerun", "latest").wait().code == 2
+        words = ("rerun", "night-2", "-x", "SECRET=hunter3", "--workers", "3")
+        again = start(*words).wait(60, code=0).out.strip()
+        runs = json.loads(start("ps", "--json").wait().out)
+        assert [(run["run"], run["name"]) for run in runs] == [(again, "night"), (names[1], "night-2")]
+        assert start("stop", names[1]).wait().code == 0
+    assert attached(start, "night").code == 0
+    assert start("logs", "latest", "worker/2").wait().out == "up hunter3\n"
+    assert last_run(launch).path.name == again
+
+
 def test_its_launcher_is_killed(start: Start, launch: Launch, slurm: Cluster, submit: Submit, tmp_path: Path):
     """Slurm knows when the job is over. Then one of two commands runs that of the end."""
     name = submit("-N", "1", "--workers", "1", *TELL, "--", *WAITS)

@@ -251,7 +251,7 @@ def follow(
         while not grown_logs:
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS
-            if not follower.is_live or time.monotonic() < read_until:
+            if not follower.is_live or time.monotonic() < read_until or _is_past(until):
                 break
             yield
 

@@ -91,9 +91,9 @@ class LogIndex:
     __slots__ = ("second", "_offset", "_size", "_limit_share")
 
     def __init__(self, index: bytes = b"", number: int = 0) -> None:
-        *_, last = [(-1, 0), *(map(int, entry[:2]) for entry in _ENTRY.findall(index))]
+        entries = _ENTRY.findall(index)
         #: The second and the offset of the last entry. No entry is due before the next second.
-        self.second, self._offset = last
+        self.second, self._offset = map(int, entries[-1][:2]) if entries else (-1, 0)
         self._size = len(index)
         self._limit_share = 1 - number % _LIMITS / (4 * _LIMITS)
 

@@ -94,7 +94,7 @@ def run(settings: Settings) -> int:
     folding = None if settings[VERBOSE] or names else Folding()
     selection, follows = _selection(settings, folding), settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
-    words = _words(selection, follows)
+    words = _words(selection, follows, settings[VERBOSE])
     code = shown_there(target_run, "logs", *words, target_run.paths.root, *names, follow=follows)
     if code is not None:  # None means that the files are here.
         return code
@@ -136,15 +136,14 @@ def _selection(settings: Settings, folding: Folding | None) -> LogSelection:
     return LogSelection(settings[LINES], since, until, settings[TIMESTAMPS], folding)
 
 
-def _words(selection: LogSelection, follows: bool) -> list[str]:
-    """Return the options by which another machine shows the same."""
+def _words(selection: LogSelection, follows: bool, is_verbose: bool) -> list[str]:
+    """Return the options by which another machine shows the same. Its launch may be of an older version."""
     values = (
         ("--lines", selection.lines),
         ("--since", None if selection.since is None else time_with_zone(selection.since)),
         ("--until", None if selection.until is None else time_with_zone(selection.until)),
     )
     words = [word for flag, value in values if value is not None for word in (flag, str(value))]
-    is_verbose = selection.folding is None
     switches = (("--follow", follows), ("--timestamps", selection.timestamps), ("--verbose", is_verbose))
     return [*words, *(flag for flag, is_on in switches if is_on)]
 

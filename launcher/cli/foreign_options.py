@@ -46,6 +46,7 @@ COMMANDS = {
         ("source activate", "launch --venv NAME PROGRAM"),
         ("up apply create deploy", "launch JOB.yaml"),
         ("retry repeat", "launch rerun"),
+        ("remove rmdir rmi unlink", "launch rm"),
         ("version", "launch --version"),
         ("install setup", "launch prepare"),
         ("prune cleanup gc", "launch clean"),

@@ -138,8 +138,8 @@ def test_names_of_runs_that_wait(start: Start, launch: Launch, slurm: Cluster, s
         assert names[0] in start("stop", "night").wait().out
         # The newest run has ended; `latest` is the one that waits.
         assert start("rerun", "latest").wait().code == 2
-        words = ("rerun", "night-2", "-x", "SECRET=hunter3", "--workers", "3")
-        again = start(*words).wait(60, code=0).out.strip()
+        options = ("-x", "SECRET=hunter3", "--workers", "3")
+        again = start("rerun", "night-2", *options).wait(60, code=0).out.strip()
         runs = json.loads(start("ps", "--json").wait().out)
         assert [(run["run"], run["name"]) for run in runs] == [(again, "night"), (names[1], "night-2")]
         assert start("stop", names[1]).wait().code == 0

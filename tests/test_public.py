@@ -200,9 +200,10 @@ def test_files_of_a_run(observed: Observed):
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-z]{5}", run.path.name)
 
 
-def test_json_of_a_run(observed: Observed):
-    """`launch --json`, `launch ps --json`, `launch ps --json RUN`."""
-    listed = {"ps": shape(observed.runs), "ps RUN": shape(observed.tasks)}
+def test_json_of_a_run(observed: Observed, launch: Launch):
+    """`launch --json`, `launch ps --json`, `launch ps --json RUN`, `launch report --json RUN`."""
+    reported = json.loads(launch.here("report", "--json", observed.run.path).out)
+    listed = {"ps": shape(observed.runs), "ps RUN": shape(observed.tasks), "report": shape(reported)}
     check("json-of-a-run", {"launch": _events(observed.printed), **listed})
     assert (observed.code, observed.run.report["exit_code"]) == (143, 143)
 
@@ -338,11 +339,11 @@ def test_exit_codes_of_commands(launch: Launch):
     """Those of `launch` are in `test_exit_codes_of_launch`."""
     words = (
         "--version", "--help", "--nonsense", "help nonsense", "ps", "ps nonsense", "ps --watch nonsense",
-        "logs nonsense", "attach nonsense", "stop", "stop nonsense", "restart nonsense worker/0", "hosts",
-        "hosts a:b", "hosts no-such-file.yaml", "check --hosts a:b", "export", "export slurm -- true",
-        "export compose --docker an-image -- true", "export kubernetes --docker an-image -- true",
-        "clean --foreign nonsense", "completion bash", "completion fish", "./no-such-program", "/tmp",
-        "--workers 1 no-such-job.yaml",
+        "logs nonsense", "report nonsense", "attach nonsense", "stop", "stop nonsense",
+        "restart nonsense worker/0", "hosts", "hosts a:b", "hosts no-such-file.yaml", "check --hosts a:b",
+        "export", "export slurm -- true", "export compose --docker an-image -- true",
+        "export kubernetes --docker an-image -- true", "clean --foreign nonsense", "completion bash",
+        "completion fish", "./no-such-program", "/tmp", "--workers 1 no-such-job.yaml",
     )  # fmt: skip
     codes = {each: launch.here(*each.split(), env={"PATH": "/bin"}).code for each in words}
     check("exits-of-commands", codes)
@@ -407,7 +408,7 @@ def test_a_run_that_has_ended(launch: Launch):
     assert launch.here("logs", RUN, "worker/0").stdout == logs["worker-0"]
     assert launch.here("logs", RUN).out.count("\n") == sum(log.count(b"\n") for log in logs.values())
     assert "SIGTERM" in launch.here("ps", "first").out
-    codes = {"attach": 143, "logs -f": 143, "logs": 0, "stop": 0, "restart": 125}
+    codes = {"attach": 143, "logs -f": 143, "logs": 0, "report": 0, "stop": 0, "restart": 125}
     tasks = {"restart": ["worker/0"]}
     assert codes == {each: launch.here(*each.split(), RUN, *tasks.get(each, [])).code for each in codes}
 
@@ -448,6 +449,8 @@ def test_a_launcher_that_runs(launch: Launch):
         attached, logs, watched = (each.wait() for each in followers)
         assert (run["run"], run["state"], run["pid"]) == (RUN, "running", old.process.pid)
         assert all(task["state"] == "running" and task["memory"] > 1 << 16 for task in tasks)
+        reported = json.loads(launch.here("report", "--json", RUN).out)
+        assert (reported["state"], len(reported["tasks"])) == ("running", len(tasks))
         assert (restarted.code, stopped.code) == (0, 0), restarted.err + stopped.err
         assert (attached.code, logs.code, watched.code) == (143, 143, 0)
         assert "up" in attached.out and "up" in logs.out
@@ -474,7 +477,7 @@ def test_a_launcher_that_died(launch: Launch, observed: Observed):
     assert (run["state"], run["exit_code"]) == ("died", None)
     assert left.wait(10) == -signal.SIGKILL, "launch ps kills it"
     assert launch.here("logs", RUN, "worker/0").stdout == (STORED / "logs" / "worker-0.log").read_bytes()
-    codes = {"attach": 125, "ps": 125, "restart": 125, "stop": 0}
+    codes = {"attach": 125, "ps": 125, "report": 0, "restart": 125, "stop": 0}
     tasks = {"restart": ["worker/0"]}
     assert codes == {each: launch.here(each, RUN, *tasks.get(each, [])).code for each in codes}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import reprlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import JobFailed, LaunchError, TaskFailed
 from launcher.common.record import Record
-from launcher.common.text import Waiting
+from launcher.common.text import Waiting, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
 from launcher.job import MAX_TASKS
 from launcher.supervisor.restart_policy import cannot_import
@@ -128,6 +129,17 @@ def _items(value: Any) -> list[Any]:
     return items
 
 
+def _shown(pickled: bytes) -> str:
+    """Return the pickled argument of an instance in a short form, for a message that names the instance."""
+    form = reprlib.Repr()
+    form.maxdict = form.maxlist = form.maxtuple = 10
+    form.maxother = form.maxstring = 60
+    try:
+        return escape_controls(form.repr(pickle.loads(pickled)))
+    except Exception:  # noqa: BLE001 - classes of the user can raise anything
+        return "arguments that cannot be shown"
+
+
 class _SlotReport(Record):
     """What a slot reports when it is free: which instance has ended, if any."""
 
@@ -196,7 +208,13 @@ class _Instances(FunctionJob):
         finally:
             # This stops the slots that still run, unless `launch` does so because one of them has failed.
             self.close(ends_itself=self._ends_itself())
-        return [future.result() for future in self._futures]
+        results = [future.result() for future in self._futures]
+        failed = [number for number, result in enumerate(results) if isinstance(result, LaunchError)]
+        if failed:  # The user wants failures among the results.
+            names, first = join_names([*map(str, failed)]), str(results[failed[0]]).partition("\n")[0]
+            count = f"{len(failed)} of {plural(len(results), 'instance')} failed"
+            self.say_unless_quiet(f"{count} (number {names}); the first: {first}")
+        return results
 
     def _ends_itself(self) -> bool:
         """Wait a moment, and return whether a slot has exited because its instance has failed.
@@ -325,7 +343,7 @@ class _Instances(FunctionJob):
         returncode: int = message["code"]
         if returncode:
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
-            name = f"instance {number} ({task.name})"
+            name = f"instance {number} ({task.name}, with {_shown(self._arguments[number])})"
             text, lines = f"{name} {ending_text(code, signal)}", self.last_lines(task.name)
             # It has no traceback yet. `with_outcome` adds that of an exception.
             error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)

@@ -46,6 +46,7 @@ from launcher.common.errors import (
     LaunchError,
     TaskFailed,
     TransportError,
+    hint_lines,
 )
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names, signal_name
@@ -213,7 +214,7 @@ class FunctionJob:
             # Tasks receive these variables. Their values are not on the command line, because one is the key.
             for name in variables:
                 argv += ["-x", name]
-            # The exception contains the last lines of a failed task, and a call names all its settings.
+            # The exception tells of the first failure, and a call names all its settings.
             argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
             # Tasks on other machines reach the socket through the connections of the launcher, and containers
             # of this machine reach it in its folder. Only containers of another machine need the network.
@@ -545,7 +546,8 @@ def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
         return error
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
     error.traceback = outcome["traceback"]
-    error.args = (f"{name}{where} raised {outcome['raised']}\n{error.traceback}",)
+    lines = [f"{name}{where} raised {outcome['raised']}", error.traceback, *hint_lines(error.report)]
+    error.args = ("\n".join(lines),)
     # There may be no exception, or its class may fail to unpickle. The message contains its text in any case.
     with suppress(Exception):
         error.__cause__ = pickle.loads(outcome["exception"])

@@ -22,8 +22,9 @@ from launcher.config.table import VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.failure import failure_report
+from launcher.output.lines import wants_colour
 from launcher.output.logs import GrowingLog, LogSelection
-from launcher.output.table import result_table
+from launcher.output.table import result_table, verdict_lines
 from launcher.output.tensorflow_notices import Folding
 from launcher.runs.run import Run, RunState, send_sigterm
 
@@ -92,10 +93,13 @@ def run(settings: Settings) -> int:
             say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
             return LEFT_EXIT_CODE
     report = report_of(target_run)
-    # A launcher that was started with --detach has printed the table into its messages.
+    # A launcher that was started with --detach has printed the end into its messages.
     if not os.path.exists(target_run.paths.messages):
-        print(failure_report(report, target_run.paths), end="", file=sys.stderr)
-        print(result_table(report), end="")
+        colour = wants_colour(os.environ, is_tty=sys.stdout.isatty())
+        error_colour = wants_colour(os.environ, is_tty=sys.stderr.isatty())
+        print(result_table(report, colour=colour), end="", flush=True)
+        print(failure_report(report, target_run.paths, colour=error_colour), end="", file=sys.stderr)
+        print(verdict_lines(report, colour=colour), end="")
     return report.exit_code
 
 

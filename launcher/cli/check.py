@@ -47,7 +47,7 @@ Exit code: 0 no problem; 1 problems; 125 a host could not be checked;
 2 bad input."""
 
 _COLUMNS = (
-    "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
+    "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "free memory", "free disk", "GPUs",
     "not checked",
 )  # fmt: skip
 #: The program that answers on each host.

@@ -28,7 +28,7 @@ from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
-from launcher.output.table import ending, print_table, result_table
+from launcher.output.table import ending, print_table, result_table, verdict_lines
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.folder import kill_leftovers
@@ -57,7 +57,7 @@ _HEADERS = (
     "run", "name", "program", "state", "began", "ended", "time", "note", "tasks", "hosts", "CPU", "memory",
     "TensorBoard",
 )  # fmt: skip
-_TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
+_TASK_HEADERS = ("task", "host", "address", "state", "pid", "memory", "attempt", "last line")
 #: The state that is shown for a run in a queue of a cluster, by the phase of its job there.
 _STATES_BY_PHASE = {
     JobPhase.PENDING: "pending",
@@ -241,7 +241,7 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
         time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))
         state = snapshot(run)
     if state.ended and not as_json:
-        print("\n".join(map(escape_controls, result_table(state.report).splitlines())))
+        print(result_table(state.report) + verdict_lines(state.report), end="")
         return
     # While the run goes on, its report contains the present states of the tasks.
     records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"][:max_tasks]]
@@ -278,12 +278,12 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     alive = TaskState(task["state"]) in _ALIVE_STATES
     return [
         task["task"],
-        task["state"] + (", starts again" if task["restarting"] else ""),
-        str(task["attempt"]),
         f"{task['host']} on {task['node']}" if task.get("node") else task["host"],
-        str(task["pid"]) if alive else "",
         task["address"],
+        task["state"] + (", starts again" if task["restarting"] else ""),
+        str(task["pid"]) if alive else "",
         byte_size(task["memory"]) if alive else "",
+        str(task["attempt"]),
         task["last_line"],
     ]
 

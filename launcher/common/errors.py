@@ -156,6 +156,15 @@ class ProtocolError(LaunchError):
     """A host sent a message that the protocol does not allow."""
 
 
+def hint_lines(report: Any) -> List[str]:
+    """Return the hints in the `launcher.Report` of a job that failed, for the end of a message.
+
+    Without a report there are none.
+    """
+    failure = None if report is None else report.failure
+    return [] if failure is None else [f"hint: {hint}" for hint in failure.hint.splitlines()]
+
+
 class JobFailed(LaunchError):
     """The job that a Python program has started by the API has failed. The message says why.
 
@@ -173,7 +182,7 @@ class JobFailed(LaunchError):
         self.run_dir = run_dir
         self.launch_code = launch_code
         self.report = report
-        super().__init__(text)
+        super().__init__("\n".join([text, *hint_lines(report)]))
 
 
 def _shown_lines(task: str, lines: Sequence[str]) -> List[str]:

@@ -18,7 +18,8 @@ from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
-from launcher.output.console import Console, ConsoleOptions, wants_colour
+from launcher.output.console import Console, ConsoleOptions
+from launcher.output.lines import wants_colour
 from launcher.output.renderers import EventPipe, Jsonl, Renderer, RunInfo, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
@@ -57,7 +58,7 @@ class Display:
         messages: MessageQueue,
     ) -> None:
         """Make the renderers that the options ask for. Nothing is shown until `begin` is called."""
-        self._paths, self._tmux, self.messages = paths, tmux, messages
+        self._options, self._paths, self._tmux, self.messages = options, paths, tmux, messages
         #: Whether the reader of stdout has exited, and `stop_asked` has returned a request because of that.
         self._is_pipe_closed = False
         settings = options.settings
@@ -109,6 +110,17 @@ class Display:
             self._is_pipe_closed = True  # The next call must not ask for the stop again.
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_asked()
+
+    def with_advice(self, report: Report) -> Report:
+        """Return a report whose failure, if any, has all hints, for which the output of its task is read.
+
+        All that tell of the failure then tell the same: the console, the report, the Python API.
+        """
+        if report.failure is None:
+            return report
+        from launcher.output.failure import with_advice  # noqa: PLC0415 - many regular expressions, for failures only
+
+        return with_advice(report, self._paths, _place(self._options))
 
     def end_output(self, report: Report, interrupts: Interrupts, *, run_continues: bool) -> None:
         """Show the end of the output of a job that has ended, and write its report. Signals must be queued.
@@ -165,9 +177,9 @@ def _console(
     settings = options.settings
     if settings[table.JSON]:
         return Jsonl(writer)
-    is_terminal = os.isatty(_STDOUT)
+    is_terminal, are_errors_shown = os.isatty(_STDOUT), os.isatty(_STDERR)
     # There is no live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
-    live = is_terminal and os.isatty(_STDERR) and tmux is None and os.environ.get("TERM") != "dumb"
+    live = is_terminal and are_errors_shown and tmux is None and os.environ.get("TERM") != "dumb"
     # Nobody sees the output of a detached launch. With ``--tmux`` in this terminal the panes show it, unless
     # the user asks for it by ``--show``. An empty set shows the output of no task.
     if settings[table.DETACH] or (show is None and tmux and is_terminal):
@@ -175,11 +187,13 @@ def _console(
     console_options = ConsoleOptions(
         live=live,
         colour=wants_colour(os.environ, is_tty=is_terminal),
+        error_colour=wants_colour(os.environ, is_tty=are_errors_shown),
         show=show,
         fold=not settings[table.VERBOSE],
         timestamps=settings[table.TIMESTAMPS],
         quiet=settings[table.QUIET],
-        place=_place(options),
+        # The Python API raises an exception with all of the failure report if it wants no last lines here.
+        failure=not (settings[table.NO_LAST_LINES] and settings[table.EVENTS_FD] is not None),
         last_lines=not settings[table.NO_LAST_LINES],
         covered=lambda: tmux is not None and tmux.is_attached,
     )

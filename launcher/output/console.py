@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import cycle
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.record import Record
-from launcher.common.report import Report, TaskState
+from launcher.common.report import Failure, Report, TaskState
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
 from launcher.messages import message_prefix
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
-from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, TaskPlace
-from launcher.output.table import result_table
+from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
+from launcher.output.table import path_line, result_table, verdict_lines
 from launcher.output.tensorflow_notices import LIVE_BYTES_PER_SECOND, Folding, NoticeCutter
 from launcher.output.writer import Writer
 
@@ -47,7 +47,9 @@ class ConsoleOptions(Record):
     stderr: int = 2
     #: Whether to draw a live line, because stdout and stderr are a terminal.
     live: bool = False
+    #: Whether stdout, and whether stderr gets colours.
     colour: bool = False
+    error_colour: bool = False
     #: The tasks whose output is shown. None for all.
     show: frozenset[str] | None = None
     #: Whether to leave out TensorFlow's start-up messages.
@@ -56,26 +58,11 @@ class ConsoleOptions(Record):
     timestamps: bool = False
     #: Whether to show only urgent messages, and why the job failed.
     quiet: bool = False
-    #: Where the tasks run, for hints in the failure report.
-    place: TaskPlace = TaskPlace()
-    #: Whether the failure report contains the last lines of the task.
+    #: Whether the failure report is shown, and whether it contains the last lines of the task.
+    failure: bool = True
     last_lines: bool = True
     #: Returns whether tmux covers the terminal now, so that messages must wait.
     covered: Callable[[], bool] = lambda: False
-
-
-def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
-    """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide.
-
-    Args:
-        environ: The variables of this process.
-        is_tty: Whether the output is a terminal. It decides if no variable does.
-    """
-    if environ.get("NO_COLOR"):
-        return False
-    if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
-        return True
-    return is_tty and environ.get("TERM") != "dumb"
 
 
 class Console(Renderer):
@@ -110,8 +97,6 @@ class Console(Renderer):
         self._load_at = float("inf")
         #: Whether another launcher continues the run, so that what `close` shows is not its end.
         self.run_continues = False
-        #: The last message, if no line was printed after it.
-        self._last_notice = ""
         #: The messages that wait until the terminal is uncovered, the oldest of which may be dropped.
         self._waiting_notices: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
@@ -180,7 +165,7 @@ class Console(Renderer):
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:
-        """Show the last lines of the tasks, then the failure report and the table."""
+        """Show the last lines of the tasks, then the table, the first failure, and the verdict."""
         self._show_notices()
         for task in list(self._cutters):
             self._end_output(task)
@@ -189,17 +174,38 @@ class Console(Renderer):
             self._show_notice(summary)
         if self._live_line:
             self._live_line.erase()
-        if report.failure is not None:
-            from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
-
-            why = failure_report(report, self._paths, options.place, with_last_lines=options.last_lines)
-            # The report begins with the failure. If the last message was the same, the user has just read it.
-            if self._last_notice:
-                why = why.removeprefix(f"launch: {self._last_notice}\n")
-            self._writer.write(options.stderr, why.encode("utf-8", "replace"), is_urgent=True)
         if not options.quiet:
-            table = result_table(report, colour=options.colour, run_continues=self.run_continues)
-            self._writer.write(options.stdout, table.encode("utf-8", "replace"), is_urgent=True)
+            self._write_end(options.stdout, result_table(report, colour=options.colour))
+        if report.failure is not None:
+            self._show_failure(report, report.failure)
+        if not options.quiet:
+            lines = verdict_lines(report, colour=options.colour, run_continues=self.run_continues)
+            self._write_end(options.stdout, lines)
+
+    def _show_failure(self, report: Report, failure: Failure) -> None:
+        """Show the first failure, and annotate it in GitHub Actions."""
+        from launcher.output.failure import failure_report, github_annotation  # noqa: PLC0415 - for failures only
+
+        options = self._options
+        if options.failure:
+            why = failure_report(
+                report,
+                self._paths,
+                colour=options.error_colour,
+                with_last_lines=options.last_lines,
+                is_alone=options.quiet,
+            )
+            self._write_end(options.stderr, why + (path_line(report) if options.quiet else ""))
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            self._write_end(options.stdout, github_annotation(failure, self._paths))
+
+    def _write_end(self, fd: int, lines: str) -> None:
+        """Write lines about the end of the job, which are not dropped if the reader is slow.
+
+        They are sent at once, so that the lines of stdout and stderr are in order even in two pipes.
+        """
+        self._writer.write(fd, lines.encode("utf-8", "replace"), is_urgent=True)
+        self._writer.flush()
 
     def _show_output(self, event: events.TaskOutput) -> None:
         """Print the lines that a task has completed.
@@ -232,7 +238,6 @@ class Console(Renderer):
         """Print complete lines of a task, with the time if the user wants it."""
         if not lines:
             return
-        self._last_notice = ""  # It is no longer what the user has read last.
         if self._live_line:
             self._live_line.erase()
         if self._options.timestamps:
@@ -261,7 +266,6 @@ class Console(Renderer):
         """Print a message on stderr, above the live line."""
         if self._live_line:
             self._live_line.erase()
-        self._last_notice = notice
         prefix = message_prefix()
         text = prefix + strip_controls(notice).replace("\n", f"\n{prefix}") + "\n"
         self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), is_urgent=is_urgent)

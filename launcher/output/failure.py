@@ -1,7 +1,7 @@
 """The failure report: the first task that failed, the reason, its last lines and its Python traceback.
 
-The console prints it at the end of a job, and ``launch attach`` prints it again from the files of the run. It
-only reads these files, which may be missing or cut.
+The console shows it at the end of a job, and ``launch attach`` and ``launch report`` show it again from the
+files of the run. It only reads these files, which may be missing or cut.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.common.record import from_attributes
+from launcher.common.cluster import TaskId
+from launcher.common.record import from_attributes, replace
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.job import RunPaths, is_loopback
+from launcher.output.github import annotation
 from launcher.output.hints import FailureFacts, hints
-from launcher.output.lines import clean_lines
-from launcher.output.logs import content, tail
+from launcher.output.lines import clean_lines, coloured
+from launcher.output.logs import content, tail, tail_of_attempt
 from launcher.output.renderers import TaskPlace
+from launcher.output.table import BAD_COLOUR
 from launcher.output.tensorflow_notices import without_start_up_messages
 
 _MAX_LAST_LINES = 20
@@ -37,6 +40,8 @@ _MAX_ARRAY_ROWS = 4
 _STACKS_LINE = b" (most recent call first):\n"
 
 _HINT_PREFIX = "  hint: "
+_HINT_COLOUR = "1"
+_EXCEPTION_COLOUR = "31"
 _TRACEBACK_HEAD = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -51,16 +56,56 @@ _MISTAKE_EXCEPTIONS = re.compile(
 )
 
 
+def with_advice(report: Report, paths: RunPaths, place: TaskPlace) -> Report:
+    """Return the report of a job with all that is known to help against its failure, a hint on each line.
+
+    The supervisor, which knows the states of all tasks, has given a hint, but does not know their output.
+
+    Args:
+        report: How the job ended, with a failure.
+        paths: The files of the run. Its logs contain the last lines of the tasks.
+        place: Where the tasks ran.
+    """
+    failure = report.failure
+    assert failure is not None
+    if failure.task is not None:
+        advice = _advice_about_task(failure, failure.task, paths, place)
+    elif failure.reason is Reason.TIMEOUT:  # Tasks that were stopped by SIGABRT have printed their stacks.
+        hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
+        stacks = f"stacks are at the end of the output of {join_names(hung)}" if hung else ""
+        advice = [stacks or failure.hint]
+    else:
+        advice = [failure.hint]
+    return replace(report, failure=replace(failure, hint="\n".join(filter(None, advice))))
+
+
+def _advice_about_task(failure: Failure, task: TaskId, paths: RunPaths, place: TaskPlace) -> list[str]:
+    """Return the hints about a task that failed, by what it printed and by what the supervisor knows."""
+    lines, traceback = _output_of(task, paths)
+    # Many lines may follow the traceback, so its last line, which names the exception, is looked at, too.
+    exception = lines[traceback.stop - 1] if traceback else ""
+    telling_lines = [failure.text, *lines[-_MAX_LAST_LINES:], exception]
+    # For a mistake, the hint of the supervisor would name tasks that had ended before and are not the cause.
+    hint = "" if _MISTAKE_EXCEPTIONS.match(exception) else failure.hint
+    return [*hints(telling_lines, _facts(failure, paths, place)), hint]
+
+
 def failure_report(
-    report: Report, paths: RunPaths, place: TaskPlace | None = None, *, with_last_lines: bool = True
+    report: Report,
+    paths: RunPaths,
+    *,
+    colour: bool = False,
+    with_last_lines: bool = True,
+    is_alone: bool = False,
 ) -> str:
     """Return the failure report of a job, as lines for the user.
 
     Args:
         report: How the job ended.
         paths: The files of the run. Its logs contain the last lines of the tasks.
-        place: Where the tasks ran. None if that is not known.
-        with_last_lines: Whether to show the last lines of the task, or only where its log is.
+        colour: Whether to colour the failure, its exception and the hints.
+        with_last_lines: Whether to show the last lines of the task.
+        is_alone: Whether the user sees no verdict beside it.
 
     Returns:
         The report, which ends with a newline. Empty if nothing failed.
@@ -70,73 +115,57 @@ def failure_report(
         return ""
     # Other tasks may have failed because of this one.
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    lines = [
-        f"launch: {first}{failure.text}",
-        *_about_task(report, failure, paths, place or TaskPlace(), with_last_lines=with_last_lines),
-    ]
+    head = f"launch: {first}{failure.text}"
+    # The verdict says who has stopped the job.
+    is_in_verdict = failure.reason is Reason.INTERRUPTED and not is_alone
+    lines = [] if is_in_verdict else [coloured(head, BAD_COLOUR) if colour else head]
+    if failure.task is not None and with_last_lines:
+        lines += _about_output(failure.task, report, paths, colour=colour)
     lines += _also_failed(report, failure, paths)
-    lines.sort(key=lambda line: line.startswith(_HINT_PREFIX))  # The hints are last.
+    prefix = coloured(_HINT_PREFIX, _HINT_COLOUR) if colour else _HINT_PREFIX
+    lines += [f"{prefix}{hint}" for hint in failure.hint.splitlines()]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _about_task(
-    report: Report, failure: Failure, paths: RunPaths, place: TaskPlace, *, with_last_lines: bool
-) -> list[str]:
-    """Return the lines about the task that failed: its last lines, hints, and the path of its log.
+def github_annotation(failure: Failure, paths: RunPaths) -> str:
+    """Return the line that annotates a failure in GitHub Actions."""
+    lines, traceback = ([], None) if failure.task is None else _output_of(failure.task, paths)
+    return annotation(failure, lines[traceback.start : traceback.stop] if traceback else [], os.environ)
 
-    - If the failure is about no task, there is at most a hint.
-    - If the task never started, there are only hints, because it has no log.
-    - If it printed nothing, or nothing but TensorFlow's notices, a line says so in place of its last lines.
 
-    Args:
-        report: How the job ended.
-        failure: The failure of the job.
-        paths: The files of the run.
-        place: Where the tasks ran.
-        with_last_lines: Whether to show the last lines of the task (no ``--no-last-lines``).
-    """
-    # The hint of the supervisor, which knows the states of all tasks, but not their output.
-    hint = failure.hint
-    if failure.task is None:
-        if failure.reason is Reason.TIMEOUT:  # Tasks that were stopped by SIGABRT have printed their stacks.
-            hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
-            hint = f"stacks are at the end of the output of {join_names(hung)}" if hung else hint
-        return [f"{_HINT_PREFIX}{hint}"] if hint else []
-    data, is_cut = tail(paths.log(failure.task))
+def _output_of(task: TaskId, paths: RunPaths) -> tuple[list[str], range | None]:
+    """Return what a task printed at last, without notices of TensorFlow, and where its traceback is in it."""
+    data, is_cut = tail(paths.log(task))
     printed = clean_lines(data, is_cut=is_cut)
     lines = _without_inner_rows(without_start_up_messages(printed))
-    traceback = last_traceback(lines)
-    # Many lines may follow the traceback, so its last line, which names the exception, is looked at, too.
-    exception = lines[traceback.stop - 1] if traceback else ""
-    if _MISTAKE_EXCEPTIONS.match(exception):
-        hint = ""  # It would name tasks that had ended before, which are not the cause.
-    telling_lines = [failure.text, *lines[-_MAX_LAST_LINES:], exception]
-    found_hints = hints(telling_lines, _facts(failure, paths, place))
-    advice = [f"{_HINT_PREFIX}{each}" for each in [*found_hints, hint] if each]
-    has_started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
-    if not lines and not has_started:  # A task that never started has no log to name.
-        return advice
-    advice.append(f"  log: {escape_controls(paths.log(failure.task))}")
-    if not with_last_lines:
-        return advice
-    if not lines:
-        but_notices = " but TensorFlow's notices at its start" if printed else ""
-        return [f"  it printed nothing{but_notices}", *advice]
-    return [*_last_lines(lines, traceback), *advice]
+    return lines, last_traceback(lines)
 
 
-def _last_lines(lines: Sequence[str], traceback: range | None) -> list[str]:
+def _about_output(task: TaskId, report: Report, paths: RunPaths, *, colour: bool) -> list[str]:
+    """Return the last lines of a task, or that it printed nothing. Empty if it never started."""
+    lines, traceback = _output_of(task, paths)
+    if lines:
+        return _last_lines(lines, traceback, colour=colour)
+    if not any(each.task == task and each.started_at is not None for each in report.tasks):
+        return []
+    but_notices = " but TensorFlow's notices at its start" if tail(paths.log(task))[0] else ""
+    return [f"  it printed nothing{but_notices}"]
+
+
+def _last_lines(lines: Sequence[str], traceback: range | None, *, colour: bool) -> list[str]:
     """Return the last lines of a task, and before them its traceback, unless it is among them.
 
     Args:
         lines: What the task has printed.
         traceback: Which of the lines are the last traceback. None if there is none.
+        colour: Whether to colour the line with the exception.
     """
     shown = [shortened(line, _MAX_LINE_CHARACTERS) for line in lines]
     report: list[str] = []
     first = max(0, len(lines) - _MAX_LAST_LINES)
     if traceback is not None:
-        shown[traceback.stop - 1] = lines[traceback.stop - 1]  # The line with the exception is never cut.
+        exception = lines[traceback.stop - 1]  # This line is never cut.
+        shown[traceback.stop - 1] = coloured(exception, _EXCEPTION_COLOUR) if colour else exception
         if traceback.start < first:
             traceback_lines = shown[traceback.start : traceback.stop]
             head, end = _MAX_TRACEBACK_ENDS
@@ -148,6 +177,24 @@ def _last_lines(lines: Sequence[str], traceback: range | None) -> list[str]:
     if first < len(lines):
         report += ["  its last lines:", *(f"    {line}" for line in shown[first:])]
     return report
+
+
+def exception_of(task: TaskId, paths: RunPaths, attempt: int | None = None) -> str:
+    """Return the exception with which an attempt of a task ended: the last line of its last traceback.
+
+    Args:
+        task: The task.
+        paths: The files of the run.
+        attempt: The number of the attempt. None for the last one.
+
+    Returns:
+        The line. Empty if there is no traceback.
+    """
+    log = paths.log(task)
+    data, is_cut = tail(log) if attempt is None else tail_of_attempt(log, attempt)
+    lines = clean_lines(data, is_cut=is_cut)
+    traceback = last_traceback(lines)
+    return lines[traceback.stop - 1] if traceback else ""
 
 
 def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
@@ -162,7 +209,7 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
     # The exception of the first task, with which those of the others are compared.
-    exception = "" if failure.task is None else _exception(paths.log(failure.task))
+    exception = "" if failure.task is None else exception_of(failure.task, paths)
     named = [_other_failure(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
     more = [f"{len(others) - _MAX_LISTED_TASKS} more"] if len(others) > _MAX_LISTED_TASKS else []
     return [f"  also failed: {', '.join([*named, *more])}"]
@@ -177,16 +224,8 @@ def _other_failure(task: TaskReport, exception: str, paths: RunPaths) -> str:
         paths: The files of the run.
     """
     host = "" if task.task.is_own_host(task.host) else f" on {task.host}"
-    same = ", the same exception" if exception and _exception(paths.log(task.task)) == exception else ""
+    same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
     return f"{task.task}{host} ({task.detail}{same})"
-
-
-def _exception(log: str) -> str:
-    """Return the last line of the last traceback in a log. Empty if there is none."""
-    data, is_cut = tail(log)
-    lines = clean_lines(data, is_cut=is_cut)
-    traceback = last_traceback(lines)
-    return lines[traceback.stop - 1] if traceback else ""
 
 
 # ---------------------------------------------------------------------- the lines of a task

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Mapping
 
 from launcher.common.cluster import TaskId
 
@@ -30,6 +31,25 @@ _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:
 _CONTROL_CHARACTER = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 #: The group ``sgr`` is a colour. Other matches are control characters and sequences.
 _NOT_TEXT = rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|{_CONTROL_CHARACTER}"
+
+
+def wants_colour(environ: Mapping[str, str], *, is_tty: bool) -> bool:
+    """Return whether to use colours, which the variables NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide.
+
+    Args:
+        environ: The variables of this process.
+        is_tty: Whether the output is a terminal. It decides if no variable does.
+    """
+    if environ.get("NO_COLOR"):
+        return False
+    if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    return is_tty and environ.get("TERM") != "dumb"
+
+
+def coloured(text: str, colour: str) -> str:
+    """Return a text in a colour of the terminal, as in ``1;31`` for bold red."""
+    return f"\x1b[{colour}m{text}{RESET}"
 
 
 def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:

@@ -21,7 +21,7 @@ from launcher.common.record import Record
 from launcher.common.text import shortened
 from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
-from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, clean_lines
+from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, attempt_mark, clean_lines
 from launcher.output.log_times import LogTimes
 from launcher.output.tensorflow_notices import Folding, NoticeCutter
 
@@ -38,6 +38,23 @@ def content(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def tail_of_attempt(path: str, attempt: int) -> tuple[bytes, bool]:
+    """Return the end of what an earlier attempt printed, as `tail` returns it of the last attempt."""
+    mark = b"\n" + attempt_mark(attempt + 1)
+    try:
+        with (
+            open_regular(path, links=False) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+        ):
+            end = max(0, text.rfind(mark))  # Without the mark nothing is known.
+            start = max(0, end - _TAIL_BYTES)
+            data = text[start:end]
+    except (OSError, ValueError):  # The log cannot be read, or is empty.
+        return b"", False
+    own = re.split(ATTEMPT_MARK_PATTERN, data)[-1]
+    return own, start > 0 and own == data
 
 
 def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:

@@ -303,13 +303,26 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
 
 
 def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that the user has named, with the permissions of the umask. A link is followed.
+    """Write a JSON file that the user has named, see `write_for_user`.
+
+    Args:
+        path: The path of the file, pipe or device.
+        value: The JSON object.
+
+    Raises:
+        OSError: It cannot be written, or a pipe has no reader. What was there before is unchanged.
+    """
+    write_for_user(path, _json(value))
+
+
+def write_for_user(path: str, text: str) -> None:
+    """Write a file that the user has named, with the permissions of the umask. A link is followed.
 
     A regular file is written completely or not at all.
 
     Args:
         path: The path of the file, pipe or device.
-        value: The JSON object.
+        text: Its content.
 
     Raises:
         OSError: It cannot be written, or a pipe has no reader. What was there before is unchanged.
@@ -319,9 +332,9 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
     except FileNotFoundError:  # A regular file is created.
         is_regular = True
     if is_regular:
-        _replace(os.path.realpath(path), _json(value), 0o666)
+        _replace(os.path.realpath(path), text, 0o666)
     else:
-        _write_to_pipe(path, _json(value).encode("utf-8", "backslashreplace"))
+        _write_to_pipe(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _write_to_pipe(path: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Tables: the result of a job, with a row for each task and a line for the job, and the tables of commands.
+"""Tables: the result of a job with a row for each task, its verdict, and the tables of all commands.
 
 The console, ``launch ps`` and its like call it. All texts of hosts are escaped here.
 """
@@ -9,46 +9,85 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from launcher.common.report import Reason, Report, TaskReport, TaskState
-from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
-from launcher.output.lines import RESET
+from launcher.common.text import (
+    byte_size,
+    duration,
+    escape_controls,
+    home_relative,
+    plural,
+    shortened,
+    signal_name,
+)
+from launcher.job import RunPaths
+from launcher.output.lines import coloured
 
-#: The columns of the result. The last one is shown only for a job with restarts.
-HEADERS = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
+#: The columns of the result. The attempt is shown only for a job with restarts, and remarks only if there
+#: are any.
+_HEADERS = ("task", "host", "port", "state", "exit", "time", "peak memory", "attempt", "")
 #: The columns that are aligned to the right in all tables, because they contain numbers.
 _NUMBER_HEADERS = frozenset(
-    ("slots", "max slots", "attempt", "port", "index", "pid", "cpu", "memory", "peak mem", "time")
+    ("slots", "max slots", "attempt", "port", "pid", "CPU", "CPUs", "memory", "peak memory", "time")
+    + ("free memory", "free disk")
 )
 #: In a job of more tasks than this, tasks that ended as expected get no row and are only counted.
 MAX_ROWS = 40
 _EXPECTED_STATES = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
-_BAD_COLOUR = "1;31"
+BAD_COLOUR = "1;31"
 _GOOD_COLOUR = "1;32"
 _COLOURS = {
     TaskState.SUCCEEDED: "32",
-    TaskState.FAILED: _BAD_COLOUR,
-    TaskState.LOST: _BAD_COLOUR,
+    TaskState.FAILED: BAD_COLOUR,
+    TaskState.LOST: BAD_COLOUR,
     TaskState.STOPPED: "33",
     TaskState.CANCELLED: "2",
 }
 
 
-def result_table(report: Report, *, colour: bool = False, run_continues: bool = False) -> str:
-    """Return the result of a job as lines: the table, the path of the run's folder, and the verdict.
+def result_table(report: Report, *, colour: bool = False) -> str:
+    """Return the tasks of a job as a table, in lines. In a large job, tasks that ended well are only counted.
+
+    Args:
+        report: How the job ended, or how it is now.
+        colour: Whether to colour the states.
+    """
+    tasks, groups = _tasks_to_show(report)
+    lines = table_lines(
+        _HEADERS,
+        [_cells_of(task, report) for task in tasks],
+        colours=[_COLOURS.get(task.state, "") if colour else "" for task in tasks],
+    )
+    return "".join(f"{line}\n" for line in [*lines, *groups])
+
+
+def verdict_lines(report: Report, *, colour: bool = False, run_continues: bool = False) -> str:
+    """Return the last lines about a job: the path that matters, and the verdict.
 
     Args:
         report: How the job ended.
-        colour: Whether to colour the states and the verdict.
+        colour: Whether to colour the verdict.
         run_continues: Whether another launcher continues the run, so that this is not its end.
     """
-    tasks, groups = _tasks_to_show(report)
-    logs = [f"logs: {escape_controls(report.run_dir)}"] if report.run_dir else []
     last_line = verdict(report)
     if run_continues:
         elapsed = duration(report.ended_at - report.started_at)
         last_line = f"job {report.job}: stopped after {elapsed}, queued again"
     elif colour:
-        last_line = _coloured(last_line, _BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
-    return "\n".join([*_table_lines(report, tasks, colour=colour), *groups, *logs, last_line, ""])
+        last_line = coloured(last_line, BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
+    return f"{path_line(report)}{last_line}\n"
+
+
+def path_line(report: Report) -> str:
+    """Return the line with the path that matters: the log of the task that failed first, else the folder.
+
+    Empty if the run has no folder.
+    """
+    if not report.run_dir:
+        return ""
+    first = report.failure.task if report.failure else None
+    has_log = any(task.task == first and task.started_at is not None for task in report.tasks)
+    if first is None or not has_log:
+        return f"logs: {escape_controls(home_relative(report.run_dir))}\n"
+    return f"log: {escape_controls(home_relative(RunPaths(report.run_dir).log(first)))}\n"
 
 
 def verdict(report: Report) -> str:
@@ -113,47 +152,14 @@ def _group_line(role: str, state: TaskState, group: list[TaskReport]) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
-def _table_lines(report: Report, tasks: list[TaskReport], *, colour: bool) -> list[str]:
-    """Return the lines of the table with these tasks. Empty if there are no tasks."""
-    if not tasks:
-        return []
-    head = HEADERS if report.restarts else HEADERS[:-1]  # Only a job with restarts needs the attempts.
-    rows = [_cells_of(task)[: len(head)] for task in tasks]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [_joined_row(head, widths)]
-    for task, row in zip(tasks, rows, strict=True):
-        line = _joined_row(row, widths, _COLOURS.get(task.state, "") if colour else "")
-        remark = _remark(task, report)
-        lines.append(f"{line}  <- {remark}" if remark else line.rstrip())
-    return lines
-
-
-def _joined_row(row: list[str], widths: list[int], colour: str = "") -> str:
-    """Return a row of the result as a line with padded cells, and with the state in the colour, if any."""
-    cells = [*map(_padded, HEADERS, row, widths)]
-    if colour:
-        state = HEADERS.index("STATE")
-        cells[state] = _coloured(cells[state], colour)
-    return "  ".join(cells)
-
-
-def _padded(header: str, cell: str, width: int) -> str:
-    """Return a cell as wide as its column. Numbers are aligned to the right."""
-    return cell.rjust(width) if header.lower() in _NUMBER_HEADERS else cell.ljust(width)
-
-
-def _coloured(text: str, colour: str) -> str:
-    """Return a text in a colour of the terminal, as in ``1;31`` for bold red."""
-    return f"\x1b[{colour}m{text}{RESET}"
-
-
-def _cells_of(task: TaskReport) -> list[str]:
-    """Return the cells of a task in the result, in the order of `HEADERS`."""
+def _cells_of(task: TaskReport, report: Report) -> list[str]:
+    """Return the cells of a task in the result, in the order of `_HEADERS`."""
     port = "-" if task.port is None else str(task.port)
     host = f"{task.host} on {task.node}" if task.node else task.host
-    identity = [host, port, task.task.role, str(task.task.index)]
     end = [task.state.value, _exit_text(task), duration(task.seconds), byte_size(task.peak_rss)]
-    return [*identity, *end, str(task.attempt)]
+    remark = _remark(task, report)
+    attempt = str(task.attempt) if report.restarts else ""
+    return [str(task.task), host, port, *end, attempt, f"<- {remark}" if remark else ""]
 
 
 def _exit_text(task: TaskReport) -> str:
@@ -184,12 +190,26 @@ def _remark(task: TaskReport, report: Report) -> str:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, columns: int = sys.maxsize) -> None:
-    """Print rows under their headers, without columns that are empty in every row.
+    """Print rows under their headers, see `table_lines`.
 
     Args:
         headers: The name of each column.
         rows: The cells of each row.
         columns: The width at which to cut lines.
+    """
+    for line in table_lines(headers, rows):
+        print(shortened(line, columns))
+
+
+def table_lines(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, colours: Sequence[str] = ()
+) -> list[str]:
+    """Return the lines of a table, without columns that are empty in every row. Empty if there are no rows.
+
+    Args:
+        headers: The name of each column, which is shown in capitals.
+        rows: The cells of each row.
+        colours: The colour of the state in each row, as in ``1;31`` for bold red. Empty for none.
     """
     cells = [[escape_controls(cell) for cell in row] for row in rows]
     # The widths of the columns that are shown, by the numbers of the columns.
@@ -197,6 +217,17 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, column
     for number, header in enumerate(headers):
         if any(row[number] for row in cells):
             widths[number] = max(len(header), *(len(row[number]) for row in cells))
-    for row in (headers, *cells):
-        padded = (_padded(headers[number], row[number], width) for number, width in widths.items())
-        print(shortened("  ".join(padded).rstrip(), columns))
+    header_row = [header.upper() for header in headers]
+    state_colours = ["", *(colours or [""] * len(cells))]
+    lines = []
+    for row, colour in zip([header_row, *cells] if widths else [], state_colours, strict=False):
+        shown = {headers[number]: _padded(headers[number], row[number], widths[number]) for number in widths}
+        if colour:
+            shown["state"] = coloured(shown["state"], colour)
+        lines.append("  ".join(shown.values()).rstrip())
+    return lines
+
+
+def _padded(header: str, cell: str, width: int) -> str:
+    """Return a cell as wide as its column. Numbers are aligned to the right."""
+    return cell.rjust(width) if header in _NUMBER_HEADERS else cell.ljust(width)

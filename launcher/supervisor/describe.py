@@ -255,15 +255,18 @@ def unkillable_processes(state: JobState, event: events.TaskGone) -> str:
 def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
     """Return that a task failed, and what that means for the tasks that are still alive.
 
+    If they are stopped, the cause is left out, because the failure report follows and tells it.
+
     Args:
         state: The state of the job.
-        text: What happened to the task.
+        text: What happened, and after a colon its cause.
         goes_on: Whether the other tasks run on.
     """
     others = len(state.tasks.alive)
     if goes_on:
         return f"{text}; {plural(others, 'task')} left"
-    return f"{text}; stopping the other {'task' if others == 1 else plural(others, 'task')}"
+    what, _, _ = text.partition(": ")
+    return f"{what}; stopping the other {'task' if others == 1 else plural(others, 'task')}"
 
 
 # ---------------------------------------------------------------------- hosts

@@ -165,22 +165,28 @@ def _fail_by_answer(state: JobState, event: events.PortsRefused | events.PeersTr
     """
     host = state.hosts[event.host]
     if state.phase is Phase.STARTUP or state.is_placing:
-        state.tell(text, urgent=True)
         if host.tasks:
             _fail_host(state, host, Reason.LAUNCHER, event.at, text)
+        else:
+            state.tell(text, urgent=True)
     if state.is_placing:
         stop(state)
 
 
 def _fail_host(state: JobState, host: HostRecord, reason: Reason, at: float, text: str) -> None:
-    """Record the fault of a host as the job's failure.
+    """Record the fault of a host as the job's failure, of which the failure report tells.
 
     Before the first task starts, the job does not stop at once: the other hosts get some seconds to answer,
     so that the user sees the faults of all hosts.
     """
     failure = Failure(reason=reason, task=None, host=host.name, at=at, text=text)
-    if state.fail(failure, HOST_FAULT_EXIT_CODE) and state.phase is Phase.STARTUP:
+    is_first = state.fail(failure, HOST_FAULT_EXIT_CODE)
+    if is_first and state.phase is Phase.STARTUP:
         state.set_timer(TimerKind.OTHER_HOSTS)
+    elif not is_first or not state.must_stop():
+        state.tell(text, urgent=True)
+    elif state.tasks.alive:  # Without any, the failure report follows at once.
+        state.tell(f"{text.partition(': ')[0]}; stopping the job", urgent=True)
 
 
 def _stop_if_failed(state: JobState) -> None:
@@ -229,7 +235,9 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     if not event.all_gone:  # Otherwise no host is left on which a task could start.
         starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
     text += f"; {explanation}" if explanation else ""
-    state.tell(text, urgent=True)
+    is_failure = not starts_again and state.phase is not Phase.CLOSING and _is_needed(state, host)
+    if not is_failure:
+        state.tell(text, urgent=True)
     if state.phase is Phase.CLOSING:  # All tasks had ended, so none was lost.
         finish_if_closed(state)
         return
@@ -238,7 +246,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     # The tasks of this host cannot start elsewhere, and those that move cannot start without them.
     if host.main_tasks and moving is not None:  # All tasks were to start again, on new hosts.
         state.cancel_restarts(state.tasks)
-    if _is_needed(state, host):
+    if is_failure:
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)
     if state.phase is Phase.STARTUP:
         _stop_if_failed(state)
@@ -329,9 +337,10 @@ def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> No
         return
     text = describe.host_lost(state, host, describe.STOPPED_OUTSIDE)
     host.transition_to(HostState.ENDING, event)
-    state.tell(text, urgent=True)
     if _is_needed(state, host):
         _fail_host(state, host, Reason.HOST_LOST, event.at, text)
+    else:
+        state.tell(text, urgent=True)
     continue_or_stop(state)
 
 

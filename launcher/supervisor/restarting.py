@@ -616,8 +616,8 @@ def _fail_without_room(state: JobState, restart: Restart) -> None:
     """Let the job fail, because its tasks have lost their hosts and no other host has room for them."""
     failure = describe.no_room(state, restart)  # It names the tasks, which the next line removes.
     state.cancel_restarts(state.tasks)
-    state.tell(failure.text, urgent=True)
-    state.fail(failure, HOST_FAULT_EXIT_CODE)
+    if not state.fail(failure, HOST_FAULT_EXIT_CODE):  # The failure report tells of an earlier failure.
+        state.tell(failure.text, urgent=True)
     continue_or_stop(state)
 
 

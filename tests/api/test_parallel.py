@@ -68,15 +68,18 @@ def fail(how: str, ctx: Any) -> str:
     return how
 
 
-def test_failures_among_the_results():
+def test_failures_among_the_results(capfd: pytest.CaptureFixture[str]):
+    """A line names the instances that failed, and the first exception."""
     ways = ["raise", "fine", "exit", "kill", "well"]
-    found = TFParallel.run(fail, ways, at_once=2, return_exceptions=True, quiet=True)
+    found = TFParallel.run(fail, ways, at_once=2, return_exceptions=True)
     assert (found[1], found[4]) == ("fine", "well")
     raised, exited, killed = found[0], found[2], found[3]
     assert all(isinstance(each, TaskFailed) for each in (raised, exited, killed))
     assert "instance 0" in str(raised) and 'raise KeyError("missing")' in raised.traceback
     assert isinstance(raised.__cause__, KeyError)
     assert (exited.code, killed.signal) == (5, 9)
+    (told,) = [line for line in capfd.readouterr().err.splitlines() if "3 of 5 instances failed" in line]
+    assert "0, 2, 3" in told and "'raise'" in told and "KeyError: 'missing'" in told
 
 
 def test_a_traceback_shows_the_source_of_a_cell():
@@ -98,7 +101,7 @@ def test_the_first_failure_ends_all(tmp_path: Path):
         time.sleep(300)
 
     since = time.monotonic()
-    with pytest.raises(TaskFailed, match=r"instance 1 \(worker/\d\) raised ValueError: of instance 1"):
+    with pytest.raises(TaskFailed, match=r"instance 1 \(worker/\d, with 1\) raised ValueError: of inst"):
         TFParallel.run(fun, range(4), at_once=2, quiet=True)
     assert time.monotonic() - since < 100
     assert not (tmp_path / "3").exists()

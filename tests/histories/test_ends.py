@@ -21,6 +21,7 @@ def test_ends(case: Case, snapshot: SnapshotAssertion):
 
 
 def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
+    """The failure report tells the cause, and so the notice before it does not."""
     it = script("worker 5, ps 1, hosts 3, slots 2")
     replay = it.play("up; worker/3 exits 7")
     stops = [command for command in replay.steps[-1].commands if isinstance(command, events.StopTasks)]
@@ -31,7 +32,8 @@ def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
     assert len(stops) == 3
     assert {stop.steps for stop in stops} == {TERM_ABRT_KILL}
     (notice,) = replay.notices
-    assert all(word in notice for word in ("worker/3", "node3", "exit code 7", "5 tasks"))
+    assert all(word in notice for word in ("worker/3", "node3", "5 tasks")) and "exit code" not in notice
+    assert replay.report.failure and replay.report.failure.text.endswith("exit code 7")
 
 
 def test_a_later_failure_has_no_notice():

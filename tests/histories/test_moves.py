@@ -99,7 +99,7 @@ def test_the_hosts_try_the_network_before_the_tasks_start_again():
     assert len(replay.all(events.StartTask)) == 2
     replay = play(f"{MOVING}, check", f"{first}; {lost}; reaches node1 all but s1:4001; reaches s1; closed")
     assert (replay.exit_code, states(replay)["worker/1"]) == (125, "lost: host lost")
-    assert any("node1 cannot reach s1:4001: no answer" in text for text in replay.notices)
+    assert replay.report.failure and "node1 cannot reach s1:4001: no answer" in replay.report.failure.text
     replay = play(f"{MOVING}, check", f"{first}; {lost}; time up check")
     assert len(replay.all(events.StartTask)) == 4
 

@@ -194,7 +194,7 @@ def test_no_start_is_announced_after_an_import_failed():
 def test_an_agent_that_does_not_end_the_tasks_is_lost():
     replay = play("worker 2, restarts 3", "up; worker/1 dies 9; time up restart 1; time up restart 1")
     assert replay.report.exit_code == 125
-    assert "its agent did not stop the tasks" in replay.notices[-1]
+    assert replay.report.failure and "its agent did not stop the tasks" in replay.report.failure.text
 
 
 def test_the_report_has_every_attempt():

@@ -195,7 +195,7 @@ def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
         second_words = rf"{words} \(--workers 2 -x SECRET=\.\.\.\)"
         assert re.fullmatch(rf"  {names[1]}, started \d+\.\ds ago: {second_words}", lines[1])
     header, *rows = launch.here("ps", "--all").out.splitlines()
-    assert header.split()[:5] == ["run", "program", "state", "began", "time"]
+    assert header.split()[:5] == ["RUN", "PROGRAM", "STATE", "BEGAN", "TIME"]
     assert [row.split()[0] for row in rows] == [names[1], names[0]], "the newest first"
     assert "  2 workers  " in rows[0] and "  1 worker  " in rows[1]
     assert re.search(r" running +(today|yesterday) \d\d:\d\d +\d", rows[0])

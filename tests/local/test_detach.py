@@ -63,7 +63,7 @@ def test_no_line_is_lost_by_a_closed_terminal(terminal: Open, launch: Launch, fa
         assert f"{task} | end" in second.text
     assert second.text.count("job " + name) == 2, "the first line and the verdict"
     assert second.text.rstrip().splitlines()[-1] == f"job {name}: failed, exit code 7 (worker/1)"
-    assert "first to fail: worker/1" in second.text and "HOST" in second.text
+    assert "first to fail: worker/1" in second.text and "TASK" in second.text
     family.gone(0.5)
 
 
@@ -77,7 +77,7 @@ def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
     (tmp_path / "go").touch()
     ends = [each.wait() for each in attached]
     assert [ended.code for ended in ends] == [0, 0]
-    assert "HOST" not in ends[0].out, "--quiet"
+    assert "TASK" not in ends[0].out, "--quiet"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_binary(launch: Launch):
     ended = launch("--", *stub("printer", "binary", 20))
     assert last_run(launch).log("worker/0") == bytes(range(256)) * 20 + b"\n"
     assert ended.code == 0
-    shown = ended.stdout.partition(b"HOST")[0]
+    shown = ended.stdout.partition(b"TASK")[0]
     assert shown.decode("utf-8")
     assert not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]", shown)
 

@@ -26,7 +26,7 @@ def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
     assert b"\x1b[36mworker/0 |\x1b[0m first" in it.raw
     assert "worker/1 | second" in it.text
     assert "succeeded" in it.text and "ok in" in it.text
-    table = it.raw[it.raw.rindex(b"HOST") :]
+    table = it.raw[it.raw.rindex(b"TASK") :]
     assert b"\x1b[32m" in table, "success is green"
     assert it.text.rstrip().splitlines()[-2].startswith("logs: ")
     assert not [line for line in it.screen if "running" in line]
@@ -79,7 +79,7 @@ def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     assert it.wait() == 125
     lines = [line for line in it.screen if line]
     files = ["launch: collected 1 file", "launch: cannot write the report"]
-    starts = [*files, "HOST ", "localhost", "logs: ", "job "]
+    starts = [*files, "TASK ", "worker/0", "logs: ", "job "]
     assert all(line.startswith(start) for line, start in zip(lines[-7:-1], starts, strict=True)), lines
     assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
 
@@ -95,7 +95,7 @@ def test_notices_are_folded(terminal: Open, launch: Launch, verbose: bool):
     assert sum(NOTICE in line for line in task_lines) == (2 if verbose else 0)
     assert sum("| Traceback" in line for line in task_lines) == 2
     assert (FOLDED in lines) is not verbose
-    assert verbose or lines.index(FOLDED) < next(n for n, line in enumerate(lines) if "HOST" in line)
+    assert verbose or lines.index(FOLDED) < next(n for n, line in enumerate(lines) if "TASK" in line)
     run = last_run(launch)
     assert all(NOTICE.encode() in run.log(task) for task in ("worker/0", "worker/1"))
 

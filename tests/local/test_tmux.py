@@ -166,7 +166,7 @@ def test_attached(terminal: Open, launch: Launch, family: Family, tmp_path: Path
     assert it.process.poll() is None, "it stays until a key is pressed"
     it.press("q")
     assert it.wait() == code
-    assert "STATE" in it.text[it.text.rindex("HOST") :]
+    assert "STATE" in it.text[it.text.rindex("TASK") :]
     family.gone(0.5)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
-from launcher.common.report import Failure, Reason
+from launcher.common.report import Failure, Reason, TaskState
 from launcher.job import RunPaths
 from launcher.output.console import Console, ConsoleOptions
 from launcher.output.renderers import DisplayEvent
@@ -46,14 +47,22 @@ def screen(capfd: pytest.CaptureFixture[str]) -> Screen:
     return Screen(capfd)
 
 
-@pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
-def test_the_last_notice_is_not_repeated_in_the_failure_report(screen, between: bytes, times: int):
-    screen.begin(node1="worker/0 ps/0")
-    why = "host node1 is lost: the network to it is down"
-    screen.on(Tell(why, urgent=True), printed(W0, between))
-    failure = Failure(Reason.HOST_LOST, task=None, host="node1", at=1.0, text=why)
-    screen.console.close(report(task_report("worker/0"), failure=failure))
-    assert screen.texts()[1].count(why) == times
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_end_is_the_table_then_the_first_failure_then_the_verdict(tmp_path: Path, quiet: bool):
+    """Each once, in one file for both streams."""
+    writer = Writer()
+    with open(tmp_path / "shown", "wb") as file:
+        console = Console(writer, ConsoleOptions(file.fileno(), file.fileno(), quiet=quiet))
+        console.begin(run_info(RunPaths("/runs/1"), node1="worker/0 ps/0"))
+        failure = Failure(Reason.EXIT, task=W0, host="node1", at=1.0, text="worker/0 failed: exit code 1")
+        tasks = [task_report("worker/0", state=TaskState.FAILED), task_report("ps/0")]
+        console.close(report(*tasks, failure=failure, run_dir="/runs/1", exit_code=1))
+        assert writer.finish()
+    text = (tmp_path / "shown").read_text()
+    parts = ["worker/0 failed: exit code 1", "log: "]
+    parts = parts if quiet else ["TASK ", *parts, "exit code 1 (worker/0)"]
+    assert [text.count(part) for part in parts] == [1] * len(parts)
+    assert sorted(parts, key=text.index) == parts and text.count("\n") == (3 if quiet else 7)
 
 
 def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):

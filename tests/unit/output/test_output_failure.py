@@ -14,7 +14,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, Report, TaskState
 from launcher.job import RunPaths
-from launcher.output.failure import failure_report
+from launcher.output.failure import failure_report, with_advice
 from launcher.output.renderers import TaskPlace
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -41,7 +41,7 @@ def paths(tmp_path: Path) -> RunPaths:
 def shown(paths: RunPaths, ended: Report, printed: str, place: TaskPlace | None = None) -> str:
     """Return the failure report of a job whose worker/1 has printed this."""
     Path(paths.log(W1)).write_text(printed)
-    return failure_report(ended, paths, place).replace(paths.root, "/runs/1")
+    return failure_report(with_advice(ended, paths, place or TaskPlace()), paths)
 
 
 def raised(exception: str, frames: int = 1) -> str:

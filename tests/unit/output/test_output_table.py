@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
-from launcher.output.table import result_table, verdict
+from launcher.output.table import path_line, result_table, verdict
 from tests.unit.output.output_samples import failed, report, task_report
 
 STOPPED: dict[str, Any] = {
@@ -45,8 +45,8 @@ def test_many_that_failed_have_rows_the_first_first():
     failure = replace(FAILURE, task=TaskId("worker/539"))
     ended = report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)
     lines = result_table(ended).splitlines()
-    assert lines[1].endswith("539  failed  7      12s     12 MB  <- first")
-    assert lines[2:4][1].split()[3] == "491"
+    assert lines[1].startswith("worker/539") and lines[1].endswith("<- first")
+    assert lines[3].split()[0] == "worker/491"
     assert lines[41:44] == [
         "10 tasks of worker: failed (12s, up to 12 MB)",
         "490 tasks of worker: stopped (12s, up to 12 MB)",
@@ -71,8 +71,25 @@ def test_the_verdict(code: int, fields: dict[str, Any], told: str, snapshot: Sna
     assert line == snapshot
 
 
-def test_control_characters_in_the_name_of_the_folder():
-    assert result_table(report(run_dir="/runs/\x1b]0;x\x07")).splitlines()[0] == "logs: /runs/\\x1b]0;x\\x07"
+@pytest.mark.parametrize(
+    ("failure", "folder", "told"),
+    [
+        (None, "/home/me/runs/1", "logs: ~/runs/1\n"),
+        (None, "/home/mean/runs/1", "logs: /home/mean/runs/1\n"),
+        (None, "/runs/\x1b]0;x\x07", "logs: /runs/\\x1b]0;x\\x07\n"),
+        (None, "", ""),
+        (FAILURE, "/home/me/runs/1", "log: ~/runs/1/logs/worker-1.log\n"),
+        (replace(FAILURE, task=TaskId("worker/2")), "/runs/1", "logs: /runs/1\n"),
+        (replace(FAILURE, task=None), "/runs/1", "logs: /runs/1\n"),
+    ],
+)
+def test_the_path_that_matters(
+    monkeypatch: pytest.MonkeyPatch, failure: Failure | None, folder: str, told: str
+):
+    """The log of the task that failed first. A task that never started has none."""
+    monkeypatch.setenv("HOME", "/home/me")
+    tasks = (failed("worker/1"), task_report("worker/2", **NEVER))
+    assert path_line(report(*tasks, failure=failure, run_dir=folder)) == told
 
 
 def test_a_report_in_a_notebook():

@@ -1,0 +1,186 @@
+"""``launch report``: tell what happened in a run that has ended, that runs, or whose launcher died.
+
+The command reads the files of the run, and asks its launcher if that runs. It changes nothing but the file of
+``--junit``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+
+from launcher.backends.queued_runs import find_or_newest, shares_files, shown_there
+from launcher.cli.run_names import run_argument
+from launcher.clock_times import time_in_words, time_stamp
+from launcher.common.errors import LaunchError
+from launcher.common.record import replace
+from launcher.common.report import Attempt, Report, TaskReport, TaskState
+from launcher.common.text import duration, escape_controls, plural, shortened
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.values import not_empty
+from launcher.output.failure import exception_of, failure_report
+from launcher.output.junit import junit_xml
+from launcher.output.lines import wants_colour
+from launcher.output.logs import last_lines
+from launcher.output.renderers import record_as_dict
+from launcher.output.run_files import write_for_user
+from launcher.output.table import path_line, result_table, table_lines, verdict_lines
+from launcher.runs.client import snapshot
+from launcher.runs.history import RunHistory, read_history, report_by_events
+from launcher.runs.run import Run, RunState, command_of
+
+SUMMARY = "tell what happened in a run: attempts, restarts, lost hosts, the first failure"
+
+EXAMPLES = """\
+launch report                      the run that runs, else the newest
+launch report k3f9m                a run by the last letters of its name
+launch report --json k3f9m         the same for programs, as report.json
+launch report --junit junit.xml    a file for CI, with a case for each task
+
+Exit code: 0; 2 there is no such run; 125 the run cannot be read."""
+
+_ATTEMPT_HEADERS = ("task", "attempt", "host", "began", "ended", "time", "state", "cause")
+_MAX_ATTEMPTS = 60
+_MAX_CAUSE_CHARACTERS = 120
+_MAX_COMMAND_CHARACTERS = 300
+#: How many last lines of a failed task the file of ``--junit`` contains.
+_JUNIT_LINES = 40
+
+
+RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
+JUNIT: Setting[str | None] = Setting(
+    "junit", not_empty, "also write it to this file, as JUnit for CI", metavar="FILE", default=None
+)
+JSON = Setting("json", switch, "print it as JSON, in the form of report.json", default=False)
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (JSON, JUNIT)))
+
+
+def run(settings: Settings) -> int:
+    """Print what happened in a run.
+
+    Returns:
+        0, or the exit code of the command on the machine of its launcher.
+
+    Raises:
+        InputError: There is no such run.
+        LaunchError: Its files cannot be read, or with ``--junit`` it has not ended or the file cannot be
+            written.
+    """
+    target_run, file = find_or_newest(settings[RUN]), settings[JUNIT]
+    if file is None or shares_files(target_run):
+        words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
+        # If the files of the run are not here, the machine of its launcher runs this command.
+        if (code := shown_there(target_run, *words, follow=False)) is not None:
+            return code
+    target_run.check_trusted()
+    history = read_history(target_run)
+    report, state = _report_of(target_run, history)
+    if file is not None:
+        _write_junit(file, report, target_run, state)
+    if settings[JSON]:
+        lost = [{"host": each.host, "at": each.at, "why": each.text} for each in history.lost_hosts]
+        print(json.dumps({**record_as_dict(report), "state": state.value, "lost_hosts": lost}, indent=2))
+    else:
+        _print(target_run, report, state, history)
+    return 0
+
+
+def _report_of(run: Run, history: RunHistory) -> tuple[Report, RunState]:
+    """Return the report of a run, as it was at its end or as it is now, and whether it has ended.
+
+    The launcher of a run that runs is asked. If it does not answer, or is elsewhere, the events tell.
+    """
+    state = run.state
+    if state is RunState.RUNNING or os.path.exists(run.paths.report):
+        try:
+            now = snapshot(run)
+            state = RunState.ENDED if now.ended else state
+            # The files may have been copied from another machine.
+            return replace(now.report, run_dir=run.paths.root), state
+        except LaunchError:
+            if state is not RunState.RUNNING:
+                raise
+    return report_by_events(run, history, time.time()), state
+
+
+def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
+    """Write the file of ``--junit``.
+
+    Raises:
+        LaunchError: The run has not ended, or the file cannot be written.
+    """
+    if state not in (RunState.ENDED, RunState.DIED):
+        raise LaunchError(f"{run.name} has not ended: {JUNIT.flag} needs its end")
+    xml = junit_xml(report, lambda task: last_lines(run.paths.root, task, _JUNIT_LINES))
+    try:
+        write_for_user(path, xml)
+    except OSError as error:
+        raise LaunchError(f"cannot write {path!r}: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------------- output
+
+
+def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> None:
+    """Print when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
+    colour, now = wants_colour(os.environ, is_tty=sys.stdout.isatty()), time.time()
+    took, ended_at = duration(report.ended_at - report.started_at), time_in_words(report.ended_at, now)
+    when = (
+        f"ended {ended_at}, after {took}"
+        if state is RunState.ENDED
+        else f"died: its last sign of life was {ended_at}"
+    )
+    if state in (RunState.RUNNING, RunState.ELSEWHERE):
+        when = f"runs on {run.machine}" if state is RunState.ELSEWHERE else f"runs for {took}"
+    command = shortened(escape_controls(shlex.join(command_of(run.plan()))), _MAX_COMMAND_CHARACTERS)
+    print(f"{run.name}: {command}\nbegan {time_in_words(report.started_at, now)}, {when}\n")
+    print(result_table(report, colour=colour))
+    print("".join(f"{line}\n" for line in [*_attempt_lines(report, run), *_message_lines(history)]), end="")
+    print(failure_report(report, run.paths, colour=colour), end="")
+    if state is RunState.ENDED:
+        print(verdict_lines(report, colour=colour), end="")
+    else:
+        restarts = f", tasks started again {plural(report.restarts, 'time')}" if report.restarts else ""
+        print(f"{path_line(report)}job {run.name}: {when}{restarts}")
+
+
+def _attempt_lines(report: Report, run: Run) -> list[str]:
+    """Return the table of all attempts, in the order of their starts. Empty if no task was started again."""
+    rows = []
+    for task in report.tasks:
+        for each in (*task.earlier, task) if task.earlier else ():
+            rows.append((each.started_at or 0.0, _attempt_row(task, each, run)))
+    rows.sort(key=lambda row: row[0])
+    left_out = len(rows) - _MAX_ATTEMPTS
+    lines = table_lines(_ATTEMPT_HEADERS, [row for _, row in rows[-_MAX_ATTEMPTS:]])
+    earlier = [f"{plural(left_out, 'earlier attempt')} left out: --json has them"] if left_out > 0 else []
+    return [*lines, *earlier, ""] if lines else []
+
+
+def _attempt_row(task: TaskReport, attempt: Attempt | TaskReport, run: Run) -> list[str]:
+    """Return the cells of an attempt of a task, with the exception that it has printed if it failed."""
+    cause = attempt.detail
+    if attempt.state is TaskState.FAILED:
+        number = None if attempt is task else attempt.attempt
+        exception = exception_of(task.task, run.paths, number)
+        cause += f": {exception}" if exception else ""
+    began, ended = attempt.started_at, attempt.ended_at
+    return [
+        str(task.task),
+        str(attempt.attempt),
+        attempt.host,
+        "-" if began is None else time_stamp(began),
+        "-" if ended is None else time_stamp(ended),
+        duration(None if began is None or ended is None else ended - began),
+        attempt.state.value,
+        shortened(cause, _MAX_CAUSE_CHARACTERS),
+    ]
+
+
+def _message_lines(history: RunHistory) -> list[str]:
+    """Return what launch has said while the run went on, with times: restarts, lost hosts and all else."""
+    lines = [f"{time_stamp(each.at)}  {each.text}" for each in history.messages]
+    return [*lines, ""] if lines else []

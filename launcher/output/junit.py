@@ -1,0 +1,74 @@
+"""The report of a run in the form of JUnit, which systems for continuous integration show: a case a task.
+
+``launch report --junit`` writes it. It only converts: nothing is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from xml.etree import ElementTree
+
+from launcher.common.cluster import TaskId
+from launcher.common.report import Report, TaskReport, TaskState
+
+#: The element for a task that did not end well, by its state.
+_ELEMENTS = {TaskState.FAILED: "failure", TaskState.LOST: "error", TaskState.CANCELLED: "skipped"}
+#: The attributes of a suite that count cases, with the element that such a case has.
+_COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+#: Characters that XML does not allow, not even escaped.
+_NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+
+
+def junit_xml(report: Report, last_lines: Callable[[TaskId], Sequence[str]]) -> str:
+    """Return the report of a run that has ended as a file of JUnit.
+
+    Each task is a case, whose class is its role. A failure that no case of a task contains, as that of a host
+    or of the time limit, is a case of its own, ``job``.
+
+    Args:
+        report: How the run ended.
+        last_lines: Returns what a task printed at last, for the tasks that failed.
+    """
+    cases = [_task_case(task, last_lines) for task in report.tasks]
+    failure = report.failure
+    if report.exit_code and (failure is None or failure.task is None or not any(map(len, cases))):
+        case = ElementTree.Element("testcase", classname="launch", name="job", time="0")
+        text = f"exit code {report.exit_code}" if failure is None else failure.text
+        kind = "launcher" if failure is None else failure.reason.value
+        ElementTree.SubElement(case, "error", message=_xml_text(text), type=kind)
+        cases.append(case)
+    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in _COUNTED.items()}
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_xml_text(report.job),
+        tests=str(len(cases)),
+        time=f"{report.ended_at - report.started_at:.3f}",
+        timestamp=f"{datetime.fromtimestamp(report.started_at, timezone.utc):%Y-%m-%dT%H:%M:%S}",
+        **counts,
+    )
+    suite.extend(cases)
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+
+
+def _task_case(task: TaskReport, last_lines: Callable[[TaskId], Sequence[str]]) -> ElementTree.Element:
+    """Return the case of a task."""
+    case = ElementTree.Element(
+        "testcase", classname=task.task.role, name=str(task.task), time=f"{task.seconds or 0:.3f}"
+    )
+    element = _ELEMENTS.get(task.state)
+    if element is not None and not task.sidecar:
+        fault = ElementTree.SubElement(case, element, message=_xml_text(task.detail or task.state.value))
+        if element != "skipped":
+            fault.set("type", task.reason.value if task.reason else task.state.value)
+            fault.text = _xml_text("\n".join(last_lines(task.task)))
+    return case
+
+
+def _xml_text(text: str) -> str:
+    """Return a text with question marks in place of characters that XML does not allow."""
+    return re.sub(_NOT_XML, "?", text)

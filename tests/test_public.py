@@ -440,7 +440,7 @@ def test_a_launcher_that_runs(launch: Launch):
     """A new version asks an old launcher only what that understands."""
     with OldLauncher(launch.state / RUN) as old:
         (run,) = json.loads(launch.here("ps", "--json").out)
-        tasks = json.loads(launch.here("ps", "--json", RUN).out)
+        tasks, reported = (json.loads(launch.here(each, "--json", RUN).out) for each in ("ps", "report"))
         words = (["attach"], ["logs", "-f"], ["ps", "-w", "--json"])
         followers = [launch.start(*each, RUN) for each in words]
         soon(lambda: sum(said.get("request") == "follow" for said in old.said()) == len(followers))
@@ -449,7 +449,6 @@ def test_a_launcher_that_runs(launch: Launch):
         attached, logs, watched = (each.wait() for each in followers)
         assert (run["run"], run["state"], run["pid"]) == (RUN, "running", old.process.pid)
         assert all(task["state"] == "running" and task["memory"] > 1 << 16 for task in tasks)
-        reported = json.loads(launch.here("report", "--json", RUN).out)
         assert (reported["state"], len(reported["tasks"])) == ("running", len(tasks))
         assert (restarted.code, stopped.code) == (0, 0), restarted.err + stopped.err
         assert (attached.code, logs.code, watched.code) == (143, 143, 0)

@@ -151,8 +151,8 @@ def _attempt_lines(report: Report, run: Run) -> list[str]:
     """Return the table of all attempts, in the order of their starts. Empty if no task was started again."""
     rows = []
     for task in report.tasks:
-        for each in (*task.earlier, task) if task.earlier else ():
-            rows.append((each.started_at or 0.0, _attempt_row(task, each, run)))
+        attempts: list[Attempt | TaskReport] = [*task.earlier, task]
+        rows += [(each.started_at or 0.0, _attempt_row(task, each, run)) for each in attempts if task.earlier]
     rows.sort(key=lambda row: row[0])
     left_out = len(rows) - _MAX_ATTEMPTS
     lines = table_lines(_ATTEMPT_HEADERS, [row for _, row in rows[-_MAX_ATTEMPTS:]])

@@ -40,14 +40,14 @@ def junit_xml(report: Report, last_lines: Callable[[TaskId], Sequence[str]]) -> 
         ElementTree.SubElement(case, "error", message=_xml_text(text), type=kind)
         cases.append(case)
     counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in _COUNTED.items()}
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_xml_text(report.job),
-        tests=str(len(cases)),
-        time=f"{report.ended_at - report.started_at:.3f}",
-        timestamp=f"{datetime.fromtimestamp(report.started_at, timezone.utc):%Y-%m-%dT%H:%M:%S}",
+    attributes = {
+        "name": _xml_text(report.job),
+        "tests": str(len(cases)),
         **counts,
-    )
+        "time": f"{report.ended_at - report.started_at:.3f}",
+        "timestamp": f"{datetime.fromtimestamp(report.started_at, timezone.utc):%Y-%m-%dT%H:%M:%S}",
+    }
+    suite = ElementTree.Element("testsuite", attributes)
     suite.extend(cases)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)

@@ -7,7 +7,6 @@ so it must use nothing but Python 3.8 and the standard library.
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import time
 from typing import Iterable, Mapping, Optional, Sequence
@@ -175,12 +174,6 @@ def nothing_started(seconds: float) -> str:
         f"the agent has not started there in {seconds:.0f}s; does a start-up file of its login shell "
         "(~/.bashrc?) wait, read standard input, or replace it by fish even if a command is run?"
     )
-
-
-def home_relative(path: str) -> str:
-    """Return a path as users write it: ``~/logs`` for a path below their home."""
-    home = os.environ.get("HOME", "").rstrip("/")
-    return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
 
 def escape_controls(text: str) -> str:

@@ -5,6 +5,7 @@ The console, ``launch ps`` and its like call it. All texts of hosts are escaped 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +14,6 @@ from launcher.common.text import (
     byte_size,
     duration,
     escape_controls,
-    home_relative,
     plural,
     shortened,
     signal_name,
@@ -86,8 +86,14 @@ def path_line(report: Report) -> str:
     first = report.failure.task if report.failure else None
     has_log = any(task.task == first and task.started_at is not None for task in report.tasks)
     if first is None or not has_log:
-        return f"logs: {escape_controls(home_relative(report.run_dir))}\n"
-    return f"log: {escape_controls(home_relative(RunPaths(report.run_dir).log(first)))}\n"
+        return f"logs: {escape_controls(_home_relative(report.run_dir))}\n"
+    return f"log: {escape_controls(_home_relative(RunPaths(report.run_dir).log(first)))}\n"
+
+
+def _home_relative(path: str) -> str:
+    """Return a path as users write it: ``~/logs`` for a path below their home."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
 
 def verdict(report: Report) -> str:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 
-from launcher.backends.queued_runs import find_or_newest, shares_files, shown_there
+from launcher.backends.queued_runs import find, shares_files, shown_there
 from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words, time_stamp
 from launcher.common.errors import LaunchError
@@ -30,7 +29,7 @@ from launcher.output.run_files import write_for_user
 from launcher.output.table import path_line, result_table, table_lines, verdict_lines
 from launcher.runs.client import snapshot
 from launcher.runs.history import RunHistory, read_history, report_by_events
-from launcher.runs.run import Run, RunState, command_of
+from launcher.runs.run import Run, RunState, program_of
 
 SUMMARY = "tell what happened in a run: attempts, restarts, lost hosts, the first failure"
 
@@ -45,7 +44,7 @@ Exit code: 0; 2 there is no such run; 125 the run cannot be read."""
 _ATTEMPT_HEADERS = ("task", "attempt", "host", "began", "ended", "time", "state", "cause")
 _MAX_ATTEMPTS = 60
 _MAX_CAUSE_CHARACTERS = 120
-_MAX_COMMAND_CHARACTERS = 300
+_MAX_PROGRAM_CHARACTERS = 300
 #: How many last lines of a failed task the file of ``--junit`` contains.
 _JUNIT_LINES = 40
 
@@ -69,7 +68,7 @@ def run(settings: Settings) -> int:
         LaunchError: Its files cannot be read, or with ``--junit`` it has not ended or the file cannot be
             written.
     """
-    target_run, file = find_or_newest(settings[RUN]), settings[JUNIT]
+    target_run, file = find(settings[RUN]), settings[JUNIT]
     if file is None or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
@@ -135,8 +134,10 @@ def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> No
     )
     if state in (RunState.RUNNING, RunState.ELSEWHERE):
         when = f"runs on {run.machine}" if state is RunState.ELSEWHERE else f"runs for {took}"
-    command = shortened(escape_controls(shlex.join(command_of(run.plan()))), _MAX_COMMAND_CHARACTERS)
-    print(f"{run.name}: {command}\nbegan {time_in_words(report.started_at, now)}, {when}\n")
+    name = run.name if run.called == run.name else f"{run.called} ({run.name})"
+    program = shortened(escape_controls(program_of(run)), _MAX_PROGRAM_CHARACTERS)
+    note = f"note: {run.origin.note}\n" if run.origin.note else ""
+    print(f"{name}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}\n")
     print(result_table(report, colour=colour))
     print("".join(f"{line}\n" for line in [*_attempt_lines(report, run), *_message_lines(history)]), end="")
     print(failure_report(report, run.paths, colour=colour), end="")

@@ -54,12 +54,13 @@ def long_ago(run: RunFolder, began_at: float) -> None:
 
 @pytest.mark.promise("`launch report`: attempts, restarts, lost hosts and the first failure of any run")
 def test_what_happened_last_night(launch: Launch):
-    assert launch("--workers", "2", "--restarts", "2", "--restart", "job", "-c", NIGHT).code == 0
+    words = ("--name", "night", "--note", "new data", "--workers", "2", "--restarts", "2", "--restart", "job")
+    assert launch(*words, "-c", NIGHT).code == 0
     run, began_at = last_run(launch), time.time() - 12 * HOUR
     long_ago(run, began_at)
-    ended = launch.here("report", code=0)
-    head, began, *_ = ended.out.splitlines()
-    assert head.startswith(f"{run.path.name}: launch --workers 2 --restarts 2")
+    ended = launch.here("report", "night", code=0)
+    head, note, began, *_ = ended.out.splitlines()
+    assert head.startswith(f"night ({run.path.name}): -c ") and note == "note: new data"
     assert began.startswith(f"began {time_in_words(began_at, time.time())}, ended ") and "1h00m" in began
     rows = re.findall(r"(?m)^worker/1 +(\d) +localhost  (.{19})  (.{19}) +\S+  (\w+) +(.*)$", ended.out)
     assert [(number, state) for number, _, _, state, _ in rows] == [

@@ -31,7 +31,7 @@ from launcher.runs.client import snapshot
 from launcher.runs.history import RunHistory, read_history, report_by_events
 from launcher.runs.run import Run, RunState, program_of
 
-SUMMARY = "tell what happened in a run: attempts, restarts, lost hosts, the first failure"
+SUMMARY = "tell what happened in a run"
 
 EXAMPLES = """\
 launch report                      the run that runs, else the newest

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
-from launcher.backends.connections import Fleet
+from launcher.backends.connections import Fleet, slow
 from launcher.common import events
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, TransportError
 from launcher.common.record import replace
@@ -330,9 +330,7 @@ class Session:
         self.options = replace(self.options, origin=origin)
         self.has_folder = True
         if self.end_command is not None:
-            from launcher.launch.end_command import store_end_command  # noqa: PLC0415 - few launches have one
-
-            store_end_command(self.paths, self.end_command)
+            self.end_command.store(self.paths)
         if self.background is not None:
             self.background.use_folder(self.paths, self.run_name)
 
@@ -592,15 +590,18 @@ class Session:
         """Run the command of ``--on-end``, unless another launcher continues the run."""
         if self.end_command is None or self.end_report is None:
             return
-        from launcher.launch.end_command import drop_end_command, run_end_command  # noqa: PLC0415 - as above
-
         if not self.is_supervised and self.queue is not None and self.queue.is_requeued():
             self.requeue = Requeue.BY_QUEUE
         paths = self.paths if self.has_folder else None
         if self.requeue is Requeue.NO:
-            run_end_command(self.end_command, self.end_report, paths, self.interrupts)
+            with self.interrupts.queued(), slow("waiting for the command of --on-end"):
+                self.interrupts.read()  # What has stopped the job is no reason to stop the command.
+                self.end_command.run_at_end(
+                    self.end_report, paths, lambda: signal.SIGINT in self.interrupts.read()
+                )
         elif paths is not None and self.options.submitted is None:
-            drop_end_command(paths)  # The next launcher has another run, and the command again.
+            with suppress(OSError):  # The next launcher has another run, with the same command.
+                os.unlink(paths.on_end)
 
 
 def launch_request(

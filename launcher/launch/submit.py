@@ -22,7 +22,7 @@ from launcher.common.text import escape_controls
 from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
-from launcher.launch.end_command import find_end_command, run_end_command, store_end_command
+from launcher.launch.end_command import find_end_command
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.programs import check_all_programs_here
@@ -61,7 +61,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         # The launcher writes its messages to this file, which only this user may read.
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         if end_command is not None:
-            store_end_command(paths, end_command)
+            end_command.store(paths)
         interrupts = Interrupts()
         # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
         with nullcontext() if queue.shares_files else interrupts:
@@ -73,7 +73,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     except BaseException as error:
         report = _record_failed_start(run, options, error)
         if end_command is not None:
-            run_end_command(end_command, report, paths)
+            end_command.run_at_end(report, paths)
         raise
     # The code is None while the launcher waits or runs. A launcher that started tasks has left a report.
     if submitted.code is not None and not run.report():

@@ -13,25 +13,25 @@ import json
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.agent.processes import all_pids, read_process
+from launcher.common.errors import LaunchError
 from launcher.common.record import Record, as_dict
-from launcher.common.report import Reason
-from launcher.common.text import escape_controls, signal_name, why_not_started
+from launcher.common.report import Reason, Report
+from launcher.common.text import escape_controls, signal_name
 from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.job import RunPaths
 from launcher.messages import message_prefix, say
 from launcher.output.lines import strip_controls
+from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_json
 from launcher.output.writer import Writer
-from launcher.runs.run import Run, exit_code_of
-
-if TYPE_CHECKING:
-    import subprocess
+from launcher.runs.run import Run, exit_code_of, load
 
 #: How long the command may run.
 LIMIT_SECONDS = 30.0
@@ -67,62 +67,46 @@ class EndCommand(Record):
     #: The folder in which it runs: that of the ``launch``.
     folder: str
 
+    @property
+    def name(self) -> str:
+        """The name of its program, for messages. The other words may be secret."""
+        return os.path.basename(self.program)
 
-class JobEnd(Record):
-    """What the command is told about the end of the job."""
+    def store(self, paths: RunPaths) -> None:
+        """Write the command to the folder of its run, so that it runs even if the launcher is killed.
 
-    status: EndStatus
-    run_name: str
-    #: The path of the report. Empty if the run has no folder.
-    report_path: str = ""
-    #: The name that the user calls the run. Empty if there is none.
-    name: str = ""
+        Raises:
+            LaunchError: The file cannot be written.
+        """
+        try:
+            write_json(paths.on_end, {"schema": 1, **as_dict(self)})
+        except OSError as error:
+            raise LaunchError(f"cannot write {paths.on_end!r}: {error.strerror}") from error
 
-    def variables(self) -> Mapping[str, str]:
-        """Return the environment variables that tell the command about the end."""
-        return {
-            "LAUNCH_STATUS": self.status.value,
-            "LAUNCH_RUN": self.run_name,
-            "LAUNCH_NAME": self.name,
-            "LAUNCH_REPORT": self.report_path,
-        }
+    def run_at_end(
+        self, report: Report, paths: RunPaths | None, is_interrupted: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Run the command for a launcher, and show its output and its failure on stderr.
 
+        It does not run if another process has done it.
 
-class Outcome(Record):
-    """What has become of the command."""
-
-    #: Why it failed, as in ``exit code 1``. Empty if it did not.
-    failure: str
-    #: The last lines that it printed, without control characters.
-    lines: tuple[str, ...] = ()
-
-
-def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus:
-    """Return how a job has ended.
-
-    Args:
-        report: The content of its report. Empty if there is none.
-        without_report: The answer if there is none.
-    """
-    code, failure = exit_code_of(report), report.get("failure")
-    if code is None:
-        return without_report
-    if code == 0:
-        return EndStatus.SUCCEEDED
-    is_stopped = isinstance(failure, dict) and failure.get("reason") == Reason.INTERRUPTED.value
-    return EndStatus.STOPPED if is_stopped else EndStatus.FAILED
-
-
-# ---------------------------------------------------------------------- the file
-
-
-def store(paths: RunPaths, command: EndCommand) -> None:
-    """Write the command of a run to its folder, so that it runs even if the launcher is killed.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    write_json(paths.on_end, {"schema": 1, **as_dict(command)})
+        Args:
+            report: The report of the job.
+            paths: The files of the run. None if it has no folder.
+            is_interrupted: Returns whether the user no longer wants to wait.
+        """
+        run = None if paths is None else load(paths.root)
+        if paths is not None and claim(paths) is None:
+            say(f"the command of --on-end does not run, because {paths.on_end!r} is no longer there")
+            return
+        status = status_of(record_as_dict(report), EndStatus.FAILED)
+        failure, lines = execute(self, end_variables(report.job, status, run), is_interrupted)
+        prefix = f"{message_prefix()}--on-end {self.name}: "
+        text = "".join(f"{prefix}{escape_controls(line)}\n" for line in (*lines, failure) if line)
+        # `say` would wait for a slow reader, and fail if stderr cannot be written.
+        writer = Writer()
+        writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
+        writer.close()
 
 
 def claim(paths: RunPaths) -> EndCommand | None:
@@ -148,7 +132,34 @@ def claim(paths: RunPaths) -> EndCommand | None:
     return command
 
 
-# ---------------------------------------------------------------------- a launcher that was killed
+def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus:
+    """Return how a job has ended.
+
+    Args:
+        report: The content of its report. Empty if there is none.
+        without_report: The answer if there is none.
+    """
+    code, failure = exit_code_of(report), report.get("failure")
+    if not code:
+        return without_report if code is None else EndStatus.SUCCEEDED
+    is_stopped = isinstance(failure, dict) and failure.get("reason") == Reason.INTERRUPTED.value
+    return EndStatus.STOPPED if is_stopped else EndStatus.FAILED
+
+
+def end_variables(run_name: str, status: EndStatus, run: Run | None) -> Mapping[str, str]:
+    """Return the environment variables that tell the command about the end of a job.
+
+    Args:
+        run_name: The id of its run.
+        status: How it has ended.
+        run: The run. None if it has no folder.
+    """
+    return {
+        "LAUNCH_STATUS": status.value,
+        "LAUNCH_RUN": run_name,
+        "LAUNCH_NAME": run.origin.name if run else "",
+        "LAUNCH_REPORT": run.paths.report if run else "",
+    }
 
 
 def run_left_commands(runs: Iterable[Run], without_report: EndStatus = EndStatus.LOST) -> None:
@@ -163,80 +174,53 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = EndStatus
     """
     deadline = time.monotonic() + LIMIT_SECONDS
     for run in runs:
-        if time.monotonic() >= deadline:
-            return
-        command = claim(run.paths)
+        command = claim(run.paths) if time.monotonic() < deadline else None
         if command is None:
             continue
-        end = JobEnd(status_of(run.report(), without_report), run.name, run.paths.report, run.origin.name)
-        name = os.path.basename(command.program)
-        say(f"job {run.name}: {end.status.value}; its command of --on-end runs now: {name}")
-        outcome = execute(command, end)
-        if outcome.failure:
-            say(f"job {run.name}: --on-end {name}: {outcome.failure}")
-        if outcome.lines:
-            _add_to_messages(run.paths, outcome.lines)
+        status = status_of(run.report(), without_report)
+        say(f"job {run.name}: {status.value}; its command of --on-end runs now: {command.name}")
+        failure, lines = execute(command, end_variables(run.name, status, run))
+        if failure:
+            say(f"job {run.name}: --on-end {command.name}: {failure}")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with suppress(OSError), open(os.open(run.paths.messages, flags, 0o600), "a") as file:
+            file.writelines(f"{line}\n" for line in lines)
 
 
-def _add_to_messages(paths: RunPaths, lines: Iterable[str]) -> None:
-    """Append lines to ``launcher.log`` of a run, which may not exist yet. Errors are ignored."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(OSError), open(os.open(paths.messages, flags, 0o600), "a", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-
-
-# ---------------------------------------------------------------------- the process
-
-
-def run_command(command: EndCommand, end: JobEnd, is_interrupted: Callable[[], bool]) -> None:
-    """Run the command at the end of its launch, and show its output, and why it failed.
-
-    The arguments are those of `execute`.
-    """
-    outcome = execute(command, end, is_interrupted)
-    lines = [*outcome.lines, outcome.failure] if outcome.failure else outcome.lines
-    if not lines:
-        return
-    prefix = f"{message_prefix()}--on-end {os.path.basename(command.program)}: "
-    text = "".join(f"{prefix}{escape_controls(line)}\n" for line in lines)
-    # `say` would wait for a slow reader, and fail if stderr cannot be written.
-    writer = Writer()
-    writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
-    writer.close()
-
-
-def execute(command: EndCommand, end: JobEnd, is_interrupted: Callable[[], bool] = lambda: False) -> Outcome:
+def execute(
+    command: EndCommand, variables: Mapping[str, str], is_interrupted: Callable[[], bool] = lambda: False
+) -> tuple[str, list[str]]:
     """Run the command, in a process group of its own, and wait until all of that group has ended.
 
     When its time is over, or the user interrupts it, the group is killed.
 
     Args:
         command: The command.
-        end: The end of the job.
-        is_interrupted: Returns whether the user wants no longer to wait.
-    """
-    import subprocess  # noqa: PLC0415 - few launches have such a command
+        variables: What it gets in its environment, in addition to the variables of this process.
+        is_interrupted: Returns whether the user no longer wants to wait.
 
+    Returns:
+        Why it failed, as in ``exit code 1``, or an empty text; and the last lines that it printed.
+    """
     try:
         # It gets no terminal, so that it cannot wait for an answer there.
         process = subprocess.Popen(
             command.words,
             executable=command.program,
             cwd=command.folder,
-            env={**os.environ, **end.variables()},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    except OSError as error:
-        return Outcome(f"it cannot be started: {why_not_started(error)}")
-    except ValueError as error:
-        return Outcome(f"it cannot be started: {error}")
-    return _Execution(process).outcome(is_interrupted)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        return f"it cannot be started: {error}", []
+    running = _RunningCommand(process)
+    return running.wait(is_interrupted), list(running.last_lines())
 
 
-class _Execution:
+class _RunningCommand:
     """A command that runs.
 
     Args:
@@ -245,36 +229,33 @@ class _Execution:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        self._process, self._stdout = process, process.stdout
-        self._pipe = process.stdout.fileno()
+        self._process, self._stdout, self._pipe = process, process.stdout, process.stdout.fileno()
         #: The last bytes that it has printed, and how many bytes it has printed in all.
         self._output, self._size = b"", 0
-        #: Whether the command has closed its output.
+        #: Whether it has closed its output.
         self._is_closed = False
 
-    def outcome(self, is_interrupted: Callable[[], bool]) -> Outcome:
-        """Wait for the end of the command, and return what has become of it."""
-        deadline = time.monotonic() + LIMIT_SECONDS
-        failure = ""
+    def wait(self, is_interrupted: Callable[[], bool]) -> str:
+        """Wait for the end of the command, and return why it failed. Empty if it did not."""
+        deadline, failure = time.monotonic() + LIMIT_SECONDS, ""
         try:
-            while not self._has_ended():
-                if time.monotonic() >= deadline:
-                    what = "what it started" if self._has_exited() else "it"
-                    failure = f"{what} did not end within {LIMIT_SECONDS:g}s, and was killed"
-                    break
+            while not failure and not self._has_ended():
+                self._read(_POLL_SECONDS)
                 if is_interrupted():
                     failure = "killed after Ctrl-C"
-                    break
-                self._read(_POLL_SECONDS)
+                elif time.monotonic() >= deadline:
+                    what = "what it started" if self._has_exited() else "it"
+                    failure = f"{what} did not end within {LIMIT_SECONDS:g}s, and was killed"
         finally:
-            code = self._kill()
+            self._kill()
         self._read(0.0)  # What it printed at last is in the pipe.
         self._stdout.close()
-        if code and not failure:
-            failure = f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
-        return Outcome(failure, tuple(self._lines()))
+        code = self._process.returncode
+        if failure or not code:
+            return failure
+        return f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
 
-    def _lines(self) -> Iterator[str]:
+    def last_lines(self) -> Iterator[str]:
         """Yield the last lines that the command has printed, after a line that says if there were more."""
         if dropped := self._size - len(self._output):
             yield f"({dropped:,} bytes are left out)"
@@ -288,13 +269,11 @@ class _Execution:
         """
         if self._is_closed:
             time.sleep(seconds)
-            return
-        if not select.select([self._pipe], [], [], seconds)[0]:
-            return
-        data = os.read(self._pipe, _READ_BYTES)
-        self._is_closed = not data
-        self._size += len(data)
-        self._output = (self._output + data)[-_MAX_OUTPUT_BYTES:]
+        elif select.select([self._pipe], [], [], seconds)[0]:
+            data = os.read(self._pipe, _READ_BYTES)
+            self._is_closed = not data
+            self._size += len(data)
+            self._output = (self._output + data)[-_MAX_OUTPUT_BYTES:]
 
     def _has_ended(self) -> bool:
         """Return whether the command, and all that it has started in its group, have ended."""
@@ -310,14 +289,9 @@ class _Execution:
         """
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def _kill(self) -> int | None:
-        """Kill what is left of the group, and return the exit code of the command.
-
-        It is negative after a signal, and None if the command cannot be killed, as one of another user.
-        """
+    def _kill(self) -> None:
+        """Kill what is left of the group, and reap the command. What belongs to another user may stay."""
         with suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_SECONDS
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS / 10)
-        return self._process.returncode
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_SECONDS)

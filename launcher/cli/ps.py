@@ -373,7 +373,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     try:
         return ending(report_from_json({**report, "tasks": []}))  # Reading many tasks would take long.
     except (ProtocolError, ValueError):  # It is damaged, or of another version of launch.
-        return f"ended with exit code {exit_code_of(report)}"
+        return "ended, with a report that cannot be read"
 
 
 def _ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher import backends
@@ -21,6 +21,7 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.record import replace
 from launcher.config.settings import HIDDEN, Group, Setting, Settings, command_line_words
 from launcher.config.table import RUN_DIR, VARIABLES
+from launcher.launch.job_spec import variables_of
 from launcher.runs.run import Run
 
 SUMMARY = "start a run again: the same program, options and folder"
@@ -106,21 +107,13 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         if row.name in given or given.keys() & {*row.excludes}:
             replaced |= {row.name, *row.excludes}
     options = {name: text for name, text in recorded.items() if name not in replaced}
-    variables = given.get(VARIABLES.name, [])
-    kept = [
-        text for text in recorded.get(VARIABLES.name, []) if not _is_set(text.partition("=")[0], variables)
-    ]
-    return {**options, **given, **({VARIABLES.name: [*kept, *variables]} if kept or variables else {})}
-
-
-def _is_set(name: str, variables: Sequence[str]) -> bool:
-    """Return whether values of ``-x`` set a variable, as ``NAME=VALUE``, ``NAME`` or ``PRE*`` do."""
-    for text in variables:
-        written, equals, _ = text.partition("=")
-        is_pattern = written.endswith("*") and not equals
-        if written == name or (is_pattern and name in os.environ and name.startswith(written[:-1])):
-            return True
-    return False
+    given_variables = given.get(VARIABLES.name, [])
+    names = {text.partition("=")[0] for text in given_variables}
+    names |= variables_of(given_variables, os.environ)[0].keys()  # Those of ``PRE*``, too.
+    kept = [text for text in recorded.get(VARIABLES.name, []) if text.partition("=")[0] not in names]
+    if kept or given_variables:
+        return {**options, **given, VARIABLES.name: [*kept, *given_variables]}
+    return {**options, **given}
 
 
 def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
@@ -133,6 +126,6 @@ def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
             name, _, value = text.rpartition("=")
             if value == HIDDEN:
                 problem = "the value is not in the folder of the run, because it may be secret"
-                again = f"expected {row.flag} {name}=VALUE again" if name else f"expected {row.flag} again"
-                copied = f", or {row.flag} {name} to copy it" if row is VARIABLES else ""
-                yield Fault(f"{row.flag} {name}".rstrip(), problem, again + copied)
+                yield Fault(
+                    f"{row.flag} {name}".rstrip(), problem, f"expected {row.flag} {row.metavar} again"
+                )

@@ -36,6 +36,7 @@ def running(launch: Launch, *words: str) -> Started:
     return started
 
 
+@pytest.mark.promise("a name belongs to one run that goes on, in queues, too, and wins over folders")
 def test_a_name_belongs_to_one_run_that_runs(launch: Launch, family: Family, tmp_path: Path):
     first = running(launch, "--name", "nightly", "--note", "with\tless\x1b[2J data")
     second = running(launch, "--name", "nightly")
@@ -85,11 +86,11 @@ def test_the_list_of_runs_begins_with_what_matters(launch: Launch):
     launch("-d", "--workers", "2", "--name", "fails", "--note", "a note", "--", "sh", "-c", "exit 3")
     soon(lambda: listed(launch)[0]["verdict"])
     header, row = launch.here("ps", "-a").out.splitlines()
-    at = header.index("program")
+    at = header.index("PROGRAM")
     assert row[at:].startswith("sh -c 'exit 3' (--workers 2 --detach)")
     assert row.split()[1] == "fails" and re.search(r" failed, exit code 3 \(worker/\d\) ", row)
     assert re.search(r" (today|yesterday) \d\d:\d\d +(today )?\d\d:\d\d ", row), "when it began and ended"
-    assert header.split()[-2:] == ["note", "tasks"] and "a note" in row
+    assert header.split()[-2:] == ["NOTE", "TASKS"] and "a note" in row
 
 
 def test_a_run_of_the_python_api_shows_its_program(launch: Launch, tmp_path: Path):
@@ -113,6 +114,7 @@ def test_a_failed_launch_in_the_background_is_the_latest(launch: Launch):
 # ---------------------------------------------------------------------- rerun
 
 
+@pytest.mark.promise("`launch rerun` in the same folder, with other options; no file has a secret value")
 def test_a_failed_run_with_secrets_runs_again(launch: Launch, tmp_path: Path):
     (tmp_path / "in").mkdir()
     program = ("sh", "-c", "echo ${#TOKEN} ${#OTHER} $COPIED ${PWD##*/} $0; exit $CODE", "a b")

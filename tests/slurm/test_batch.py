@@ -131,6 +131,7 @@ def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submi
         assert (tmp_path / "told").read_text() == "stopped\n"
 
 
+@pytest.mark.promise("a name belongs to one run that goes on, in queues, too, and wins over folders")
 def test_names_of_runs_that_wait(start: Start, launch: Launch, slurm: Cluster, submit: Submit):
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         words = ("--name", "night", "-N", "3", "--workers", "24", "-x", "SECRET=hunter2")

@@ -69,6 +69,7 @@ FIRST, SECOND, THIRD, FOURTH = (f"20261120-07091{number}-{number}zzzz" for numbe
         ("folder", FIRST), ("3zzzz", FOURTH),
     ],
 )  # fmt: skip
+@pytest.mark.promise("a name belongs to one run that goes on, in queues, too, and wins over folders")
 def test_names_are_stronger_than_folders(
     state: Path, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, meant: str
 ):

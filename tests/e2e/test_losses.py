@@ -44,6 +44,22 @@ def test_the_tasks_of_a_lost_host_start_again(backend: Backend):
     assert report["restarts"] == 1
 
 
+@pytest.mark.promise("`launch stop RUN TASK`: the others go on, and it is no failure")
+@on("ssh", "docker", "kubernetes")
+def test_the_host_of_a_task_that_was_stopped_is_not_needed(backend: Backend):
+    """Nor does its loss start anything again. The job ends when no task is left that decides."""
+    started = backend.up("--restarts", "1", *backend.brief, "--", *WAITS)
+    stopped = backend.beside("stop", "latest", "worker/1").wait(SOON, code=0)
+    assert stopped.out == f"worker/1: stopped on {backend.hosts[1]} (killed by SIGTERM)\n"
+    backend.lose_host()
+    started.until(lambda it: f"host {backend.hosts[1]}" in it.err and " lost: " in it.err, SOON)
+    assert backend.beside("stop", "latest", "worker/0").wait(SOON, code=0).out.startswith("worker/0: stopped")
+    started.wait(SOON, code=143)
+    report = backend.run.report
+    assert [(task["attempt"], task["state"]) for task in report["tasks"]] == [(1, "stopped")] * 2
+    assert (report["failure"]["reason"], report["restarts"]) == ("interrupted", 0)
+
+
 @pytest.mark.promise("containers on hosts: a cut of 10 s without loss")
 @on("docker-ssh", "kubernetes")
 def test_connections_that_break_cost_no_line(backend: Backend):

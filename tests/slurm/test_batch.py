@@ -111,6 +111,8 @@ def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, subm
 def test_it_is_stopped(start: Start, launch: Launch, submit: Submit, now: tuple[str, ...]):
     name = submit("-N", "2", "--workers", "2", "--grace", "30", "--", *(STAYS if now else WAITS))
     soon(logged(launch, "up", 2), 60)
+    if not now:  # First one of its tasks, then all that is left.
+        assert start("stop", name, "worker/1").wait(40, code=0).out.startswith("worker/1: stopped on n")
     ended = start("stop", *now).wait(40)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in attached(start, name).out

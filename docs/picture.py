@@ -32,8 +32,8 @@ FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
 COLUMNS, LINES = 80, 400
 #: How many lines of output a picture shows before the end of the job.
 _OUTPUT_LINES = 10
-#: The first line about the end of the job: the header of the table of tasks, or the first failure.
-_END_OF_JOB = re.compile("HOST +PORT|launch: first to fail")
+#: The first line about the end of the job: the header of the table of tasks.
+_END_OF_JOB = re.compile("TASK +HOST +PORT")
 #: Colours that pyte and rich name differently.
 _COLOURS = {"brown": "yellow", "brightbrown": "bright_yellow"}
 #: A font that rich would load from another server.

@@ -120,6 +120,8 @@ class Folding:
     def __init__(self) -> None:
         #: The number of messages.
         self.count = 0
+        #: How many messages about waiting are shown soon if nothing follows them.
+        self.waiting = 0
 
     def summary(self) -> str:
         """Return one line about all messages that were left out. Empty if there were none."""
@@ -174,24 +176,21 @@ class NoticeCutter(LineCutter):
         """Return what is due: the part of an unfinished line, or a message about waiting."""
         shown = self._without_messages(super().snapshot(now), now)
         is_due = self._waiting and now - self._waiting_since >= _WAIT_SECONDS
-        return self._end_waiting() + shown if is_due else shown
+        return self._end_waiting(is_shown=True) + shown if is_due else shown
 
     def end(self) -> bytes:
         """Return the rest of the last line, or a message about waiting, because the task prints no more."""
         shown = self._without_messages(super().end(), 0.0)
         self._rule = None
-        return self._end_waiting() + shown
+        return self._end_waiting(is_shown=True) + shown
 
-    def _end_waiting(self) -> bytes:
-        """Return the lines about waiting, which are shown."""
+    def _end_waiting(self, *, is_shown: bool) -> bytes:
+        """Return the lines about waiting, which are shown or left out now."""
         lines = b"".join(self._waiting)
-        self._folding.count -= self._waiting_messages
-        self._forget_waiting()
-        return lines
-
-    def _forget_waiting(self) -> None:
-        """Leave out the lines about waiting, because something has followed them."""
+        self._folding.waiting -= self._waiting_messages
+        self._folding.count += 0 if is_shown else self._waiting_messages
         self._waiting, self._waiting_messages = [], 0
+        return lines
 
     def _without_messages(self, lines: bytes, now: float) -> bytes:
         """Return whole lines of the task without start-up messages.
@@ -234,16 +233,15 @@ class NoticeCutter(LineCutter):
             rule, begins = _rule_for(text), True
         # An empty line ends a message with several lines.
         self._rule = rule if text and rule is not None and rule.rest is not None else None
-        if rule is None or not rule.waits:
-            self._forget_waiting()
-        if rule is None:
-            return False
-        self._folding.count += begins
-        if rule.waits:
+        if rule is not None and rule.waits:
             self._waiting.append(line)
             self._waiting_messages += begins
+            self._folding.waiting += begins
             self._waiting_since = now
-        return True
+            return True
+        self._end_waiting(is_shown=False)
+        self._folding.count += rule is not None and begins
+        return rule is not None
 
 
 def without_start_up_messages(lines: Sequence[str]) -> list[str]:

@@ -19,10 +19,8 @@ from launcher.package_data import read_table
 COMMANDS = {
     word: answer
     for words, answer in (
-        (
-            "status show list ls describe info get inspect job jobs runs queue monitor tasks top htop",
-            "launch ps",
-        ),
+        ("status list ls get job jobs runs queue monitor tasks top htop", "launch ps"),
+        ("show describe info inspect summary", "launch report"),
         ("history", "launch ps --all"),
         ("tail output", "launch logs"),
         ("cancel kill killall pkill down delete terminate abort shutdown quit", "launch stop"),

@@ -223,7 +223,8 @@ def _other_failure(task: TaskReport, exception: str, paths: RunPaths) -> str:
         exception: The exception of the task that failed first. Empty if there is none.
         paths: The files of the run.
     """
-    host = "" if task.task.is_own_host(task.host) else f" on {task.host}"
+    is_named = not (task.task.is_own_host(task.host) or is_loopback(task.host))
+    host = f" on {task.host}" if is_named else ""
     same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
     return f"{task.task}{host} ({task.detail}{same})"
 

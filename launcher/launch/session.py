@@ -305,6 +305,8 @@ class Session:
             self.has_folder = True
         else:
             self.make_run_folder(self.fleet.local_agents, batch_job)
+        if self.end_command is not None:
+            self.end_command.store(self.paths)
 
     def make_run_folder(self, agents: Sequence[int], batch_job: BatchJob | None) -> None:
         """Make the folder of the run, and tell the command of ``--detach`` about it.
@@ -329,8 +331,6 @@ class Session:
             raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         self.options = replace(self.options, origin=origin)
         self.has_folder = True
-        if self.end_command is not None:
-            self.end_command.store(self.paths)
         if self.background is not None:
             self.background.use_folder(self.paths, self.run_name)
 

@@ -31,8 +31,9 @@ _HARMLESS_PACKAGES = {
     "PIL", "absl", "keras", "matplotlib", "numpy", "pandas", "scipy", "sklearn", "tensorflow", "tf_keras",
     "tqdm",
 }  # fmt: skip
-#: Modules of Python that run other programs and modules, which may get the arguments.
+#: Modules and functions of Python that run other programs and modules, which may get the arguments.
 _RUNNING_MODULES = {"importlib", "runpy", "subprocess"}
+_RUNNING_FUNCTIONS = {"exec", "__import__"}
 _HARMLESS_MODULES = (sys.stdlib_module_names | _HARMLESS_PACKAGES) - _RUNNING_MODULES
 _MAX_SCRIPT_BYTES = 256 * 1024
 
@@ -132,4 +133,5 @@ def _possible_names(script: str) -> set[str] | None:
                 names.update(value for value in constants if isinstance(value, str))
             case ast.Constant(value=str(text)) if text.startswith("-"):
                 names.add(text.lstrip("-"))
-    return names if modules <= _HARMLESS_MODULES else None
+    is_alone = modules <= _HARMLESS_MODULES and not names & _RUNNING_FUNCTIONS
+    return names if is_alone else None

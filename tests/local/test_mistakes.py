@@ -309,6 +309,7 @@ MAY_HAVE_WORKERS = {
     "a relative module": "from . import flags",
     "a package": "from official.core import flags",
     "a wrapper": "import subprocess",
+    "a file": "exec(open('settings.py').read())",
     "a loop": "for word in sys.argv[1:]: ...",
     "Python 2": "print 'hello'",
 }

@@ -52,7 +52,7 @@ class _Rule(Record):
     probe: bool = False
 
 
-class _Rules(Record):
+class _NoticeTable(Record):
     """The content of ``notices.toml``."""
 
     messages: Sequence[_Rule]
@@ -67,14 +67,14 @@ class _Rules(Record):
 
 
 @functools.cache
-def _rules() -> _Rules:
+def _table() -> _NoticeTable:
     """Read ``notices.toml``. That takes some milliseconds, which only programs with such messages need."""
-    table = read_table("output/notices.toml")
-    words = "|".join(word for topic in table["matters"] for word in topic["words"])
-    return _Rules(
-        messages=[_rule(entry) for entry in table["message"]],
-        lines=[_rule(entry) for entry in table["line"]],
-        files=frozenset(name.encode() for names in table["files"].values() for name in names),
+    content = read_table("output/notices.toml")
+    words = "|".join(word for topic in content["matters"] for word in topic["words"])
+    return _NoticeTable(
+        messages=[_rule(entry) for entry in content["message"]],
+        lines=[_rule(entry) for entry in content["line"]],
+        files=frozenset(name.encode() for names in content["files"].values() for name in names),
         matters=re.compile(words.encode(), re.IGNORECASE),
         other=_rule({"text": ""}),
     )
@@ -99,14 +99,14 @@ def _rule_for(line: bytes) -> _Rule | None:
     message = re.match(_MESSAGE_PATTERN, line) if is_of_cpp else None
     if message is None:
         is_of_python = line.startswith((b"WARNING:", b"INFO:tensorflow:"))
-        return _first_match(_rules().lines, line) if is_of_python else None
+        return _first_match(_table().lines, line) if is_of_python else None
     is_error = b"E" in (message["new"], message["old"])
-    rule = _first_match(_rules().messages, message["text"])
+    rule = _first_match(_table().messages, message["text"])
     if rule is not None:
         return rule if rule.probe or not is_error else None
     file = (message["path"] or message["name"]).rpartition(b"/")[2]
-    matters = is_error or _rules().matters.search(file + b" " + message["text"]) is not None
-    return _rules().other if file in _rules().files and not matters else None
+    matters = is_error or _table().matters.search(file + b" " + message["text"]) is not None
+    return _table().other if file in _table().files and not matters else None
 
 
 def _first_match(rules: Sequence[_Rule], text: bytes) -> _Rule | None:

@@ -75,12 +75,12 @@ def test_the_job_goes_on_without_this_machine(
     words = ("--name", "night", "--workers", "2", "-x", "SECRET", *files)
     name = submit(*words, command=("train.py",), env={"SECRET": "hunter2"})
     assert "hunter2" not in kubernetes.kubectl("get", "pods,jobs", "-o", "json")
-    logs = start("logs", "-f", "worker/0").until(lambda it: "up hunter2" in it.out, 30)
+    logs = start("logs", "-f", "--since", "1h", "worker/0").until(lambda it: "up hunter2" in it.out, 30)
     watched(start, name)
     assert logs.wait(30).code == 7
     assert (tmp_path / "results/result").read_text() == "saved"
     assert last_run(launch).report["exit_code"] == 7
-    assert "up hunter2" in start("logs", name, "worker/0").wait().out
+    assert "up hunter2" in start("logs", "--since", "1h", name, "worker/0").wait().out
     again = start("rerun", "night", "--dry-run", env={"SECRET": "hunter3"}).wait(code=0)
     assert again.out.count("SECRET=hunter3") == 2
 

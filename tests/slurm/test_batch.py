@@ -255,6 +255,12 @@ def test_a_notice_queues_the_job_again(
         assert steps == list(range(1, len(steps) + 1)), log
         assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
         assert run.task(task)["attempt"] == 2
+        stamped = launch.here("logs", "--timestamps", "--since", "1h", task).out
+        assert re.sub(r"(?m)^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d ", "", stamped) == log, (
+            "both launchers noted times"
+        )
+    messages = (run.path / "launcher.log").read_text()
+    assert re.search(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d launch: SIGUSR1 to Slurm's job", messages, re.M)
     soon((tmp_path / "told").exists)
     assert (tmp_path / "told").read_text() == "succeeded\n"
 

@@ -104,7 +104,7 @@ def watched(start: Callable[..., Started], name: str) -> str:
     (row,) = json.loads(start("ps", "--json").wait(30).out)
     assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
     tasks = start("ps", name).wait(30).out
-    assert re.findall(r"^(worker/\d) +running +1 ", tasks, re.M) == ["worker/0", "worker/1"], tasks
+    assert re.findall(r"^(worker/\d) .* running .*  1  ", tasks, re.M) == ["worker/0", "worker/1"], tasks
     attach = start("attach")
     assert "worker/1: attempt 2" in start("restart", name, "worker/1").wait(60, code=0).out
     ended = attach.wait(120, code=7)

@@ -127,13 +127,12 @@ def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> No
     """Print when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
     colour, now = wants_colour(os.environ, is_tty=sys.stdout.isatty()), time.time()
     took, ended_at = duration(report.ended_at - report.started_at), time_in_words(report.ended_at, now)
-    when = (
-        f"ended {ended_at}, after {took}"
-        if state is RunState.ENDED
-        else f"died: its last sign of life was {ended_at}"
-    )
-    if state in (RunState.RUNNING, RunState.ELSEWHERE):
-        when = f"runs on {run.machine}" if state is RunState.ELSEWHERE else f"runs for {took}"
+    when = {
+        RunState.ENDED: f"ended {ended_at}, after {took}",
+        RunState.DIED: f"died: its last sign of life was {ended_at}",
+        RunState.RUNNING: f"runs for {took}",
+        RunState.ELSEWHERE: f"may run on {run.machine}",
+    }[state]
     name = run.name if run.called == run.name else f"{run.called} ({run.name})"
     program = shortened(escape_controls(program_of(run)), _MAX_PROGRAM_CHARACTERS)
     note = f"note: {run.origin.note}\n" if run.origin.note else ""
@@ -150,13 +149,13 @@ def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> No
 
 def _attempt_lines(report: Report, run: Run) -> list[str]:
     """Return the table of all attempts, in the order of their starts. Empty if no task was started again."""
-    rows = []
+    attempts: list[tuple[TaskReport, Attempt | TaskReport]] = []
     for task in report.tasks:
-        attempts: list[Attempt | TaskReport] = [*task.earlier, task]
-        rows += [(each.started_at or 0.0, _attempt_row(task, each, run)) for each in attempts if task.earlier]
-    rows.sort(key=lambda row: row[0])
-    left_out = len(rows) - _MAX_ATTEMPTS
-    lines = table_lines(_ATTEMPT_HEADERS, [row for _, row in rows[-_MAX_ATTEMPTS:]])
+        if task.earlier:
+            attempts += [*((task, each) for each in task.earlier), (task, task)]
+    attempts.sort(key=lambda pair: pair[1].started_at or 0.0)
+    left_out = len(attempts) - _MAX_ATTEMPTS
+    lines = table_lines(_ATTEMPT_HEADERS, [_attempt_row(*pair, run) for pair in attempts[-_MAX_ATTEMPTS:]])
     earlier = [f"{plural(left_out, 'earlier attempt')} left out: --json has them"] if left_out > 0 else []
     return [*lines, *earlier, ""] if lines else []
 

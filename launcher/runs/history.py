@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
-from launcher.common.report import Attempt, Reason, Report, TaskReport, TaskState, report_from_json
+from launcher.common.report import Reason, Report, TaskState, report_from_json
 from launcher.common.text import escape_controls
 from launcher.common.trusted_io import MAX_FILE_BYTES, open_regular
 from launcher.runs.run import Run, RunState, tasks
@@ -25,8 +25,6 @@ _MAX_MESSAGES = 50
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
-#: Fields of a task's report that the events do not contain, with the values for the report.
-_UNKNOWN_FIELDS: Mapping[str, Any] = {"leftovers": 0, "unkillable": [], "sidecar": False}
 
 
 class Happening(Record):
@@ -59,21 +57,21 @@ def read_history(run: Run) -> RunHistory:
     messages: deque[Happening] = deque(maxlen=_MAX_MESSAGES)
     lost_hosts: list[Happening] = []
     moves: dict[str, list[Mapping[str, Any]]] = {}
-    restarts, last_at, has_begun = 0, 0.0, False
+    restarts, last_at = 0, 0.0
     with suppress(OSError), open_regular(run.paths.events) as file:
         while line := file.readline(MAX_FILE_BYTES):
             with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 event = json.loads(line)
-                kind, last_at = event["event"], max(last_at, float(event["at"]))
+                at, kind, is_first = float(event["at"]), event["event"], not last_at
+                last_at = max(last_at, at)
+                restarts += kind == "Restarting"
                 if kind == "TaskMoved":
-                    moves.setdefault(str(event["task"]), []).append(event)
-                elif kind == "Tell" and has_begun:
-                    messages.append(Happening(float(event["at"]), escape_controls(event["text"])))
+                    moves.setdefault(event["task"], []).append(event)
+                elif kind == "Tell" and not is_first:
+                    messages.append(Happening(at, escape_controls(event["text"])))
                 elif kind == "AgentLost":
                     why, host = escape_controls(event["why"]), escape_controls(event["host"])
-                    lost_hosts.append(Happening(float(event["at"]), why.removeprefix(f"{host}: "), host))
-                restarts += kind == "Restarting"
-                has_begun = True
+                    lost_hosts.append(Happening(at, why.removeprefix(f"{host}: "), host))
     return RunHistory(messages, lost_hosts, restarts, last_at, moves)
 
 
@@ -89,39 +87,60 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
         LaunchError: The events are damaged, or of another version of launch.
     """
     has_died = run.state is RunState.DIED
+    fields: dict[str, Any] = {"job": run.name, "run_dir": run.paths.root, "restarts": history.restarts}
+    fields |= {"started_at": run.started_at, "ended_at": now, "exit_code": 0}
     try:
-        ended_at = _last_sign(run, history)
-        task_fields = [
-            _task_fields(str(task), host, history.moves.get(task, ()), has_died=has_died)
+        fields["tasks"] = [
+            _task_fields(task, host, history.moves.get(task, ()), has_died=has_died)
             for task, host in tasks(run).items()
         ]
-        fields = {
-            "job": run.name,
-            "exit_code": _DIED_EXIT_CODE if has_died else 0,
-            "started_at": run.started_at,
-            "ended_at": ended_at if has_died else now,
-            "tasks": task_fields,
-            "failure": _first_failure(task_fields, history) or (_death(ended_at) if has_died else None),
-            "run_dir": run.paths.root,
-            "restarts": history.restarts,
-        }
+        fields["failure"] = _first_failure(fields["tasks"])
+        if has_died:
+            text = "the launcher died without a report: it was killed, or its machine was restarted"
+            fields |= {"exit_code": _DIED_EXIT_CODE, "ended_at": _last_sign(run, history)}
+            death = {"reason": Reason.LAUNCHER.value, "task": None, "host": None, "text": text}
+            fields["failure"] = fields["failure"] or {**death, "at": fields["ended_at"]}
         return report_from_json(fields)
     except (ProtocolError, LookupError, TypeError, ValueError) as error:
         raise LaunchError(f"{run.paths.events!r} is damaged, or of another version of launch") from error
 
 
-def _first_failure(tasks: Sequence[Mapping[str, Any]], history: RunHistory) -> dict[str, Any] | None:
+def _task_fields(
+    task: str, host: str, moves: Sequence[Mapping[str, Any]], *, has_died: bool
+) -> dict[str, Any]:
+    """Return the report of a task in the form of ``report.json``, where further fields are ignored.
+
+    Args:
+        task: The name of the task.
+        host: Its host, by the plan.
+        moves: The events about its state.
+        has_died: Whether its launcher died, so that an unfinished attempt has ended, too.
+    """
+    never = {"task": task, "host": host, "address": "", "state": TaskState.PENDING.value, "reason": None}
+    unknown = {"status": {"code": None, "signal": None}, "started_at": None, "ended_at": None}
+    attempts: dict[int, dict[str, Any]] = {}
+    for move in moves or [{**never, "attempt": 1}]:
+        fields = attempts.setdefault(move["attempt"], dict(unknown))
+        fields.update(move)
+        if fields["started_at"] is None and fields.get("pid") is not None:
+            fields["started_at"] = move["at"]
+        if fields["ended_at"] is None and move["state"] in (*_OVER_STATES, TaskState.ENDED.value):
+            fields["ended_at"] = move["at"]
+    *earlier, last = attempts.values()
+    if has_died and last["state"] not in _OVER_STATES:
+        last.update(state=TaskState.LOST.value, reason=Reason.LAUNCHER.value, detail="its launcher died")
+    port = str(last["address"]).rpartition(":")[2]
+    return {**last, "port": int(port) if port.isdecimal() else None, "earlier": earlier}
+
+
+def _first_failure(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the failure of the first task that failed and was not to start again. None if there is none."""
-    failed = [
-        fields
-        for fields in tasks
-        if fields["state"] == TaskState.FAILED.value and not history.moves[fields["task"]][-1]["restarting"]
-    ]
+    ended = [task for task in tasks if task["state"] == TaskState.FAILED.value]
+    failed = [task for task in ended if not task["restarting"]]
     if not failed:
         return None
-    first = min(failed, key=lambda fields: float(fields["ended_at"]))
-    failure = {name: first[name] for name in ("reason", "task", "host")}
-    return {**failure, "at": first["ended_at"], "text": f"{first['task']} failed: {first['detail']}"}
+    first = min(failed, key=lambda task: float(task["ended_at"]))
+    return {**first, "at": first["ended_at"], "text": f"{first['task']} failed: {first['detail']}"}
 
 
 def _last_sign(run: Run, history: RunHistory) -> float:
@@ -131,51 +150,3 @@ def _last_sign(run: Run, history: RunHistory) -> float:
         with suppress(OSError):  # The task has not started.
             times.append(os.stat(run.paths.log(task)).st_mtime)
     return max(times)
-
-
-def _death(at: float) -> dict[str, Any]:
-    """Return the failure of a run whose launcher died.
-
-    Args:
-        at: When it last wrote something.
-    """
-    text = "the launcher died without a report: it was killed, or its machine was restarted"
-    return {"reason": Reason.LAUNCHER.value, "task": None, "host": None, "at": at, "text": text}
-
-
-def _task_fields(
-    task: str, host: str, moves: Sequence[Mapping[str, Any]], *, has_died: bool
-) -> dict[str, Any]:
-    """Return the report of a task in the form of ``report.json``.
-
-    Args:
-        task: The name of the task.
-        host: Its host, by the plan.
-        moves: The events about its state.
-        has_died: Whether its launcher died, so that an unfinished attempt has ended, too.
-    """
-    attempts: dict[int, dict[str, Any]] = {}
-    for move in moves:
-        fields = attempts.setdefault(move.get("attempt", 1), {"started_at": None, "ended_at": None})
-        fields.update(move)
-        if move.get("pid") is not None and fields["started_at"] is None:
-            fields["started_at"] = move.get("at")
-        is_over = move.get("state") in _OVER_STATES or move.get("state") == TaskState.ENDED.value
-        if is_over and fields["ended_at"] is None:
-            fields["ended_at"] = move.get("at")
-    if not attempts:
-        status = {"code": None, "signal": None}
-        never = {"task": task, "host": host, "address": "", "state": TaskState.PENDING.value, "reason": None}
-        attempts[1] = {**never, "status": status, "started_at": None, "ended_at": None}
-    *earlier, last = attempts.values()
-    if has_died and last["state"] not in _OVER_STATES:
-        died = {"state": TaskState.LOST.value, "reason": Reason.LAUNCHER.value}
-        last.update(died, detail="its launcher died")
-    _, _, port = str(last.get("address", "")).rpartition(":")
-    names = {*TaskReport._fields, "detail"}
-    return {
-        **_UNKNOWN_FIELDS,
-        **{name: value for name, value in last.items() if name in names},
-        "port": int(port) if port.isdecimal() else None,
-        "earlier": [{name: each.get(name) for name in Attempt._fields} for each in earlier],
-    }

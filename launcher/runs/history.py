@@ -91,7 +91,7 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
     fields |= {"started_at": run.started_at, "ended_at": now, "exit_code": 0}
     try:
         fields["tasks"] = [
-            _task_fields(task, host, history.moves.get(task, ()), has_died=has_died)
+            _task_fields(str(task), host, history.moves.get(task, ()), has_died=has_died)
             for task, host in tasks(run).items()
         ]
         fields["failure"] = _first_failure(fields["tasks"])

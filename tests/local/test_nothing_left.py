@@ -126,7 +126,7 @@ def _orphaned(launch: Launch, family: Family, others: set[int], killed: bool) ->
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
-@pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
+@pytest.mark.parametrize("command", [["ps"], ["stop", "RUN"], ["--", "true"]])
 def test_the_next_command_kills_orphans(launch: Launch, family: Family, command: list[str], killed: bool):
     """Another job that runs is left alone."""
     other = launch.start("--workers", "1", "--", "sleep", "300")
@@ -134,7 +134,7 @@ def test_the_next_command_kills_orphans(launch: Launch, family: Family, command:
     others = family.alive()
     for _ in range(20):  # a command of another test on this machine may be first, or in the middle of it
         run, orphans = _orphaned(launch, family, others, killed)
-        ended = launch(*command, code=0)
+        ended = launch(*(word.replace("RUN", run.name) for word in command), code=0)
         if f"job {run.name} died and left {len(orphans)} processes here: killed\n" in ended.err:
             break
         soon(lambda left=orphans: not any(map(alive, left)))  # type: ignore[misc]

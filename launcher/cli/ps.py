@@ -407,9 +407,12 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     # The file may be damaged, or written by an earlier version.
     started_at, ended_at = report.get("started_at"), report.get("ended_at")
-    are_times = isinstance(started_at, (int, float)) and isinstance(ended_at, (int, float))
-    if are_times and 0 <= (seconds := ended_at - started_at) < MAX_TIME:
-        return float(seconds)
+    if (
+        isinstance(started_at, (int, float))
+        and isinstance(ended_at, (int, float))
+        and 0 <= ended_at - started_at < MAX_TIME
+    ):
+        return ended_at - started_at
     try:
         return max(0.0, os.stat(run.paths.events).st_mtime - run.started_at)
     except OSError:

@@ -31,6 +31,7 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.table import ending, print_table, result_table, verdict_lines
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
+from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     MAX_TIME,
@@ -122,11 +123,7 @@ def run(settings: Settings) -> int:
     # Of runs whose launcher a queue of a cluster starts, only the queue knows the state.
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     over = {name for name, status in queued.items() if status.phase is JobPhase.OVER}
-    left = [run for run in runs if run.has_left_command or run.name in over]
-    if left:
-        from launcher.runs.end_command import run_left_commands  # noqa: PLC0415 - few runs leave one
-
-        run_left_commands(left)
+    run_left_commands(run for run in runs if run.has_left_command or run.name in over)
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
     listed = [(run, run.state, queued.get(run.name)) for run in runs]
     if not settings[ALL]:
@@ -309,7 +306,7 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
         "exit_code": exit_code_of(report),
         "verdict": _verdict(report) if state is RunState.ENDED else None,
         "started_at": run.started_at,
-        "ended_at": _ended_at(run, state, report),
+        "ended_at": ended_at(run, state, report),
         "seconds": _seconds(run, state, report) if queued is None else time.time() - run.started_at,
         "tasks": dict(Counter(task.role for task in tasks)),
         "hosts": list(dict.fromkeys(filter(None, tasks.values()))),
@@ -376,7 +373,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
         return "ended, with a report that cannot be read"
 
 
-def _ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
+def ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
     """Return when a run ended, in seconds since the epoch.
 
     If its launcher died, that is the time of its last event. None: the run goes on, or nobody knows.

@@ -6,21 +6,19 @@ It takes names of runs and never paths, so that it cannot be told to remove a fo
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-from launcher.agent.identity import Fate, fate_of
-from launcher.backends.batch_queue import BatchJobStatus, JobPhase
-from launcher.backends.queued_runs import going, queue_of, states
+from launcher.backends.batch_queue import JobPhase
+from launcher.backends.queued_runs import going, states
+from launcher.cli.ps import ended_at
 from launcher.common.errors import Fault, HostsError, InputError
 from launcher.common.text import escape_controls, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
-from launcher.config.values import duration, whole
+from launcher.config.values import duration, not_empty, whole
 from launcher.messages import say
 from launcher.runs.end_command import run_left_commands
-from launcher.runs.folder import kill_leftovers, last_written
+from launcher.runs.folder import kill_leftovers
 from launcher.runs.removal import has_results, link_of, remove_run
 from launcher.runs.run import Run, RunState, all_runs, find_named
 
@@ -41,14 +39,14 @@ still runs, or cannot be removed."""
 _MAX_RUNS = 1_000_000
 
 
-def _ended_runs() -> list[str]:
-    """Return the names of runs that have ended, for a shell to complete."""
-    return [run.name for run in all_runs() if run.state in (RunState.ENDED, RunState.DIED)]
+def _ended_runs() -> list[Run]:
+    """Return the runs that have ended, the oldest first."""
+    return [run for run in all_runs() if run.state in (RunState.ENDED, RunState.DIED)]
 
 
 RUNS: Setting[tuple[str, ...]] = Setting(
-    "runs", str, "their names, parts of them, or `latest`; never folders", metavar="RUN", default=(),
-    positional="*", repeatable=True, complete=_ended_runs,
+    "runs", not_empty, "their names, parts of them, or `latest`; never folders", metavar="RUN", default=(),
+    positional="*", repeatable=True, complete=lambda: [run.name for run in _ended_runs()],
 )  # fmt: skip
 KEEP: Setting[int | None] = Setting(
     "keep", whole(0, _MAX_RUNS), "all ended runs but the newest N", metavar="N", default=None
@@ -74,13 +72,13 @@ def run(settings: Settings) -> int:
         expected = "expected names of runs, or --keep N, --older S or both"
         raise InputError([Fault("RUN", "names and --keep or --older" if names else "no run", expected)])
     runs = _named(names) if names else _surplus(settings[KEEP] or 0, settings[OLDER] or 0.0)
-    refused = _refusals(runs, force=settings[FORCE])
-    if names and refused:
-        raise HostsError(f"{_label(run)}: {refused[run.name]}" for run in runs if run.name in refused)
-    for why in dict.fromkeys(refused.values()):
-        labels = [_label(run) for run in runs if refused.get(run.name) == why]
-        say(f"not removed: {join_names(labels)}: {why}")
-    removable = [run for run in runs if run.name not in refused]
+    refusals = {run.name: why for run in runs if (why := _refusal(run, force=settings[FORCE]))}
+    if names and refusals:
+        raise HostsError(f"{name}: {why}" for name, why in refusals.items())
+    for why in dict.fromkeys(refusals.values()):
+        alike = [name for name in refusals if refusals[name] == why]
+        say(f"not removed: {join_names(alike)}: {why}")
+    removable = [run for run in runs if run.name not in refusals]
     if faults := [fault for run in removable if (fault := _remove(run))]:
         raise HostsError(faults)
     if not removable:
@@ -89,24 +87,10 @@ def run(settings: Settings) -> int:
 
 
 def _named(names: Sequence[str]) -> list[Run]:
-    """Return the runs that these names mean, each once.
-
-    Raises:
-        InputError: Some names match no run, or several, or are paths.
-    """
-    known, runs, faults = all_runs(), dict[str, Run](), list[Fault]()
-    for name in names:
-        try:
-            if not name or "/" in name:  # In other commands these are the newest run, and a folder.
-                expected = "expected a name or a part of it, as `launch ps --all` lists it"
-                raise InputError([Fault("RUN", f"{name!r} is not the name of a run", expected)])
-            run = find_named(name, known, going)
-            runs[run.name] = run
-        except InputError as error:
-            faults += error.faults
-    if faults:
-        raise InputError(faults)
-    return [*runs.values()]
+    """Return the runs that these names mean, each once."""
+    known = all_runs()
+    runs = [find_named(name, known, going) for name in names]
+    return [*{run.name: run for run in runs}.values()]
 
 
 def _surplus(keep: int, older: float) -> list[Run]:
@@ -116,69 +100,34 @@ def _surplus(keep: int, older: float) -> list[Run]:
         keep: How many ended runs are left out, the newest ones.
         older: How many seconds ago they ended at least.
     """
-    ended = [run for run in all_runs() if run.state in (RunState.ENDED, RunState.DIED)]
+    ended, now = _ended_runs(), time.time()
     surplus = ended[: max(0, len(ended) - keep)]
-    return [run for run in surplus if time.time() - _ended_at(run) >= older]
+    return [run for run in surplus if now - (ended_at(run, run.state, run.report()) or 0.0) >= older]
 
 
-def _label(run: Run) -> str:
-    """Return what a run is called, with the name that only this run has."""
-    return run.name if run.called == run.name else f"{run.called} ({run.name})"
-
-
-def _ended_at(run: Run) -> float:
-    """Return when a run ended, in seconds since the epoch: by its report, or else by its files."""
-    at = run.report().get("ended_at")
-    if isinstance(at, (int, float)):
-        return at
-    with suppress(FileNotFoundError):  # Another process has just removed it.
-        return last_written(run.paths)
-    return 0.0
-
-
-def _refusals(runs: Sequence[Run], *, force: bool) -> dict[str, str]:
-    """Return why some of these runs are not removed, by their names."""
-    # Queues are asked only about runs of which the files alone do not show that they are over.
-    status_by_run = states([run for run in runs if run.state is RunState.ELSEWHERE or _may_still_write(run)])
-    reasons = {run.name: _refusal(run, status_by_run, force=force) for run in runs}
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
-def _refusal(run: Run, status_by_run: Mapping[str, BatchJobStatus], *, force: bool) -> str:
+def _refusal(run: Run, *, force: bool) -> str:
     """Return why a run is not removed. Empty if it has ended, and nothing speaks against it.
 
     Args:
         run: The run.
-        status_by_run: The states of the batch jobs of runs, by the names of the runs.
         force: Whether the user does not mind that results are removed.
     """
-    status = status_by_run.get(run.name)
-    is_over, state = status is not None and status.phase is JobPhase.OVER, run.state
-    if state is RunState.RUNNING:
+    if run.state is RunState.RUNNING:
         return f"it runs; `launch stop {run.called}` stops it"
-    if status is not None and not is_over:
-        return escape_controls(status.text)
-    if state is RunState.ELSEWHERE and not is_over:
-        by_hand = f"`rm -r {shlex.quote(link_of(run) or run.paths.root)}`"
-        where = f"its launcher was started on {run.machine}, and may still run there"
-        return f"{where}: use this command there, or {by_hand} if it has certainly ended"
-    if not run.is_ours:
-        return f"its record belongs to user {run.written_by}"
-    if state is RunState.DIED and (left := kill_leftovers([run])).left:
+    if run.state is RunState.ELSEWHERE:
+        # Of runs whose launcher a queue of a cluster starts, only the queue knows whether they are over.
+        status = states([run]).get(run.name)
+        if status is not None and status.phase is not JobPhase.OVER:
+            return escape_controls(status.text)
+        if status is None:
+            return (
+                f"its launcher was started on {run.machine}, and may still run there: use this command there"
+            )
+    if run.state is RunState.DIED and (left := kill_leftovers([run])).left:
         return left.text
-    if not force and not is_over and _may_still_write(run):
-        return f"its launcher on {run.machine} may still fetch files; use this command there, or --force"
     if not force and has_results(run):
         return "it has results in output/ or collected/; --force removes them, too"
     return ""
-
-
-def _may_still_write(run: Run) -> bool:
-    """Return whether the launcher of a run that has a report may still be alive, on another machine."""
-    if run.owner is None or fate_of(run.owner) is not Fate.UNKNOWN or link_of(run):
-        return False
-    queue = queue_of(run)  # Its files may have been copied to this machine when it had ended.
-    return queue is None or queue.shares_files
 
 
 def _remove(run: Run) -> str:
@@ -188,14 +137,12 @@ def _remove(run: Run) -> str:
         Why it cannot be removed. Empty if it is.
     """
     run_left_commands([run])  # Nobody could run a command of --on-end afterwards.
-    is_elsewhere = bool(link_of(run))
+    stays = f"; its files stay in {run.paths.root}" if link_of(run) else ""
     try:
         left = remove_run(run)
-    except BlockingIOError:
-        return f"{_label(run)}: another `launch rm` removes it"
     except OSError as error:
-        return f"{_label(run)}: cannot remove {error.filename!r}: {error.strerror}"
-    print(f"{_label(run)} is removed" + (f"; its files stay in {run.paths.root}" if is_elsewhere else ""))
+        return f"{run.name}: cannot remove {error.filename!r}: {error.strerror}"
+    print(f"{run.name} is removed{stays}")
     if left:
         say(f"{run.paths.root} stays, with files that launch has not made: {join_names(left)}")
     return ""

@@ -7,11 +7,10 @@ the state folder is removed.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from launcher.job import RunPaths
@@ -39,41 +38,31 @@ def has_results(run: Run) -> bool:
 def remove_run(run: Run) -> list[str]:
     """Remove the files of a run that has ended, and its folder if nothing else is in there.
 
-    What identifies the run is removed last, so that a removal that was interrupted can be repeated.
+    The report is removed last, because by it the run counts as ended: a removal that was interrupted can be
+    repeated. Another process may remove the run at the same time.
 
     Returns:
         The paths in its folder that stay, because launch has not made them.
 
     Raises:
-        BlockingIOError: Another process removes the run just now.
         OSError: A file cannot be removed.
     """
     if link := link_of(run):
         _unlink(link)
         return []
-    root = run.paths.root
-    try:
-        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_files(run)
-        finally:
-            os.close(lock)
-    except FileNotFoundError:  # Another process has just removed it.
-        return []
-    return sorted(os.path.relpath(path, root) for path in _left_in(root))
-
-
-def _remove_files(run: Run) -> None:
-    """Remove the files in the folder of a run, and the folder if nothing else is in there."""
-    paths = run.paths
-    _remove_files_of_tasks(paths, {task.file_stem for task in (*tasks(run), *tasks_of(run.report()))})
+    paths, names = run.paths, {task.file_stem for task in (*tasks(run), *tasks_of(run.report()))}
+    logs = {f"{name}.log" for name in names}
+    _unlink_files(paths.logs, logs | set(map(index_of, logs)))
+    for folder in filter(_is_folder, _result_folders(paths)):
+        for name in names:  # A link in place of the folder of a task stays.
+            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
     messages = (paths.events, paths.messages, paths.on_end, paths.stop_asked, paths.earlier)
-    # The report comes last, because by it the run counts as ended.
-    own = (*messages, paths.plan, paths.owner, paths.report)
-    _unlink_files(paths.root, map(os.path.basename, own))
-    with suppress(OSError):  # It is not empty.
-        os.rmdir(paths.root)
+    _unlink_files(paths.root, set(map(os.path.basename, (*messages, paths.plan, paths.owner))))
+    _unlink_files(paths.root, {os.path.basename(paths.report)})
+    for folder in (paths.logs, *_result_folders(paths), paths.root):
+        with suppress(OSError):  # It is missing, a link, or not empty.
+            os.rmdir(folder)
+    return sorted(os.path.relpath(path, paths.root) for path in _left_in(paths.root))
 
 
 def _result_folders(paths: RunPaths) -> tuple[str, str]:
@@ -81,40 +70,16 @@ def _result_folders(paths: RunPaths) -> tuple[str, str]:
     return f"{paths.root}/output", f"{paths.root}/collected"
 
 
-def _remove_files_of_tasks(paths: RunPaths, names: Collection[str]) -> None:
-    """Remove the logs and the results of tasks, and their folders if nothing else is in there.
-
-    Args:
-        paths: The files of the run.
-        names: The names of the tasks, as in names of files. They contain no slash.
-    """
-    if _is_folder(paths.logs):
-        logs = [f"{name}.log" for name in names]
-        _unlink_files(paths.logs, [*logs, *map(index_of, logs)])
-    for folder in filter(_is_folder, _result_folders(paths)):
-        for name in names:  # A link in place of the folder of a task stays.
-            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
-    for folder in (paths.logs, *_result_folders(paths)):
-        with suppress(OSError):  # It is missing, a link, or not empty.
-            os.rmdir(folder)
-
-
-def _unlink_files(folder: str, names: Iterable[str]) -> None:
+def _unlink_files(folder: str, names: Collection[str]) -> None:
     """Remove files in a folder, and what was about to replace them when a launcher was killed.
 
     Anything else of such a name, such as a link, stays: launch has not made it.
-
-    Args:
-        folder: The folder.
-        names: The names of the files, in the order in which they are removed.
     """
-    order = {name: number for number, name in enumerate(names)}
-    with os.scandir(folder) as entries:
-        files = {entry.path: entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-    numbers = {path: order.get(re.sub(_REPLACEMENT_ENDING, "", name)) for path, name in files.items()}
-    own = [(number, path) for path, number in numbers.items() if number is not None]
-    for _, path in sorted(own):
-        _unlink(path)
+    with suppress(FileNotFoundError):  # Another process removes the folder, too.
+        for entry in os.scandir(folder) if _is_folder(folder) else ():
+            is_own = re.sub(_REPLACEMENT_ENDING, "", entry.name) in names
+            if is_own and entry.is_file(follow_symlinks=False):
+                _unlink(entry.path)
 
 
 def _left_in(root: str) -> Iterator[str]:

@@ -566,12 +566,9 @@ def _placement_without_lost(state: JobState) -> Placement | None:
     if state.replaces_hosts:  # A new container has the name of the lost one, so that the placement stays.
         return state.placement
     lost = {name for name, host in state.hosts.items() if not host.is_active}
-    return replace_hosts(state.placement, lost, _dismissed(state))
-
-
-def _dismissed(state: JobState) -> set[TaskId]:
-    """Return the tasks that the user has stopped. They need no other host when theirs is lost."""
-    return {task for task, record in state.tasks.items() if record.is_dismissed}
+    # Tasks that the user has stopped need no other host when theirs is lost.
+    dismissed = {task for task, record in state.tasks.items() if record.is_dismissed}
+    return replace_hosts(state.placement, lost, dismissed)
 
 
 def _hosts_of(placement: Placement, records: Sequence[TaskRecord]) -> Iterable[str]:

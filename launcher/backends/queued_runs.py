@@ -16,6 +16,7 @@ from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.messages import say
 from launcher.runs import run as known_runs
+from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import locked_names
 from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of
 
@@ -166,8 +167,6 @@ def withdraw_run(run: Run) -> str:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
-    from launcher.runs.end_command import EndStatus, run_left_commands  # noqa: PLC0415 - for few commands
-
     status = queue.inspect([run]).get(run.name)
     if status is None:  # The launcher has ended, and its files are on this machine now.
         return ""
@@ -178,6 +177,6 @@ def withdraw_run(run: Run) -> str:
     if status.phase is JobPhase.RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
-    run_left_commands([run], EndStatus.STOPPED)
+    run_left_commands([run], "stopped")
     # The text is like ``Slurm's job 12 is pending: Priority``, of which the reason no longer matters.
     return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

@@ -25,6 +25,7 @@ from launcher.config.values import duration
 from launcher.job import STOP_NOW_MARK
 from launcher.messages import say
 from launcher.runs.client import RunSnapshot, ask, snapshot
+from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     Run,
@@ -239,8 +240,6 @@ def _kill_leftovers(run: Run, settings: Settings) -> int:
     if swept.text:
         say(swept.text)
     if run.has_left_command:
-        from launcher.runs.end_command import run_left_commands  # noqa: PLC0415 - few runs leave one
-
         run_left_commands([run])
     print(f"{run.name} {_described_end(run, 'had already ended')}")
     return 0

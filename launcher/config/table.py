@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from launcher.config import values
 from launcher.config.documents import ConfigNode, FaultList
@@ -35,8 +35,8 @@ OTHER_MACHINES = Need("the option is about other machines, and none is named", "
 _MAX_FANOUT = 1024
 #: The launcher pings every 2 s and notices a lost connection after 5 s.
 _MIN_LEASE_SECONDS = 6
-_MAX_END_COMMAND_CHARACTERS = 16 * 1024
 
+_T = TypeVar("_T")
 _count = whole(0, MAX_TASKS)
 _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 
@@ -93,30 +93,38 @@ def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
 
 
 def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | None:
-    """Read the program of a job or role from a file, with its arguments.
+    """Read the program of a job or role from a file, with its arguments, see `_read_command`."""
+    return _read_command(node, label, faults, Program.of)
+
+
+def _read_end_command(node: ConfigNode, label: str, faults: FaultList) -> tuple[str, ...] | None:
+    """Read the command of ``on_end:`` from a file, see `_read_command`. No fault shows its words."""
+    return _read_command(node, label, faults, _checked_words, secret=True)
+
+
+def _read_command(
+    node: ConfigNode, label: str, faults: FaultList, make: Callable[[list[str]], _T], *, secret: bool = False
+) -> _T | None:
+    """Read a command from a file.
 
     Args:
         node: A list of words, or a text, which is split into words as a shell does, without expansions.
         label: What messages call the node.
         faults: Receives the faults.
+        make: Makes a value of the words.
+        secret: Whether no fault may show the words.
 
     Returns:
-        The program, or None if a fault was added.
+        The value, or None if a fault was added.
     """
-    if isinstance(node.value, list):
-        words = [text_of(item, label, faults) for item in node.value]
-        command = [word for word in words if word is not None]
-        if len(command) < len(words):
-            return None
-        # The joined text is for the message only.
-        return faults.check(node.line, label, " ".join(command), lambda _: Program.of(command))
-    text = text_of(node, label, faults)
-    return None if text is None else faults.check(node.line, label, text, _split_program)
-
-
-def _split_program(text: str) -> Program:
-    """Return the program in a text, which is split into words as a shell does."""
-    return Program.of(_split_words(text))
+    items = node.value if isinstance(node.value, list) else [node]
+    texts = [text for item in items if (text := text_of(item, label, faults)) is not None]
+    if len(texts) < len(items):
+        return None
+    shown = HIDDEN if secret else " ".join(texts)  # For the message only.
+    return faults.check(
+        node.line, label, shown, lambda _: make(texts if items is node.value else _split_words(texts[0]))
+    )
 
 
 def _split_words(text: str) -> list[str]:
@@ -132,30 +140,10 @@ def _end_command(text: str) -> tuple[str, ...]:
     return _checked_words(_split_words(text))
 
 
-def _read_end_command(node: ConfigNode, label: str, faults: FaultList) -> tuple[str, ...] | None:
-    """Read the command of ``on_end:`` from a file, as `read_program` does. No fault shows its words."""
-    is_list = isinstance(node.value, list)
-    texts = (
-        [text_of(item, label, faults) for item in node.value] if is_list else [text_of(node, label, faults)]
-    )
-    words = [text for text in texts if text is not None]
-    if len(words) < len(texts):
-        return None
-    try:
-        return _checked_words(words) if is_list else _end_command(words[0])
-    except ValueError as error:
-        faults.add(node.line, f"{label} is no command", str(error))
-        return None
-
-
 def _checked_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the words of a command, if a program can be started with them."""
-    if not words or not words[0]:
-        raise ValueError("expected a program, and its arguments")
-    if sum(map(len, words)) > _MAX_END_COMMAND_CHARACTERS:
-        raise ValueError(f"expected at most {_MAX_END_COMMAND_CHARACTERS:,} characters")
-    if any("\0" in word for word in words):
-        raise ValueError("expected text without zero bytes")
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise ValueError("expected a program and its arguments, without zero bytes")
     return tuple(words)
 
 

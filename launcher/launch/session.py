@@ -135,8 +135,6 @@ class Session:
         self.requeue = Requeue.NO
         #: The command of ``--on-end``, as `run` has found it. None without that option.
         self.end_command: EndCommand | None = None
-        #: The report of the job. None until the job is over, and after a wrong option.
-        self.end_report: Report | None = None
 
     def run(self) -> int:
         """Run the job to its end, or print its plan with ``--dry-run``.
@@ -279,13 +277,9 @@ class Session:
     def open_run_folder(self) -> None:
         """Make the folder of the run. From now on it gets a report, however the launch ends.
 
-        A launcher that was submitted to the queue of a cluster uses the folder that ``launch`` made when it
-        submitted it. A detached launcher (``--detach``) tells its parent process which folder it is.
-
         Raises:
             JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
         """
-        submitted = self.options.submitted
         self.tmux = None
         if self.settings[table.TMUX]:
             from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
@@ -296,28 +290,37 @@ class Session:
                 attach=all(map(os.isatty, (0, 1, 2))),
                 is_interrupted=lambda: bool(self.interrupts.read()),
             )
-        # The folder's record names the queue's batch job and the agents here, so that `launch stop` and later
-        # launches find them.
-        batch_job = None if self.queue is None else self.queue.own()
-        if submitted is not None:
-            self.paths = adopt_run(submitted, self.fleet.local_agents, batch_job)
-            self.options = replace(self.options, origin=submitted.origin)  # Its name may have a number.
-            self.has_folder = True
-        else:
-            self.make_run_folder(self.fleet.local_agents, batch_job)
-        if self.end_command is not None:
-            self.end_command.store(self.paths)
+        self.make_run_folder(self.fleet.local_agents)
 
-    def make_run_folder(self, agents: Sequence[int], batch_job: BatchJob | None) -> None:
-        """Make the folder of the run, and tell the command of ``--detach`` about it.
+    def make_run_folder(self, agents: Sequence[int]) -> None:
+        """Make the folder of the run, with its command of ``--on-end``.
+
+        A launcher that was submitted to the queue of a cluster uses the folder that ``launch`` made when it
+        submitted it. A detached launcher (``--detach``) tells its parent process which folder it is.
 
         Args:
             agents: The ids of the agents on this machine.
-            batch_job: The job of the cluster's queue in which this process runs. None if it runs in none.
 
         Raises:
             JobError: The folder is in use.
         """
+        # The folder's record names the queue's batch job and the agents here, so that `launch stop` and later
+        # launches find them.
+        batch_job = None if self.queue is None else self.queue.own()
+        if self.options.submitted is not None:
+            self.paths = adopt_run(self.options.submitted, agents, batch_job)
+            # Its name may have a number.
+            self.options = replace(self.options, origin=self.options.submitted.origin)
+        else:
+            self.create_run_folder(agents, batch_job)
+        self.has_folder = True
+        if self.background is not None:
+            self.background.use_folder(self.paths, self.run_name)
+        if self.end_command is not None:
+            self.end_command.store(self.paths)
+
+    def create_run_folder(self, agents: Sequence[int], batch_job: BatchJob | None) -> None:
+        """Make a new folder for the run, and give the run a name that no other one has."""
         naming: AbstractContextManager[Origin] = nullcontext(self.options.origin)
         if self.options.origin.name:
             from launcher.backends.queued_runs import with_free_name  # noqa: PLC0415 - with subprocess
@@ -330,9 +333,6 @@ class Session:
         except JobError as error:
             raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         self.options = replace(self.options, origin=origin)
-        self.has_folder = True
-        if self.background is not None:
-            self.background.use_folder(self.paths, self.run_name)
 
     def start_hosts(self) -> None:
         """Make the hosts ready for tasks: containers run, and tasks get their folders and addresses."""
@@ -408,7 +408,7 @@ class Session:
                 say(note, urgent=False)
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
-            self.end_report = report = self.display.with_advice(self.orchestrator.run())
+            report = self.display.with_advice(self.orchestrator.run())
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
             # write its report.
@@ -527,9 +527,8 @@ class Session:
         code = LaunchError.exit_code
         text = "the job is ok, but some files or output could not be written or fetched: see above"
         say(f"exit code {code}: {text}")
-        self.end_report = replace(report, exit_code=code)
         if self.requeue is Requeue.NO:  # Otherwise the next launcher of the run writes the report.
-            write_run_report(self.end_report, self.paths)
+            write_run_report(replace(report, exit_code=code), self.paths)
         return code
 
     def requeue_run(self) -> None:
@@ -569,16 +568,19 @@ class Session:
         is_launch_error = isinstance(error, LaunchError)
         # Before the run has a folder, a wrong option leaves no report, unless it is found on the hosts.
         is_input_error = is_launch_error and not isinstance(error, TransportError)
-        # Otherwise `launch attach` after a failed --detach would show the run before it.
-        if self.background is not None and not self.has_folder and not is_input_error:
+        if not self.is_supervised and self.queue is not None and self.queue.is_requeued():
+            self.requeue = Requeue.BY_QUEUE
+        # Otherwise `launch attach` after a failed --detach would show the run before it, and a command of
+        # --on-end would have no report to tell of.
+        needs_folder = self.background is not None or (self.end_command and self.requeue is Requeue.NO)
+        if needs_folder and not (self.has_folder or is_input_error or self.settings[table.DRY_RUN]):
             with suppress(LaunchError):  # Such as a folder of --run-dir that is in use.
-                self.make_run_folder((), None)
+                self.make_run_folder(())
         if self.is_supervised:
             report = report_with_error(self.orchestrator.report(), error)
         else:
             report = unstarted_report(self.run_name, self.placement, self.started_at, error)
         if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
-            self.end_report = report
             publish_report(report, self.options, self.paths if self.has_folder else None)
         # Once the job is supervised, its own messages say this, and a LaunchError has a message, too.
         if self.interrupts.first_name and not self.is_supervised and not is_launch_error:
@@ -588,20 +590,15 @@ class Session:
 
     def run_end_command(self) -> None:
         """Run the command of ``--on-end``, unless another launcher continues the run."""
-        if self.end_command is None or self.end_report is None:
+        if self.end_command is None or not self.has_folder:
             return
-        if not self.is_supervised and self.queue is not None and self.queue.is_requeued():
-            self.requeue = Requeue.BY_QUEUE
-        paths = self.paths if self.has_folder else None
         if self.requeue is Requeue.NO:
             with self.interrupts.queued(), slow("waiting for the command of --on-end"):
                 self.interrupts.read()  # What has stopped the job is no reason to stop the command.
-                self.end_command.run_at_end(
-                    self.end_report, paths, lambda: signal.SIGINT in self.interrupts.read()
-                )
-        elif paths is not None and self.options.submitted is None:
+                self.end_command.run_at_end(self.paths, lambda: signal.SIGINT in self.interrupts.read())
+        elif self.options.submitted is None:
             with suppress(OSError):  # The next launcher has another run, with the same command.
-                os.unlink(paths.on_end)
+                os.unlink(self.paths.on_end)
 
 
 def launch_request(

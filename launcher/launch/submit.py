@@ -17,7 +17,6 @@ from launcher.backends.batch_queue import BatchQueue, Parcel
 from launcher.backends.queued_runs import with_free_name
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
-from launcher.common.report import Report
 from launcher.common.text import escape_controls
 from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
@@ -29,6 +28,7 @@ from launcher.launch.programs import check_all_programs_here
 from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
+from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import create, discard, with_batch_job
 from launcher.runs.run import BatchJob, Run, load, new_run_name
 
@@ -71,9 +71,8 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         discard(run)
         raise
     except BaseException as error:
-        report = _record_failed_start(run, options, error)
-        if end_command is not None:
-            end_command.run_at_end(report, paths)
+        _record_failed_start(run, options, error)
+        run_left_commands([run])
         raise
     # The code is None while the launcher waits or runs. A launcher that started tasks has left a report.
     if submitted.code is not None and not run.report():
@@ -88,7 +87,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     return submitted.code or 0
 
 
-def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException) -> Report:
+def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException) -> None:
     """Let a run whose launcher was not started, or has exited at once, be the newest run, which has failed.
 
     Otherwise `launch attach` would show the run before it, which may have succeeded.
@@ -97,17 +96,12 @@ def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException)
         run: The run.
         options: The options of the launch.
         error: Why the launcher does not run.
-
-    Returns:
-        Its report.
     """
     with suppress(OSError, LaunchError):  # The disk may be full.
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
         with_batch_job(run, batch=None)  # No queue is asked about the run from now on.
-    report = unstarted_report(run.name, Placement(tasks=()), run.started_at, error)
-    publish_report(report, options, run.paths)
-    return report
+    publish_report(unstarted_report(run.name, Placement(tasks=()), run.started_at, error), options, run.paths)
 
 
 class _Packer:

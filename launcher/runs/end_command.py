@@ -8,27 +8,25 @@ or to ``launcher.log``, may show them.
 
 from __future__ import annotations
 
-import enum
 import json
 import os
-import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from launcher.agent.processes import all_pids, read_process
 from launcher.common.errors import LaunchError
 from launcher.common.record import Record, as_dict
-from launcher.common.report import Reason, Report
+from launcher.common.report import Reason
 from launcher.common.text import escape_controls, signal_name
 from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.job import RunPaths
 from launcher.messages import message_prefix, say
 from launcher.output.lines import strip_controls
-from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_json
 from launcher.output.writer import Writer
 from launcher.runs.run import Run, exit_code_of, load
@@ -38,24 +36,18 @@ LIMIT_SECONDS = 30.0
 #: How long the kernel may take to end a killed command.
 _KILL_SECONDS = 1.0
 #: The pause between two looks at the command.
-_POLL_SECONDS = 0.05
-#: The largest size of the file with the command.
-_MAX_FILE_BYTES = 128 * 1024
+_POLL_SECONDS = 0.02
+#: The largest size of the file with the command. That of a file of the user, from which it may come, is less.
+_MAX_FILE_BYTES = 8 << 20
 #: How many bytes at the end of its output are shown.
 _MAX_OUTPUT_BYTES = 4 * 1024
 _READ_BYTES = 64 * 1024
 _STDERR = 2
 
 
-class EndStatus(enum.Enum):
-    """How the job has ended, for the command."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    #: A user or a signal has stopped it.
-    STOPPED = "stopped"
-    #: Its launcher was killed, and has left no report.
-    LOST = "lost"
+#: How the job has ended, for the command: ``stopped`` if a user or a signal has stopped it, ``lost`` if its
+#: launcher was killed and has left no report.
+EndStatus = Literal["succeeded", "failed", "stopped", "lost"]
 
 
 class EndCommand(Record):
@@ -83,24 +75,21 @@ class EndCommand(Record):
         except OSError as error:
             raise LaunchError(f"cannot write {paths.on_end!r}: {error.strerror}") from error
 
-    def run_at_end(
-        self, report: Report, paths: RunPaths | None, is_interrupted: Callable[[], bool] = lambda: False
-    ) -> None:
+    def run_at_end(self, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
         """Run the command for a launcher, and show its output and its failure on stderr.
 
         It does not run if another process has done it.
 
         Args:
-            report: The report of the job.
-            paths: The files of the run. None if it has no folder.
+            paths: The files of the run, which has ended.
             is_interrupted: Returns whether the user no longer wants to wait.
         """
-        run = None if paths is None else load(paths.root)
-        if paths is not None and claim(paths) is None:
+        run = load(paths.root)
+        if run is None or claim(paths) is None:
             say(f"the command of --on-end does not run, because {paths.on_end!r} is no longer there")
             return
-        status = status_of(record_as_dict(report), EndStatus.FAILED)
-        failure, lines = execute(self, end_variables(report.job, status, run), is_interrupted)
+        # There is no report if the disk is full.
+        failure, lines = execute(self, run, status_of(run.report(), "failed"), is_interrupted)
         prefix = f"{message_prefix()}--on-end {self.name}: "
         text = "".join(f"{prefix}{escape_controls(line)}\n" for line in (*lines, failure) if line)
         # `say` would wait for a slow reader, and fail if stderr cannot be written.
@@ -141,28 +130,12 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
     """
     code, failure = exit_code_of(report), report.get("failure")
     if not code:
-        return without_report if code is None else EndStatus.SUCCEEDED
+        return without_report if code is None else "succeeded"
     is_stopped = isinstance(failure, dict) and failure.get("reason") == Reason.INTERRUPTED.value
-    return EndStatus.STOPPED if is_stopped else EndStatus.FAILED
+    return "stopped" if is_stopped else "failed"
 
 
-def end_variables(run_name: str, status: EndStatus, run: Run | None) -> Mapping[str, str]:
-    """Return the environment variables that tell the command about the end of a job.
-
-    Args:
-        run_name: The id of its run.
-        status: How it has ended.
-        run: The run. None if it has no folder.
-    """
-    return {
-        "LAUNCH_STATUS": status.value,
-        "LAUNCH_RUN": run_name,
-        "LAUNCH_NAME": run.origin.name if run else "",
-        "LAUNCH_REPORT": run.paths.report if run else "",
-    }
-
-
-def run_left_commands(runs: Iterable[Run], without_report: EndStatus = EndStatus.LOST) -> None:
+def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:
     """Run the commands of runs whose launchers will not do it. The user is told so.
 
     The output of each goes to ``launcher.log`` in the folder of its run. What is left after the time for one
@@ -178,17 +151,20 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = EndStatus
         if command is None:
             continue
         status = status_of(run.report(), without_report)
-        say(f"job {run.name}: {status.value}; its command of --on-end runs now: {command.name}")
-        failure, lines = execute(command, end_variables(run.name, status, run))
+        say(f"job {run.name}: {status}; its command of --on-end runs now: {command.name}")
+        failure, lines = execute(command, run, status)
         if failure:
             say(f"job {run.name}: --on-end {command.name}: {failure}")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        with suppress(OSError), open(os.open(run.paths.messages, flags, 0o600), "a") as file:
+        with (
+            suppress(OSError),
+            open(os.open(run.paths.messages, flags, 0o600), "a", encoding="utf-8") as file,
+        ):
             file.writelines(f"{line}\n" for line in lines)
 
 
 def execute(
-    command: EndCommand, variables: Mapping[str, str], is_interrupted: Callable[[], bool] = lambda: False
+    command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
 ) -> tuple[str, list[str]]:
     """Run the command, in a process group of its own, and wait until all of that group has ended.
 
@@ -196,12 +172,19 @@ def execute(
 
     Args:
         command: The command.
-        variables: What it gets in its environment, in addition to the variables of this process.
+        run: The run, of which variables tell the command.
+        status: How it has ended.
         is_interrupted: Returns whether the user no longer wants to wait.
 
     Returns:
         Why it failed, as in ``exit code 1``, or an empty text; and the last lines that it printed.
     """
+    variables = {
+        "LAUNCH_STATUS": status,
+        "LAUNCH_RUN": run.name,
+        "LAUNCH_NAME": run.origin.name,
+        "LAUNCH_REPORT": run.paths.report,
+    }
     try:
         # It gets no terminal, so that it cannot wait for an answer there.
         process = subprocess.Popen(
@@ -212,86 +195,47 @@ def execute(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            bufsize=0,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:  # ValueError: a zero byte
         return f"it cannot be started: {error}", []
-    running = _RunningCommand(process)
-    return running.wait(is_interrupted), list(running.last_lines())
+    return _wait(process, is_interrupted)
 
 
-class _RunningCommand:
-    """A command that runs.
-
-    Args:
-        process: Its process, which leads a process group.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self._process, self._stdout, self._pipe = process, process.stdout, process.stdout.fileno()
-        #: The last bytes that it has printed, and how many bytes it has printed in all.
-        self._output, self._size = b"", 0
-        #: Whether it has closed its output.
-        self._is_closed = False
-
-    def wait(self, is_interrupted: Callable[[], bool]) -> str:
-        """Wait for the end of the command, and return why it failed. Empty if it did not."""
-        deadline, failure = time.monotonic() + LIMIT_SECONDS, ""
+def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) -> tuple[str, list[str]]:
+    """Wait for a process and its group, and return why it failed and what it printed, as `execute` does."""
+    assert process.stdout is not None
+    failure, output, deadline = "", deque[int](maxlen=_MAX_OUTPUT_BYTES), time.monotonic() + LIMIT_SECONDS
+    with process.stdout as pipe:
+        os.set_blocking(pipe.fileno(), False)
         try:
-            while not failure and not self._has_ended():
-                self._read(_POLL_SECONDS)
+            while not failure and not _has_ended(process.pid):
+                time.sleep(_POLL_SECONDS)
+                output.extend(pipe.read(_READ_BYTES) or b"")
                 if is_interrupted():
                     failure = "killed after Ctrl-C"
                 elif time.monotonic() >= deadline:
-                    what = "what it started" if self._has_exited() else "it"
-                    failure = f"{what} did not end within {LIMIT_SECONDS:g}s, and was killed"
+                    failure = f"it, or what it started, did not end within {LIMIT_SECONDS:g}s: killed"
         finally:
-            self._kill()
-        self._read(0.0)  # What it printed at last is in the pipe.
-        self._stdout.close()
-        code = self._process.returncode
-        if failure or not code:
-            return failure
-        return f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
+            # It is not reaped yet, so that the group is still its own. What belongs to another user may stay.
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_SECONDS)
+        output.extend(pipe.read(_READ_BYTES) or b"")  # What it printed at last.
+    if not failure and (code := process.returncode):
+        failure = f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
+    lines = strip_controls(bytes(output).decode("utf-8", "replace")).splitlines()
+    return failure, ["...", *lines] if len(output) == _MAX_OUTPUT_BYTES else lines
 
-    def last_lines(self) -> Iterator[str]:
-        """Yield the last lines that the command has printed, after a line that says if there were more."""
-        if dropped := self._size - len(self._output):
-            yield f"({dropped:,} bytes are left out)"
-        yield from strip_controls(self._output.decode("utf-8", "replace")).splitlines()
 
-    def _read(self, seconds: float) -> None:
-        """Read what the command has printed. If it prints nothing, this waits.
+def _has_ended(group: int) -> bool:
+    """Return whether a process, and all that it has started in its group, have ended.
 
-        Args:
-            seconds: How long to wait at most.
-        """
-        if self._is_closed:
-            time.sleep(seconds)
-        elif select.select([self._pipe], [], [], seconds)[0]:
-            data = os.read(self._pipe, _READ_BYTES)
-            self._is_closed = not data
-            self._size += len(data)
-            self._output = (self._output + data)[-_MAX_OUTPUT_BYTES:]
-
-    def _has_ended(self) -> bool:
-        """Return whether the command, and all that it has started in its group, have ended."""
-        if not self._has_exited():
-            return False
-        processes = map(read_process, all_pids())
-        return not any(each and each.group == self._process.pid and not each.has_ended for each in processes)
-
-    def _has_exited(self) -> bool:
-        """Return whether the command itself has ended.
-
-        It is not reaped yet, so that no other process and no other group can get its number.
-        """
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def _kill(self) -> None:
-        """Kill what is left of the group, and reap the command. What belongs to another user may stay."""
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_KILL_SECONDS)
+    The process is not reaped, so that no other process and no other group can get its number.
+    """
+    if os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        return False
+    processes = map(read_process, all_pids())
+    return not any(each and each.group == group and not each.has_ended for each in processes)

@@ -232,13 +232,11 @@ def unfinished(run_name: str) -> list[Run]:
     except (OSError, LaunchError):
         return []
     others = [f"{folder}/{name}" for name in names if name != run_name]
-    with_command = {path for path in others if os.path.lexists(RunPaths(path).on_end)}
-    runs = {
-        path: load(path)
-        for path in others
-        if path in with_command or not os.path.exists(RunPaths(path).report)
-    }
-    return [run for path, run in runs.items() if run is not None and (run.agents or path in with_command)]
+    paths = map(RunPaths, others)
+    runs = [
+        load(each.root) for each in paths if not os.path.exists(each.report) or os.path.lexists(each.on_end)
+    ]
+    return [run for run in runs if run is not None and (run.agents or os.path.lexists(run.paths.on_end))]
 
 
 def _make_folder(root: str) -> bool:

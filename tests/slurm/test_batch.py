@@ -198,7 +198,7 @@ def test_sbatch_refuses(start: Start, launch: Launch, tmp_path: Path):
     ended = start("--slurm", "-d", "--partition", "nope", *TELL, "true", cwd=tmp_path).wait()
     assert (tmp_path / "told").read_text() == "failed\n"
     assert ended.code == 125 and "invalid partition specified: nope" in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.err.splitlines()) == 2  # One says that the command of --on-end runs.
     again = start("attach").wait()
     assert again.code == 125 and "invalid partition specified: nope" in again.out + again.err, again
     assert start("--slurm", "-d", "nosuch.py").wait().code == 127

@@ -119,7 +119,7 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault for each option whose value is not in the folder of the run, as it may be secret."""
     for row in backends.rows():
-        if not (row.secret or row.recorded) or row.name not in options:
+        if row.masked is None or row.name not in options:
             continue
         written = options[row.name]
         for text in written if isinstance(written, list) else [written]:

@@ -157,8 +157,8 @@ def _stop_tasks(run: Run, settings: Settings) -> int:
 
 def _unfinished(state: RunSnapshot, tasks: Collection[TaskId]) -> list[TaskId]:
     """Return those of these tasks that have not ended, or are to start again."""
-    unfinished = [task.task for task in state.report.tasks if not task.state.is_over]
-    return [task for task in tasks if task in unfinished or task in state.restarting]
+    over = {task.task for task in state.report.tasks if task.state.is_over} - {*state.restarting}
+    return [task for task in tasks if task not in over]
 
 
 def launcher_of(run: Run) -> int | None:

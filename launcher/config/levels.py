@@ -104,7 +104,7 @@ def _section_level(
 def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
     """Return the value of a setting in a mapping of a file, with its source and its text."""
     source = written.faults.where(written.line_of(row.key))
-    text = HIDDEN if row.secret else written_text(written.nodes[row.key])
+    text = HIDDEN if row.masked else written_text(written.nodes[row.key])
     return Given(_resolved(row, written[row.key], folder), source=source, kind=kind, text=text)
 
 

@@ -73,14 +73,13 @@ class Setting(Generic[T_co]):
         once: What to type instead of repeating the option. Without it the last one counts.
         given_in: The kinds of sources that may set it.
         read: Reads the value of the key where that is more than a text, a list or a mapping of roles.
-        secret: Whether the value may be secret, so that no message and no file of a run shows it.
+        masked: Returns what files of a run may contain of a text, because the rest may be secret. Then no
+            message shows the value. None if nothing of it is secret.
         path: Makes a path in a file absolute. It is called with the path and the folder of the file.
         join: Makes one value of those of two levels, the weaker one first. With None the value of the
             stronger level counts.
         excludes: The names of settings of weaker levels that do not count where a level sets this one.
         needs: What the option needs to have an effect.
-        recorded: Returns what the folder of a run may contain of a text, because the rest may be secret. With
-            None that is the whole text.
         positional: For an argument without a name the number of its words, as argparse writes it: ``1``,
             ``?``, ``*``, ``+`` or ``...``. None means an option.
         complete: Returns the words that a shell offers as values.
@@ -102,12 +101,11 @@ class Setting(Generic[T_co]):
         once: str = "",
         given_in: SourceKind = COMMAND_LINE,
         read: Read | None = None,
-        secret: bool = False,
+        masked: Callable[[str], str] | None = None,
         path: Callable[[str, str], str] | None = None,
         join: Callable[[Any, Any], T_co] | None = None,
         excludes: Sequence[str] = (),
         needs: Need | None = None,
-        recorded: Callable[[str], str] | None = None,
         positional: str | None = None,
         complete: Callable[[], list[str]] | None = None,
     ) -> None:
@@ -120,9 +118,8 @@ class Setting(Generic[T_co]):
         self.value_optional, self.once = value_optional, once
         self.repeatable, self.by_role = repeatable, by_role
         self.given_in, self.read, self.path, self.join = given_in, read, path, join
-        self.secret = secret
         self.excludes, self.needs, self.positional = tuple(excludes), needs, positional
-        self.recorded, self.complete = recorded, complete
+        self.masked, self.complete = masked, complete
 
     def __repr__(self) -> str:
         return f"Setting({self.name!r})"
@@ -197,7 +194,7 @@ class Given(Record):
     #: The source for messages, such as ``--restarts``, ``job.yaml:3`` or ``launch.toml:14``.
     source: str
     kind: SourceKind
-    #: The value as the user wrote it. `HIDDEN` in place of a secret one.
+    #: The value as the user wrote it, `HIDDEN` in place of what may be secret.
     text: str = ""
 
 
@@ -241,7 +238,7 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
         values = [_parsed(row, word, faults) for word in words]
         if None not in values:  # None stands for a wrong text, whose fault was added.
             value = tuple(values) if row.repeatable or row.by_role else values[-1]
-            text = HIDDEN if row.secret else ",".join(map(str, words))
+            text = ",".join(map(row.masked or str, words))
             level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=text)
     return level, faults
 
@@ -264,9 +261,7 @@ def command_line_words(
             if row.is_switch or (row.value_optional and not text):
                 yield row.flag
                 continue
-            value = text
-            if recorded and (row.secret or row.recorded):
-                value = row.recorded(text) if row.recorded else HIDDEN
+            value = row.masked(text) if recorded and row.masked else text
             # A word that is empty or begins with a dash would not be taken for the value.
             is_next_word = row.takes_next_word and value and not value.startswith("-")
             yield from (row.flag, value) if is_next_word else (f"{row.flag}={value}",)
@@ -295,7 +290,7 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
         # The parser would refuse the empty text of an option without its value, for example as an image.
         value = text if row.value_optional and not text else row.parse(text)
     except ValueError as error:
-        is_hidden = row.secret or isinstance(error, HiddenValueError)
+        is_hidden = row.masked is not None or isinstance(error, HiddenValueError)
         faults.append(Fault(row.flag, str(error)) if is_hidden else Fault(row.flag, repr(word), str(error)))
         return None
     return (role, value) if row.by_role else value

@@ -222,7 +222,7 @@ FLAGS = Setting(
 )  # fmt: skip
 VARIABLES: Setting[tuple[str, ...]] = Setting(
     "variables", str, "set a variable, or copy it (NAME, PRE*); repeatable", metavar="NAME[=VALUE]",
-    flags=("-x",), default=(), repeatable=True, recorded=_without_value,
+    flags=("-x",), default=(), repeatable=True, masked=_without_value,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
     "env", str, "Environment variables of the tasks.", default=(), given_in=FILES, read=named(values.env_name)
@@ -312,7 +312,7 @@ TIMEOUT = Setting(
 )  # fmt: skip
 ON_END: Setting[tuple[str, ...]] = Setting(
     "on_end", _end_command, "run this once when the job is over, as it may end", metavar="COMMAND",
-    default=(), given_in=EVERYWHERE, read=_read_end_command, secret=True,
+    default=(), given_in=EVERYWHERE, read=_read_end_command, masked=lambda _: HIDDEN,
 )  # fmt: skip
 
 DETACH = Setting(

@@ -76,7 +76,7 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 
     These are the values of ``-x``, and of the options whose rows say so.
     """
-    secret = {row.flag for row in table.ROWS if row.secret}
+    secret = {row.flag for row in table.ROWS if row.masked} - {table.VARIABLES.flag}
     shown = []
     for previous, argument in zip(["", *argv], argv, strict=False):
         # The value of such an option is the word after it.

@@ -93,7 +93,7 @@ def test_what_nobody_gives_has_its_default():
         ("--tensorboard", table.TENSORBOARD, "", ""),
         ("--tensorboard=logs", table.TENSORBOARD, "logs", "logs"),
         ("--docker tf:1", DOCKER, "tf:1", "tf:1"),
-        ("-x A=1,2 -x B", table.VARIABLES, ("A=1,2", "B"), "A=1,2,B"),
+        ("-x A=1,2 -x B", table.VARIABLES, ("A=1,2", "B"), "A=...,B"),
         ("--mount /a --mount /b:ro", MOUNTS, ("/a", "/b:ro"), "/a,/b:ro"),
         ("--memory 1g --memory ps=2g", MEMORY, (("", GIB), ("ps", 2 * GIB)), "1g,ps=2g"),
         ("--env lab", table.VENV, "lab", "lab"),

@@ -30,7 +30,8 @@ if os.environ["TASK_INDEX"] == "1" and os.fork() == 0:
     big = b"x" * (100 << 20)
     os.write(1, b"big\\n")
     time.sleep(300)
-os.write(1, b"first\\nstep \\x1b[31m7\\x1b[0m\\nI0000 00:00:1.5 7 kernel.cc:101] Ignoring error status\\n")
+os.write(1, b"first\\nstep \\x1b[31m7\\x1b[0m\\n")
+os.write(1, b"I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on\\n")
 time.sleep(300)
 """
 

@@ -15,7 +15,7 @@ TIME_FORMS = "10m (ago; also s, h and d), 02:00, yesterday 23:10, or 2026-11-28 
 _EXPECTED = f"expected a time: {TIME_FORMS}"
 _UNITS = ("days", "hours", "minutes", "seconds")
 _SPAN = r"(?=\d)(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?(?: ago)?"
-_CLOCK = r"(\d\d?:\d\d(?::\d\d(?:\.\d{1,6})?)?)"
+_CLOCK = r"(\d\d?:\d\d(?::\d\d(?:\.\d{3}|\.\d{6})?)?)"
 _TIME = rf"(?:(today|yesterday|\d{{4}}-\d\d-\d\d)(?:[ t]|$))?{_CLOCK}?(z|[+-]\d\d:?\d\d)?"
 
 
@@ -60,17 +60,16 @@ def _time_of(day: str, clock: str, offset: str = "") -> float:
 
     Args:
         day: The day, as an ISO date.
-        clock: The time of day, such as ``2:00`` or ``02:00:30.5``. Empty means the beginning of the day.
+        clock: The time of day, such as ``2:00`` or ``02:00:30.500``. Empty means the beginning of the day.
         offset: The offset to UTC. Empty means the time zone of this machine.
 
     Raises:
         ValueError: The day, the time of day or the offset does not exist.
         OverflowError: The system cannot compute with such an early or late time.
     """
-    to_seconds, _, fraction = (clock or "00:00").partition(".")
-    hours, _, rest = to_seconds.partition(":")
+    hours, _, rest = (clock or "00:00").partition(":")
     zone = "+00:00" if offset == "z" else f"{offset[:3]}:{offset[-2:]}" if offset else ""
-    return datetime.fromisoformat(f"{day}T{hours:0>2}:{rest}{zone}").timestamp() + float(f"0.{fraction}0")
+    return datetime.fromisoformat(f"{day}T{hours:0>2}:{rest}{zone}").timestamp()
 
 
 def time_in_words(at: float, now: float) -> str:

@@ -40,7 +40,7 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 launch logs --since 10m        what was printed in the last ten minutes
 launch logs --timestamps --since "yesterday 23:00" --until 02:00
 
-Exit code: 0; with --follow that of the job, unless --until comes first."""
+Exit code: 0; with --follow that of the job."""
 
 #: Seconds between two checks whether logs have grown.
 _POLL_SECONDS = 0.1
@@ -70,8 +70,9 @@ SINCE: Setting[float | None] = Setting(
     "since", _time, f"only what was printed since then: {TIME_FORMS}", metavar="TIME", default=None
 )
 UNTIL: Setting[float | None] = Setting(
-    "until", _time, "only what was printed before, in the same forms", metavar="TIME", default=None
-)
+    "until", _time, "only what was printed before, in the same forms", metavar="TIME", default=None,
+    excludes=(FOLLOW.name,),
+)  # fmt: skip
 TIMESTAMPS = Setting("timestamps", switch, "begin each line with the time when it was printed", default=False)
 GROUPS = (
     Group("positional arguments", (SELECTED,)),
@@ -94,78 +95,64 @@ def run(settings: Settings) -> int:
     folding = None if settings[VERBOSE] or names else Folding()
     selection, follows = _selection(settings, folding), settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
-    words = _words(selection, follows, settings[VERBOSE])
-    code = shown_there(target_run, "logs", *words, target_run.paths.root, *names, follow=follows)
+    code = shown_there(target_run, "logs", *_options(settings), target_run.paths.root, *names, follow=follows)
     if code is not None:  # None means that the files are here.
         return code
     if follows:
-
-        def open_logs() -> list[GrowingLog]:
-            return logs_of(target_run, names, selection)
-
-        for _ in follow(target_run, open_logs, folding=folding, until=selection.until):
+        for _ in follow(target_run, lambda: logs_of(target_run, names, selection), folding=folding):
             continue
-    else:
-        for log in logs_of(target_run, names, selection):
-            log.write_rest(sys.stdout.buffer)
-        say_hidden(folding)
-    _tell_what_is_missing(target_run, names, selection)
-    if not follows or _is_past(selection.until):
-        return 0
-    report = report_of(target_run)
-    say(escape_controls(verdict(report)))
-    return report.exit_code
+        _tell_what_is_missing(target_run, names)
+        report = report_of(target_run)
+        say(escape_controls(verdict(report)))
+        return report.exit_code
+    logs = logs_of(target_run, names, selection)
+    for log in logs:
+        log.write_rest(sys.stdout.buffer)
+    say_hidden(folding)
+    _tell_what_is_missing(target_run, names, logs if selection.needs_times else ())
+    return 0
 
 
 def _selection(settings: Settings, folding: Folding | None) -> LogSelection:
-    """Return which part of the logs the user wants.
-
-    Args:
-        settings: The options of the command.
-        folding: Counts the start-up messages of TensorFlow that are left out. None to show them.
+    """Return which part of the logs the user wants, where some messages of TensorFlow may be left out.
 
     Raises:
         InputError: The end of that time is before its beginning.
     """
     since, until = settings[SINCE], settings[UNTIL]
     if since is not None and until is not None and until <= since:
-        now = time.time()
-        begins, ends = time_in_words(since, now), time_in_words(until, now)
-        expected = f"expected a time after that of --since ({begins})"
-        raise InputError([Fault("--until", f"there is nothing before {ends}", expected)])
+        expected = f"expected a time after {time_in_words(since, time.time())}"
+        raise InputError([Fault("--until", "it is not after --since", expected)])
     return LogSelection(settings[LINES], since, until, settings[TIMESTAMPS], folding)
 
 
-def _words(selection: LogSelection, follows: bool, is_verbose: bool) -> list[str]:
+def _options(settings: Settings) -> list[str]:
     """Return the options by which another machine shows the same. Its launch may be of an older version."""
-    values = (
-        ("--lines", selection.lines),
-        ("--since", None if selection.since is None else time_with_zone(selection.since)),
-        ("--until", None if selection.until is None else time_with_zone(selection.until)),
-    )
-    words = [word for flag, value in values if value is not None for word in (flag, str(value))]
-    switches = (("--follow", follows), ("--timestamps", selection.timestamps), ("--verbose", is_verbose))
-    return [*words, *(flag for flag, is_on in switches if is_on)]
+    options = [row.flag for row in (FOLLOW, TIMESTAMPS, VERBOSE) if settings[row]]
+    options += [] if settings[LINES] is None else [LINES.flag, str(settings[LINES])]
+    # The other machine may have another time zone.
+    times = [(row.flag, settings[row]) for row in (SINCE, UNTIL)]
+    return [*options, *(word for flag, at in times if at is not None for word in (flag, time_with_zone(at)))]
 
 
-def _is_past(until: float | None) -> bool:
-    """Return whether the end of the wanted time has come, if there is one."""
-    return until is not None and time.time() >= until
+def _tell_what_is_missing(run: Run, names: Sequence[str], logs: Sequence[GrowingLog] = ()) -> None:
+    """Tell the user why nothing was shown, or which logs were removed.
 
-
-def _tell_what_is_missing(run: Run, names: Sequence[str], selection: LogSelection) -> None:
-    """Tell the user why nothing was shown, or which logs were removed."""
+    Args:
+        run: The run.
+        names: The names of tasks and roles that the user has typed.
+        logs: The logs, of which only what was printed in a certain time was shown. Empty if all was.
+    """
     known_tasks = tasks(run)  # Empty before the plan is written.
     chosen = selected(known_tasks, names) if known_tasks else []
-    paths = [run.paths.log(task) for task in chosen]
     if not chosen:
         say(f"no task of {run.name} was started, so it has no logs")
-    elif removed := [task for task, path in zip(chosen, paths, strict=True) if not os.path.lexists(path)]:
+    elif removed := [task for task in chosen if not os.path.lexists(run.paths.log(task))]:
         say(escape_controls(f"the logs of {join_names(removed)} in {run.paths.logs} were removed"))
     # The first value of `tail` is what the last attempt of the task has printed.
-    elif not any(tail(path)[0] for path in paths):
+    elif not any(tail(run.paths.log(task))[0] for task in chosen):
         say(f"{join_names(chosen)} printed nothing in {run.name}")
-    elif selection.needs_times and not any(map(selection.has_part_of, paths)):
+    elif logs and not any(log.has_begun for log in logs):
         say(f"{join_names(chosen)} printed nothing in this time in {run.name}")
 
 
@@ -183,7 +170,6 @@ def follow(
     messages: GrowingLog | None = None,
     *,
     folding: Folding | None = None,
-    until: float | None = None,
 ) -> Iterator[None]:
     """Write what is new in logs to stdout until the run has ended and everything is written.
 
@@ -197,7 +183,6 @@ def follow(
         messages: The messages of a launcher in the background. They are written after the output that came
             before them, and those from before the start of tasks come first. With None no messages are shown.
         folding: Counts the start-up messages that these logs leave out. None if they leave out none.
-        until: When to end although the run goes on. The logs end there, too.
 
     Yields:
         Nothing, but after each check of the logs, so that the caller can handle signals.
@@ -214,7 +199,7 @@ def follow(
         # These lines must stay in this order. The launcher first completes the logs, then writes the report,
         # then the table into its messages, and exits. So this asks in the opposite order: whatever is known
         # to be complete here is read afterwards, and messages with the table are met only by complete logs.
-        is_over = follower.is_over() or _is_past(until)
+        is_over = follower.is_over()
         # They are only collected here, because the output of tasks that came before them is written first.
         has_new_messages = messages is not None and messages.write(unwritten_messages)
         is_complete = is_over or os.path.exists(run.paths.report)
@@ -252,7 +237,7 @@ def follow(
                 read_until = time.monotonic() + _SETTLE_SECONDS
             # A message about waiting is written when nothing has followed it for some time.
             is_settling = time.monotonic() < read_until or (folding is not None and folding.waiting > 0)
-            if is_settling or not follower.is_live or _is_past(until):
+            if is_settling or not follower.is_live:
                 break
             yield
 

@@ -26,7 +26,7 @@ from launcher.job import JobSpec, Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
 from launcher.output.renderers import record_as_dict
-from launcher.output.run_files import write_json, write_json_for_user
+from launcher.output.run_files import json_text, write_for_user, write_json
 from launcher.runs.run import Run, json_of
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
@@ -50,7 +50,7 @@ def write_report_for_user(report: Report, path: str) -> bool:
         Whether it was written. If not, the user was told why.
     """
     try:
-        write_json_for_user(path, record_as_dict(report))
+        write_for_user(path, json_text(record_as_dict(report)))
     except OSError as error:
         say(f"cannot write the report to {path!r}: {error.strerror}")
         return False

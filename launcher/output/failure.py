@@ -23,7 +23,7 @@ from launcher.job import RunPaths, is_loopback
 from launcher.output.github import annotation
 from launcher.output.hints import FailureFacts, hints
 from launcher.output.lines import clean_lines, coloured
-from launcher.output.logs import content, tail, tail_of_attempt
+from launcher.output.logs import content, tail
 from launcher.output.renderers import TaskPlace
 from launcher.output.table import BAD_COLOUR
 from launcher.output.tensorflow_notices import without_start_up_messages
@@ -190,8 +190,7 @@ def exception_of(task: TaskId, paths: RunPaths, attempt: int | None = None) -> s
     Returns:
         The line. Empty if there is no traceback.
     """
-    log = paths.log(task)
-    data, is_cut = tail(log) if attempt is None else tail_of_attempt(log, attempt)
+    data, is_cut = tail(paths.log(task), attempt=attempt)
     lines = clean_lines(data, is_cut=is_cut)
     traceback = last_traceback(lines)
     return lines[traceback.stop - 1] if traceback else ""

@@ -40,39 +40,28 @@ def content(path: str) -> bytes:
         return b""
 
 
-def tail_of_attempt(path: str, attempt: int) -> tuple[bytes, bool]:
-    """Return the end of what an earlier attempt printed, as `tail` returns it of the last attempt."""
-    mark = b"\n" + attempt_mark(attempt + 1)
-    try:
-        with (
-            open_regular(path, links=False) as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
-        ):
-            end = max(0, text.rfind(mark))  # Without the mark nothing is known.
-            start = max(0, end - _TAIL_BYTES)
-            data = text[start:end]
-    except (OSError, ValueError):  # The log cannot be read, or is empty.
-        return b"", False
-    own = re.split(ATTEMPT_MARK_PATTERN, data)[-1]
-    return own, start > 0 and own == data
-
-
-def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
-    """Return the end of the last attempt's output in a log.
+def tail(path: str, size: int = _TAIL_BYTES, attempt: int | None = None) -> tuple[bytes, bool]:
+    """Return the end of what an attempt of a task has printed.
 
     Args:
         path: The path of the log.
         size: How many bytes to read at most.
+        attempt: The number of an earlier attempt. None for the last one.
 
     Returns:
         The bytes, empty if the log cannot be read. Whether the output of this attempt is longer.
     """
     try:
         with open_regular(path, links=False) as file:
-            start = max(0, os.fstat(file.fileno()).st_size - size)
+            end = os.fstat(file.fileno()).st_size
+            if attempt is not None:
+                with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as text:
+                    # Without the mark of the next attempt nothing is known.
+                    end = max(0, text.rfind(b"\n" + attempt_mark(attempt + 1)))
+            start = max(0, end - size)
             file.seek(start)
-            data = file.read(size)
-    except OSError:
+            data = file.read(end - start)
+    except (OSError, ValueError):  # An empty log has no mark, either.
         return b"", False
     # A line marks the start of each later attempt. The search for its pattern is slow.
     marks = list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
@@ -120,15 +109,6 @@ class LogSelection(Record):
         """Whether the index of the log is needed."""
         return self.timestamps or self.since is not None or self.until is not None
 
-    def has_part_of(self, log: str) -> bool:
-        """Return whether something in the log at this path was printed in this time."""
-        times = LogTimes(log)
-        if not os.stat(log).st_size:  # Then it has no index.
-            return False
-        times.refresh()
-        first = 0 if self.since is None else times.start(self.since)
-        return first < (sys.maxsize if self.until is None else times.end(self.until))
-
 
 #: The whole log without times.
 WHOLE_LOG = LogSelection()
@@ -148,43 +128,26 @@ class GrowingLog:
     """
 
     def __init__(
-        self,
-        path: str,
-        label: str = "",
-        selection: LogSelection = WHOLE_LOG,
-        *,
-        is_terminal: bool = False,
+        self, path: str, label: str = "", selection: LogSelection = WHOLE_LOG, *, is_terminal: bool = False
     ) -> None:
-        self._path, self._selection = path, selection
-        self._times = LogTimes(path) if selection.needs_times else None
+        self._path, self._label, self._selection = path, label, selection
+        self._times = LogTimes(path)
         #: How many bytes of the log were read or skipped.
         self._offset = 0
-        #: Whether it was read before, so that its last lines were chosen, and whether a part was written.
-        self._was_read = self._has_begun = False
-        self._label = label
+        #: Whether it was read before, so that its last lines were chosen.
+        self._was_read = False
+        #: Whether a part of it was written.
+        self.has_begun = False
         if selection.folding is None:
             self._cutter = LineCutter(b"", b"", keep_colours=is_terminal)
         else:
             self._cutter = NoticeCutter(b"", b"", selection.folding, keep_colours=is_terminal)
-        self._set_prefix("")
         #: Whether it is copied byte for byte.
         self._is_raw = not label and not is_terminal and not selection.timestamps
 
     def take_label(self, other: GrowingLog) -> None:
         """Use the label of another log from now on, because the labels of all logs have become wider."""
         self._label = other._label
-        self._set_prefix("")
-
-    def _set_prefix(self, time: str) -> None:
-        """Let the next lines begin with a time and the label.
-
-        A later part of a line whose start was shown unfinished begins with another mark.
-        """
-        first, later = (f"{time}{self._label}{mark}" for mark in (" | ", " + "))
-        if not self._label:
-            first = later = time
-        self._cutter.prefix = first.encode(errors="surrogateescape")
-        self._cutter.continued_prefix = later.encode(errors="surrogateescape")
 
     def write(self, out: BinaryIO) -> bool:
         """Write what was added to the log since the last call, up to a limit.
@@ -203,13 +166,22 @@ class GrowingLog:
             out.write(data)
         elif not data:  # An unfinished line may be due.
             out.write(self._cutter.snapshot(now))
-        elif self._times is None or not self._selection.timestamps:
-            out.write(self._cutter.feed(data, now))
-        else:
+        elif self._selection.timestamps:
             for second, part in self._times.parts(self._offset - len(data), data):
-                self._set_prefix(f"{time_stamp(second)} ")
-                out.write(self._cutter.feed(part, now))
+                out.write(self._cut(part, now, f"{time_stamp(second)} "))
+        else:
+            out.write(self._cut(data, now))
         return bool(data)
+
+    def _cut(self, data: bytes, now: float, time: str = "") -> bytes:
+        """Return the lines of a part of the log, each after the time and the label.
+
+        A later part of a line whose start was shown unfinished begins with another mark.
+        """
+        marks = (" | ", " + ") if self._label else ("", "")
+        first, later = (f"{time}{self._label}{mark}".encode(errors="surrogateescape") for mark in marks)
+        self._cutter.prefix, self._cutter.continued_prefix = first, later
+        return self._cutter.feed(data, now)
 
     def write_rest(self, out: BinaryIO) -> None:
         """Write the rest of the log, and its last line even if it has no newline."""
@@ -236,7 +208,7 @@ class GrowingLog:
                     file.seek(start)
                     data = file.read(min(_READ_BYTES, end - start))
                 self._offset = start + len(data)
-                self._has_begun = self._has_begun or bool(data)
+                self.has_begun = self.has_begun or bool(data)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -255,10 +227,10 @@ class GrowingLog:
         """
         lines, since, until = self._selection.lines, self._selection.since, self._selection.until
         start, end = self._offset, os.fstat(file.fileno()).st_size
-        if self._times is not None:
+        if self._selection.needs_times:
             self._times.refresh()  # The launcher notes times before it writes the log up to this end.
             end = end if until is None else min(end, self._times.end(until))
-            if since is not None and not self._has_begun:
+            if since is not None and not self.has_begun:
                 first = self._times.start(since)
                 # That may be in the middle of a line, which is shown from its beginning.
                 start = max(start, _start_of_last(1, file, first + 1) if first < end else end)

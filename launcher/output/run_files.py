@@ -22,11 +22,10 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import TaskMoved, TaskOutput
 from launcher.common.report import Report
 from launcher.common.text import join_names
-from launcher.common.trusted_io import read_regular
 from launcher.job import RunPaths
 from launcher.messages import say
 from launcher.output.lines import attempt_mark
-from launcher.output.log_times import MAX_LIMIT_BYTES, LogIndex, index_of
+from launcher.output.log_times import LogIndex, index_content, index_of
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 
@@ -98,13 +97,6 @@ def _ends_mid_line(path: str) -> bool:
         file.seek(max(0, size - 1))
         return size > 0 and file.read() != b"\n"
     return False
-
-
-def _index_content(path: str) -> bytes:
-    """Return the content of the index of a log. Empty if it cannot be read."""
-    with contextlib.suppress(OSError):
-        return read_regular(path, 2 * MAX_LIMIT_BYTES)
-    return b""
 
 
 class Files(Renderer):
@@ -223,30 +215,18 @@ class Files(Renderer):
 
     def _note_time(self, task: TaskId, log: str, second: int) -> None:
         """Note in the index of a log that what follows in the log was printed in this second."""
-        path, index, flags = index_of(log), self._indexes.get(task), _APPEND_FLAGS
-        if log in self._broken_paths or path in self._broken_paths:
-            return
-        fd = self._open_fds.get(log)
-        try:  # To ask for the end of an open file is much faster.
-            log_size = os.lstat(log).st_size if fd is None else os.lseek(fd, 0, os.SEEK_END)
+        try:
+            log_size = os.lstat(log).st_size
         except OSError:  # The log was removed.
             return
-        if index is None:
-            content = _index_content(path) if self._is_resumed else b""
-            index = self._indexes[task] = LogIndex(content, len(self._indexes))
-            flags = self._create_flags
-        data, replaces = index.add(second, log_size, lambda: _index_content(path))
-        if not replaces:
-            self._append(path, data, flags)
-            return
-        self._close(path)
-        try:
-            _replace(path, data.decode(), 0o600)
-        except OSError as error:
-            self._give_up(path, error)
+        index = self._indexes.get(task)
+        if index is None:  # A launcher before this one may have begun it.
+            index = self._indexes[task] = LogIndex(index_content(log), len(self._indexes))
+        data, replaces = index.add(second, log_size, lambda: index_content(log))
+        self._append(index_of(log), data, _APPEND_FLAGS | os.O_CREAT, replaces=replaces)
 
-    def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
-        """Append data to a file.
+    def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS, *, replaces: bool = False) -> None:
+        """Append data to a file, or replace what it contains.
 
         If that fails, the file is not written again, and the user is told the first time.
 
@@ -255,10 +235,15 @@ class Files(Renderer):
             data: The data.
             flags: The flags to open the file with. Without O_CREAT a log that was deleted is not created
                 again.
+            replaces: Whether the data replaces the content, so that no reader sees a part of it.
         """
         if path in self._broken_paths:
             return
         try:
+            if replaces:
+                self._close(path)
+                _replace(path, data.decode(), 0o600)
+                return
             fd = self._open_fds.get(path)
             if fd is None:
                 if len(self._open_fds) >= self._max_open_files:
@@ -270,15 +255,11 @@ class Files(Renderer):
             while written < len(data):
                 written += os.write(fd, memoryview(data)[written:])
         except OSError as error:
-            self._give_up(path, error)
-
-    def _give_up(self, path: str, error: OSError) -> None:
-        """Write a file no more, because it cannot be written, and tell the user the first time."""
-        self.unwritten = True
-        self._broken_paths.append(path)
-        self._close(path)
-        if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
-            say(f"{path} cannot be written: {error.strerror}; it stays incomplete; job continues")
+            self.unwritten = True
+            self._broken_paths.append(path)
+            self._close(path)
+            if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
+                say(f"{path} cannot be written: {error.strerror}; it stays incomplete; job continues")
 
     def _close(self, path: str) -> None:
         """Close a file if it is open. It is opened again if more is appended."""
@@ -299,20 +280,7 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written. What was there before is unchanged.
     """
-    _replace(path, _json(value), 0o600)
-
-
-def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that the user has named, see `write_for_user`.
-
-    Args:
-        path: The path of the file, pipe or device.
-        value: The JSON object.
-
-    Raises:
-        OSError: It cannot be written, or a pipe has no reader. What was there before is unchanged.
-    """
-    write_for_user(path, _json(value))
+    _replace(path, json_text(value), 0o600)
 
 
 def write_for_user(path: str, text: str) -> None:
@@ -356,7 +324,7 @@ def _write_to_pipe(path: str, data: bytes) -> None:
         raise error
 
 
-def _json(value: Mapping[str, Any]) -> str:
+def json_text(value: Mapping[str, Any]) -> str:
     """Return an object as JSON, with a line for each field and for each item of a list."""
     fields = ",".join(f"\n  {_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
     return f"{{{fields}\n}}\n"

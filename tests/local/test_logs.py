@@ -45,7 +45,7 @@ def test_what_was_printed_last_night(launch: Launch):
         ("--since", "yesterday 02:30", "--until", "yesterday 04:00"): ["three"],
         ("--until", f"{YESTERDAY:%Y-%m-%d} 3:00"): ["two"],
         ("--since", "yesterday", "--until", "yesterday 04:00", "-n", "1"): ["three"],
-        ("--since", "3d", "--until", "0s", "--follow"): ["two", "three", "four"],
+        ("--since", "3d", "--follow"): ["two", "three", "four"],
     }
     for words, lines in windows.items():
         both = "".join(f"worker/{number} | {line}\n" for number in (0, 1) for line in lines)
@@ -76,13 +76,6 @@ def test_a_run_that_runs_is_followed_with_times(launch: Launch, tmp_path: Path, 
     assert began <= lines[0][1] <= lines[1][1] < lines[2][1] <= lines[3][1] <= time.time()
 
 
-def test_following_ends_with_the_time_although_the_run_goes_on(launch: Launch):
-    started = launch.start("--", "sh", "-c", "echo it; sleep 60").until(lambda it: "| it" in it.out)
-    until = f"{datetime.now() + timedelta(seconds=4):%Y-%m-%dT%H:%M:%S}"
-    assert launch("logs", "-f", "--until", until, code=0, timeout=20).out == "it\n"
-    assert started.stop(2).code == 130
-
-
 def test_a_run_of_an_older_version_has_no_times(launch: Launch):
     last_night(launch)
     for task in ("worker-0", "worker-1"):
@@ -110,7 +103,7 @@ def test_the_machine_of_the_launcher_shows_the_same(launch: Launch, monkeypatch:
         return 0
 
     monkeypatch.setattr(logs, "shown_there", show_there)
-    words: Sequence[str] = ["-fn3", "--timestamps", "--since", "90m", "--until", "0s", "latest", "worker/0"]
+    words: Sequence[str] = ["-n3", "--timestamps", "--since", "90m", "--until", "0s", "latest", "worker/0"]
     for zone in ("America/New_York", "Asia/Kolkata"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
@@ -124,7 +117,7 @@ def test_the_machine_of_the_launcher_shows_the_same(launch: Launch, monkeypatch:
     assert moments[0] == moments[1]
     assert moments[0][1] - moments[0][0] == pytest.approx(5400, abs=1)
     rest = [[word for word in each if not word.startswith("20")] for each in asked]
-    assert rest[0] == rest[1] and {"--follow", "--timestamps", "3", "worker/0"} < set(rest[0])
+    assert rest[0] == rest[1] and {"--timestamps", "3", "worker/0"} < set(rest[0])
 
 
 @pytest.mark.parametrize(
@@ -134,10 +127,11 @@ def test_the_machine_of_the_launcher_shows_the_same(launch: Launch, monkeypatch:
         (["--since", "10"], "--since"),
         (["--until", "25:00"], "--until"),
     ]
-    + [(["--since", ""], "--since"), (["--since", "10m", "--until", "20m"], "--until")],
+    + [(["--since", ""], "--since"), (["--since", "10m", "--until", "20m"], "--until")]
+    + [(["-f", "--until", "0s"], "--until")],
 )
 def test_times_that_are_none_are_refused(launch: Launch, words: list[str], source: str):
     last_night(launch)
     refused = launch.here("logs", *words)
     assert (refused.code, refused.out) == (2, "")
-    assert f"{source}: " in refused.err and "expected a time" in refused.err
+    assert f"{source}: " in refused.err and "expected" in refused.err

@@ -18,7 +18,7 @@ from launcher.common.errors import LaunchError
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
 from launcher.output import log_times
-from launcher.output.log_times import LogIndex, LogTimes, index_of, max_index_bytes
+from launcher.output.log_times import MAX_INDEX_BYTES, LogIndex, LogTimes, index_of
 from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.run_files import Files
 from tests.conftest import examples
@@ -34,7 +34,7 @@ class Printed:
 
     def __init__(self, log: Path) -> None:
         self.log, self.index, self.file, self.size = log, LogIndex(), bytearray(), 0
-        self.largest = 0.0
+        self.largest = 0
 
     def add(self, second: int, size: int) -> None:
         if second != self.index.second:
@@ -42,7 +42,7 @@ class Printed:
             if replaces:
                 self.file.clear()
             self.file += new
-            self.largest = max(self.largest, len(self.file) / max_index_bytes(self.size))
+            self.largest = max(self.largest, len(self.file))
         self.size += size
 
     def times(self) -> LogTimes:
@@ -59,11 +59,10 @@ def test_the_index_of_a_chatty_week_stays_small_and_is_precise_where_it_is_new(
     it = Printed(tmp_path / "worker-0.log")
     for second in range(START, START + 7 * DAY):
         it.add(second, bytes_a_second)
-    assert it.largest <= 1
-    assert len(it.file) <= max(64 * 1024, it.size // 100)
+    assert it.largest <= MAX_INDEX_BYTES == 64 * 1024
     times, end = it.times(), START + 7 * DAY
     for ago in (1, 60, 600, 3600, DAY, 6 * DAY):
-        at, most = end - ago, ago // 150
+        at, most = end - ago, ago // 100
         start, last = times.start(at), times.end(at)
         assert 0 <= at - START - start // bytes_a_second <= most
         assert 0 <= last // bytes_a_second - (at - START) <= most
@@ -79,7 +78,8 @@ def test_the_index_of_a_chatty_week_stays_small_and_is_precise_where_it_is_new(
 def test_nothing_that_was_printed_in_a_window_is_left_out(steps, since, length):
     """Also when the index is thinned and the clock is set back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_times, "MIN_LIMIT_BYTES", 200)
+        patch.setattr(log_times, "MAX_INDEX_BYTES", 200)
+        patch.setattr(log_times, "AGE_RATIO", 2)
         it, now, history = Printed(Path(f"/tmp/{os.getpid()}-times.log")), START, []
         for pause, size in steps:
             now += pause
@@ -95,7 +95,8 @@ def test_nothing_that_was_printed_in_a_window_is_left_out(steps, since, length):
 
 
 def test_it_is_read_while_the_launcher_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(log_times, "MIN_LIMIT_BYTES", 400)
+    monkeypatch.setattr(log_times, "MAX_INDEX_BYTES", 400)
+    monkeypatch.setattr(log_times, "AGE_RATIO", 2)
     it = Printed(tmp_path / "worker-0.log")
     it.add(START, 10)
     following = it.times()

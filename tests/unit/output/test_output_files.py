@@ -13,7 +13,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
 from launcher.output import run_files as files_module
-from launcher.output.run_files import Files, write_json_for_user
+from launcher.output.run_files import Files, json_text, write_for_user
 from tests.told import Told
 from tests.unit.output.output_samples import moved, printed, report, run_info, task_report
 
@@ -48,7 +48,7 @@ def test_a_report_into_a_pipe_and_along_links(tmp_path):
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     link.symlink_to(target)
     for path in (pipe, link):
-        write_json_for_user(str(path), {"a": 1})
+        write_for_user(str(path), json_text({"a": 1}))
     assert json.loads(os.read(reading, 1000)) == json.loads(target.read_text()) == {"a": 1}
     os.close(reading)
     assert link.is_symlink() and not pipe.is_file()

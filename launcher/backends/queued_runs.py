@@ -1,4 +1,4 @@
-"""Commands about runs whose launchers are in the queue of a cluster: pending, or on another machine.
+"""Finds the run that a user means, also if its launcher is in the queue of a cluster or on another machine.
 
 ``launch ps``, ``logs``, ``attach`` and ``stop`` call it. It lets the machine of the launcher do whatever
 needs the launcher.
@@ -6,19 +6,20 @@ needs the launcher.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from launcher import backends
 from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
-from launcher.common.errors import LaunchError, TransportError
+from launcher.common.errors import Fault, InputError, LaunchError, TransportError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
+from launcher.job import LATEST
 from launcher.messages import say
-from launcher.runs import run as known_runs
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import locked_names
-from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of
+from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of, listing, load, running
 
 #: The exit code of a ``launch attach`` whose user left the run.
 LEFT_EXIT_CODE = 130
@@ -66,12 +67,63 @@ def going(runs: Sequence[Run]) -> list[Run]:
 
 
 def find(text: str | None = None) -> Run:
-    """Find the run that a user means, see `launcher.runs.run.find`. Runs in a queue go on, too.
+    """Find the run that a user means.
+
+    Args:
+        text: What the user typed. None and ``latest`` mean the newest run that goes on, or else the newest.
+            Otherwise it is the name of the launcher for the run; the name of the user, of which again the
+            newest run that goes on counts, or else the newest; the start or the last letters of the
+            launcher's name, if no other run has them; or the path of the run's folder. Names are stronger
+            than a folder, unless the text contains a slash.
 
     Raises:
         InputError: No run matches, or several do.
     """
-    return known_runs.find(text, going)
+    runs = all_runs()
+    if text is not None and text != LATEST and os.path.isdir(text) and len(_called(text, runs)) != 1:
+        run = load(text)
+        if run is None:
+            expected = "expected one that holds launcher.json or plan.json"
+            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
+        return run
+    return find_named(text, runs)
+
+
+def find_named(text: str | None, runs: Sequence[Run]) -> Run:
+    """Find the run that a user means by a name, as `find` does, but never by the path of a folder.
+
+    Args:
+        text: What the user typed.
+        runs: All runs.
+
+    Raises:
+        InputError: No run matches, or several do.
+    """
+    if text is None or text == LATEST:
+        if runs:
+            return (going(runs) or runs)[-1]
+        expected = "expected one started before, or the path of its folder"
+        raise InputError([Fault("", "there are no runs", expected)])
+    matching = _called(text, runs)
+    if not matching:
+        names = ", ".join(run.called for run in running(runs)[-5:])
+        known = f"running: {names or 'none'} (`launch ps --all` lists all)"
+        raise InputError([Fault("RUN", f"no run {text!r}", known)])
+    if len(matching) > 1:
+        problem = f"{text!r} may be {len(matching)} runs"
+        raise InputError([Fault("", problem, f"the newest of them:{listing(matching)}")])
+    return matching[0]
+
+
+def _called(text: str, runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the run of this name, or else all runs whose launcher's name has this start or these letters."""
+    if not text or "/" in text:  # Only the path of a folder has a slash.
+        return []
+    of_launcher = [run for run in runs if run.name == text]
+    of_user = [run for run in runs if run.origin.name == text]
+    if of_launcher or of_user:
+        return of_launcher or (going(of_user) or of_user)[-1:]
+    return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
 
 
 @contextmanager

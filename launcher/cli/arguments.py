@@ -20,14 +20,7 @@ from launcher.cli.commands import SYNOPSIS, command_module, groups_of
 from launcher.cli.help_text import TEXT_WIDTH, help_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match, escape_controls
-from launcher.config.settings import (
-    COMMAND_LINE,
-    Setting,
-    Settings,
-    command_line_level,
-    command_line_words,
-    merge,
-)
+from launcher.config.settings import COMMAND_LINE, Setting, Settings, command_line_level, merge, option_words
 from launcher.config.values import names_job_file
 from launcher.launch.options import LaunchWords
 
@@ -70,7 +63,7 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         # A wrong value may be the program itself. Then the words after it are not the program either.
         program=[] if faults else program,
         is_marked=is_marked,
-        options=tuple(command_line_words(texts, backends.rows(), recorded=True)),
+        options=tuple(option_words(texts, backends.rows(), recorded=True)),
     )
 
 

@@ -33,16 +33,7 @@ from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
-from launcher.runs.run import (
-    MAX_TIME,
-    Run,
-    RunState,
-    all_runs,
-    command_of,
-    exit_code_of,
-    program_of,
-    tasks_of,
-)
+from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, program_of, tasks_of, time_in
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -378,11 +369,15 @@ def ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 
     If its launcher died, that is the time of its last event. None: the run goes on, or nobody knows.
     """
-    at = report.get("ended_at")
-    if state is RunState.ENDED and isinstance(at, (int, float)) and 0 < at < MAX_TIME:
-        return float(at)
+    if state not in (RunState.ENDED, RunState.DIED):
+        return None
+    return time_in(report, "ended_at") or _last_event_at(run)
+
+
+def _last_event_at(run: Run) -> float | None:
+    """Return when the launcher of a run wrote its last event. None if it has written none."""
     with contextlib.suppress(OSError):
-        return os.stat(run.paths.events).st_mtime if state in (RunState.ENDED, RunState.DIED) else None
+        return os.stat(run.paths.events).st_mtime
     return None
 
 
@@ -403,17 +398,9 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     # The file may be damaged, or written by an earlier version.
-    started_at, ended_at = report.get("started_at"), report.get("ended_at")
-    if (
-        isinstance(started_at, (int, float))
-        and isinstance(ended_at, (int, float))
-        and 0 <= ended_at - started_at < MAX_TIME
-    ):
-        return ended_at - started_at
-    try:
-        return max(0.0, os.stat(run.paths.events).st_mtime - run.started_at)
-    except OSError:
-        return None
+    started_at = time_in(report, "started_at") or run.started_at
+    end = time_in(report, "ended_at") or _last_event_at(run)
+    return None if end is None else max(0.0, end - started_at)
 
 
 def _usage(pid: int | None) -> dict[str, float]:

@@ -18,10 +18,8 @@ from launcher.cli import run as run_command
 from launcher.cli.arguments import parse_options
 from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError
-from launcher.common.record import replace
-from launcher.config.settings import HIDDEN, Group, Setting, Settings, command_line_words
+from launcher.config.settings import HIDDEN, Group, Setting, Settings, option_words
 from launcher.config.table import RUN_DIR, VARIABLES
-from launcher.launch.job_spec import variables_of
 from launcher.runs.run import Run
 
 SUMMARY = "start a run again: the same program, options and folder"
@@ -59,12 +57,14 @@ def run(settings: Settings) -> int:
         LaunchError: The job could not be started.
     """
     old_run = find(settings[RUN])
-    _check(old_run)
     origin = old_run.origin
+    _check(old_run)
     options = _merged(parse_options(origin.options), parse_options(settings[OPTIONS]))
     if faults := list(_missing_values(options)):
         raise InputError(faults)
-    words = replace(origin, options=tuple(command_line_words(options, backends.rows()))).command
+    # -m and -c are options of launch. After -- anything else is the program, whatever its name is.
+    mark = [] if origin.program[0] in ("-m", "-c") else ["--"]
+    words = [*option_words(options, backends.rows()), *mark, *origin.program]
     try:
         os.chdir(origin.folder)
     except OSError as error:
@@ -81,17 +81,15 @@ def _check(run: Run) -> None:
     Raises:
         InputError: The run cannot be started again.
     """
-    problem = expected = ""
     if not run.is_ours:
         problem = f"its record belongs to user {run.written_by}, who could have written any command line"
     elif run.origin.driver:
-        problem, expected = "a Python program has started it", f"expected to run {run.origin.driver} again"
+        problem = f"a Python program has started it: run {run.origin.driver} again"
     elif not run.origin.program:
-        problem = (
-            "its command line is unknown: an earlier version of launch has started it, or it is too long"
-        )
-    if problem:
-        raise InputError([Fault(run.called, problem, expected)])
+        problem = "its command line is too long, or an earlier version of launch has started it"
+    else:
+        return
+    raise InputError([Fault(run.called, problem)])
 
 
 def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,29 +101,23 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     """
     replaced = {*given, RUN_DIR.name}
     for row in backends.rows():
-        # Such as --python and --venv.
-        if row.name in given or given.keys() & {*row.excludes}:
-            replaced |= {row.name, *row.excludes}
+        alternatives = {row.name, *row.excludes}  # Such as --python and --venv.
+        if alternatives & given.keys():
+            replaced |= alternatives
     options = {name: text for name, text in recorded.items() if name not in replaced}
-    given_variables = given.get(VARIABLES.name, [])
-    names = {text.partition("=")[0] for text in given_variables}
-    names |= variables_of(given_variables, os.environ)[0].keys()  # Those of ``PRE*``, too.
+    variables = given.get(VARIABLES.name, [])
+    names = {text.partition("=")[0] for text in variables}
     kept = [text for text in recorded.get(VARIABLES.name, []) if text.partition("=")[0] not in names]
-    if kept or given_variables:
-        return {**options, **given, VARIABLES.name: [*kept, *given_variables]}
-    return {**options, **given}
+    return {**options, **given, VARIABLES.name: [*kept, *variables]}
 
 
 def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault for each option whose value is not in the folder of the run, as it may be secret."""
     for row in backends.rows():
-        if row.masked is None or row.name not in options:
-            continue
-        written = options[row.name]
+        written = options.get(row.name, []) if row.masked else []
         for text in written if isinstance(written, list) else [written]:
             name, _, value = text.rpartition("=")
             if value == HIDDEN:
                 problem = "the value is not in the folder of the run, because it may be secret"
-                yield Fault(
-                    f"{row.flag} {name}".rstrip(), problem, f"expected {row.flag} {row.metavar} again"
-                )
+                expected = f"expected {row.flag} {row.metavar} again"
+                yield Fault(f"{row.flag} {name}".rstrip(), problem, expected)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from launcher.backends.batch_queue import JobPhase
-from launcher.backends.queued_runs import going, states
+from launcher.backends.queued_runs import find_named, states
 from launcher.cli.ps import ended_at
 from launcher.common.errors import Fault, HostsError, InputError
 from launcher.common.text import escape_controls, join_names
@@ -20,7 +20,7 @@ from launcher.messages import say
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.removal import has_results, link_of, remove_run
-from launcher.runs.run import Run, RunState, all_runs, find_named
+from launcher.runs.run import Run, RunState, all_runs
 
 SUMMARY = "remove ended runs, with their logs and reports"
 
@@ -89,7 +89,7 @@ def run(settings: Settings) -> int:
 def _named(names: Sequence[str]) -> list[Run]:
     """Return the runs that these names mean, each once."""
     known = all_runs()
-    runs = [find_named(name, known, going) for name in names]
+    runs = [find_named(name, known) for name in names]
     return [*{run.name: run for run in runs}.values()]
 
 

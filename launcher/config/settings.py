@@ -243,7 +243,7 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
     return level, faults
 
 
-def command_line_words(
+def option_words(
     texts: Mapping[str, Any], rows: Sequence[Setting[Any]], *, recorded: bool = False
 ) -> Iterator[str]:
     """Yield words for a command line that set the same settings.

@@ -98,10 +98,8 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
 
 def _origin_of(words: LaunchWords, settings: Settings) -> Origin:
     """Return what the folder of the run says about its start."""
-    program = list(words.command)
-    if words.job_file:
-        is_marked = words.program and words.program[0] not in ("-m", "-c")
-        program = [words.job_file, *(["--"] if is_marked else []), *words.program]
+    mark = ["--"] if words.is_marked else []
+    program = [words.job_file, *mark, *words.program] if words.job_file else words.command
     return Origin(
         name=settings[table.NAME] or "",
         note=settings[table.NOTE] or "",

@@ -23,17 +23,7 @@ from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import (
-    AGENTS_FIELD,
-    ORIGIN_FIELD,
-    BatchJob,
-    Origin,
-    Run,
-    RunState,
-    load,
-    read_record,
-    runs_folder,
-)
+from launcher.runs.run import AGENTS_FIELD, BatchJob, Origin, Run, RunState, load, read_record, runs_folder
 
 #: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
@@ -49,8 +39,8 @@ _MAX_CHECKED_RUNS = 20
 _UNKNOWN_AGE_SECONDS = 30 * 24 * 3600.0
 #: Longer words of a command line are not kept, so that the record stays small.
 _MAX_ORIGIN_BYTES = 32 * 1024
-#: How long a launch waits at most for other launches that choose a name.
-_NAMING_TIMEOUT_SECONDS = 5.0
+#: How often a launch tries to be the only one that chooses a name, until it goes on after 5 seconds.
+_NAMING_TRIES = 250
 #: The name of a run: the time in UTC and letters.
 _RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
 
@@ -147,8 +137,7 @@ def locked_names() -> Iterator[None]:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, fd)
-            deadline = time.monotonic() + _NAMING_TIMEOUT_SECONDS
-            while time.monotonic() < deadline:
+            for _ in range(_NAMING_TRIES):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -170,7 +159,7 @@ def _write_record(
     fields = as_dict(origin)
     if len(json.dumps(fields)) > _MAX_ORIGIN_BYTES:
         fields = as_dict(replace(origin, options=(), program=()))
-    record[ORIGIN_FIELD] = {name: value for name, value in fields.items() if value}
+    record["origin"] = {name: value for name, value in fields.items() if value}
     write_json(paths.owner, record)
 
 
@@ -231,12 +220,10 @@ def unfinished(run_name: str) -> list[Run]:
         names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]  # Names start with the time.
     except (OSError, LaunchError):
         return []
-    others = [f"{folder}/{name}" for name in names if name != run_name]
-    paths = map(RunPaths, others)
-    runs = [
-        load(each.root) for each in paths if not os.path.exists(each.report) or os.path.lexists(each.on_end)
-    ]
-    return [run for run in runs if run is not None and (run.agents or os.path.lexists(run.paths.on_end))]
+    others = [RunPaths(f"{folder}/{name}") for name in names if name != run_name]
+    left = [path for path in others if os.path.lexists(path.on_end) or not os.path.exists(path.report)]
+    runs = [run for path in left if (run := load(path.root)) is not None]
+    return [run for run in runs if run.agents or os.path.lexists(run.paths.on_end)]
 
 
 def _make_folder(root: str) -> bool:

@@ -11,30 +11,30 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.agent.identity import Fate, ProcessIdentity, fate_of, is_alive, start_ticks
 from launcher.agent.processes import user_of
 from launcher.common.cluster import TaskId
-from launcher.common.errors import Fault, InputError, LaunchError
-from launcher.common.record import Record
+from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
+from launcher.common.record import Record, replace
 from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
 from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_at_most, read_regular
-from launcher.job import LATEST, RunPaths
+from launcher.common.validation import FieldReader
+from launcher.job import RunPaths
 
 #: The field of ``launcher.json`` with the ids of agents. It is removed when none of their processes is left.
 AGENTS_FIELD = "agents"
-#: The field of ``launcher.json`` with the `Origin` of the run.
-ORIGIN_FIELD = "origin"
 #: The largest size of a ``launcher.json``.
 _MAX_RECORD_BYTES = 64 * 1024
 #: The largest size of a plan or a report, enough for ten thousand tasks.
 _MAX_JSON_BYTES = 1 << 30
 #: The latest time of a run, in seconds since the epoch. A later one in a file is wrong.
-MAX_TIME = 1e11
+_MAX_TIME = 1e11
+_RecordT = TypeVar("_RecordT", bound=Record)
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
 #: Characters for the name of a run. None of them looks like another.
 _NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -81,15 +81,6 @@ class Origin(Record):
     program: tuple[str, ...] = ()
     #: The Python program that has started the run by the API. Empty for a run of the command line.
     driver: str = ""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The words after ``launch`` that start the run again, if no value is missing. Empty if unknown."""
-        if not self.program:
-            return ()
-        # -m and -c are options of launch. After -- anything else is the program, whatever its name is.
-        is_option = self.program[0] in ("-m", "-c")
-        return (*self.options, *(() if is_option else ("--",)), *self.program)
 
 
 def new_run_name() -> str:
@@ -238,74 +229,6 @@ def running(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.state is RunState.RUNNING]
 
 
-def find(text: str | None = None, going: Callable[[Sequence[Run]], Sequence[Run]] = running) -> Run:
-    """Find the run that a user means.
-
-    Args:
-        text: What the user typed. None and ``latest`` mean the newest run that goes on, or else the newest.
-            Otherwise it is the name of the launcher for the run; the name of the user, of which again the
-            newest run that goes on counts, or else the newest; the start or the last letters of the
-            launcher's name, if no other run has them; or the path of the run's folder. Names are stronger
-            than a folder, unless the text contains a slash.
-        going: Returns those of some runs that go on.
-
-    Raises:
-        InputError: No run matches, or several do.
-    """
-    runs = all_runs()
-    if text is not None and text != LATEST and os.path.isdir(text):
-        # Names are stronger, but a word with a slash is none.
-        named = [] if "/" in text else _called(text, runs, going)
-        if len(named) == 1:
-            return named[0]
-        run = load(text)
-        if run is None:
-            expected = "expected one that holds launcher.json or plan.json"
-            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
-        return run
-    return find_named(text, runs, going)
-
-
-def find_named(
-    text: str | None, runs: Sequence[Run], going: Callable[[Sequence[Run]], Sequence[Run]] = running
-) -> Run:
-    """Find the run that a user means by a name, as `find` does, but never by the path of a folder.
-
-    Args:
-        text: What the user typed.
-        runs: All runs.
-        going: Returns those of some runs that go on.
-
-    Raises:
-        InputError: No run matches, or several do.
-    """
-    if text is None or text == LATEST:
-        if runs:
-            return (going(runs) or runs)[-1]
-        expected = "expected one started before, or the path of its folder"
-        raise InputError([Fault("", "there are no runs", expected)])
-    matching: Sequence[Run] = [] if "/" in text else _called(text, runs, going)
-    if not matching:
-        names = ", ".join(run.called for run in running(runs)[-5:])
-        known = f"running: {names or 'none'} (`launch ps --all` lists all)"
-        raise InputError([Fault("RUN", f"no run {text!r}", known)])
-    if len(matching) > 1:
-        problem = f"{text!r} may be {len(matching)} runs"
-        raise InputError([Fault("", problem, f"the newest of them:{listing(matching)}")])
-    return matching[0]
-
-
-def _called(text: str, runs: Sequence[Run], going: Callable[[Sequence[Run]], Sequence[Run]]) -> Sequence[Run]:
-    """Return the run of this name, or else all runs whose launcher's name has this start or these letters."""
-    of_launcher = [run for run in runs if run.name == text]
-    of_user = [run for run in runs if run.origin.name == text]
-    if of_launcher or of_user:
-        return of_launcher or (going(of_user) or of_user)[-1:]
-    if not text:  # Each name would start with it.
-        return []
-    return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
-
-
 def load(path: str) -> Run | None:
     """Read a run from its folder, and return it, or None if the path is not the folder of a run.
 
@@ -315,22 +238,24 @@ def load(path: str) -> Run | None:
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
-    run_name, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS_FIELD)
+    run_name, agents = record.get("job"), record.get(AGENTS_FIELD)
     if not isinstance(run_name, str):
         run_name = os.path.basename(paths.root)
-    if not isinstance(started_at, (int, float)) or not 0 <= started_at < MAX_TIME:
-        started_at = 0.0
     if not isinstance(agents, list):
         agents = []
+    origin = _record_in(Origin, record.get("origin")) or Origin()
+    name, note, driver = map(
+        escape_controls, (origin.name, origin.note, origin.driver)
+    )  # Messages show them.
     return Run(
         escape_controls(run_name),
         paths=paths,
-        owner=_owner_in(record),
-        started_at=float(started_at),
+        owner=_record_in(ProcessIdentity, record),
+        started_at=time_in(record, "started_at") or 0.0,
         agents=tuple(number for number in agents if type(number) is int),  # A bool is no id.
         written_by=written_by,
         batch=_batch_job_in(record.get("batch")),
-        origin=_origin_in(record.get(ORIGIN_FIELD)),
+        origin=replace(origin, name=name, note=note, driver=driver),
     )
 
 
@@ -431,6 +356,12 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
     return code if isinstance(code, int) else None
 
 
+def time_in(content: Mapping[str, Any], name: str) -> float | None:
+    """Return a time in the content of ``launcher.json`` or ``report.json``. None if it cannot be one."""
+    at = content.get(name)
+    return float(at) if isinstance(at, (int, float)) and 0 < at < _MAX_TIME else None
+
+
 def remaining(run: Run) -> list[TaskId]:
     """Return the tasks of a run that are not over according to its ``events.jsonl``."""
     is_over = {}  # Of each task, the last event tells its present state.
@@ -485,27 +416,16 @@ def _batch_job_in(value: object) -> BatchJob | None:
     return BatchJob(*fields[: len(BatchJob._fields)]) if fields else None
 
 
-def _origin_in(value: object) -> Origin:
-    """Return the origin of a run in a field of ``launcher.json``. Another user may have written anything."""
-    fields: dict[str, Any] = {}
-    for name, content in value.items() if isinstance(value, dict) else ():
-        is_list = isinstance(content, list) and all(isinstance(word, str) for word in content)
-        if name in ("options", "program") and is_list:
-            fields[name] = tuple(content)
-        elif name in ("name", "note", "folder", "driver") and isinstance(content, str):
-            # The folder is used, and only shown with quotes.
-            fields[name] = content if name == "folder" else escape_controls(content)
-    return Origin(**fields)
+def _record_in(kind: type[_RecordT], value: object) -> _RecordT | None:
+    """Return the record in a value of ``launcher.json``, in which another user may have written anything.
 
-
-def _owner_in(record: Mapping[str, Any]) -> ProcessIdentity | None:
-    """Return the launcher process that the content of a ``launcher.json`` identifies, or None."""
-    # A record of an earlier version lacks the last field, which has a default.
-    fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
-    types = (int, int, str, str, str, str)  # The types of the fields, in their order.
-    if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
+    Returns:
+        None if a field is missing that has no default, or has another type.
+    """
+    try:
+        return kind(*FieldReader(trusted=True).read(kind, value))
+    except (ProtocolError, ValueError):
         return None
-    return ProcessIdentity(*fields)
 
 
 def open_pidfd(owner: ProcessIdentity) -> int | None:

@@ -13,7 +13,6 @@ from launcher.agent.identity import ProcessIdentity, start_ticks, this_process
 from launcher.common.record import as_dict, replace
 from launcher.job import RunPaths
 from launcher.runs.folder import create
-from launcher.runs.run import ORIGIN_FIELD
 
 Sleeper = Callable[[], "subprocess.Popen[bytes]"]
 
@@ -58,7 +57,7 @@ def made(
     paths = create(None, job)
     dead = replace(this_process(), start_ticks=1)
     record = {"schema": 1, "job": job, "started_at": at, **as_dict(owner or dead)}
-    record[ORIGIN_FIELD] = {"name": name}
+    record["origin"] = {"name": name}
     Path(paths.owner).write_text(json.dumps(record))
     if exit_code is not None:
         Path(paths.report).write_text(json.dumps({"exit_code": exit_code, "ended_at": at + 5}))

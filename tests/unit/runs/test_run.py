@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.identity import this_process
+from launcher.backends.queued_runs import find
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
-from launcher.runs.run import AGENTS_FIELD, Run, RunState, all_runs, find, load, remaining
+from launcher.runs.run import AGENTS_FIELD, Run, RunState, all_runs, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"

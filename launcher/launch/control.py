@@ -245,7 +245,10 @@ class Control:
             if isinstance(request, FollowRequest):
                 return {"next": self.followers.first(request.first), "output": request.output}
             if isinstance(request, RestartRequest):
-                self._job.handle(events.RestartAsked(events.now(), self._tasks_to_restart(request.tasks)))
+                tasks = self._named_tasks(request.tasks, Phase.RUNNING)
+                if lost := self._job.machine.stranded(tasks):
+                    raise LaunchError(f"the host of {join_names(lost)} is lost")
+                self._job.handle(events.RestartAsked(events.now(), tasks))
                 return {}
             if isinstance(request, TaskStopRequest):
                 tasks = self._named_tasks(request.tasks, Phase.RUNNING, Phase.DRAINING)
@@ -263,20 +266,6 @@ class Control:
             "measuring": [*self._measuring],
             "restarting": [*self._job.machine.state.tasks.restarting],
         }
-
-    def _tasks_to_restart(self, names: Collection[str]) -> tuple[TaskId, ...]:
-        """Return the tasks that a client asks to restart.
-
-        Args:
-            names: The names of tasks, roles and ranges.
-
-        Raises:
-            LaunchError: The tasks cannot be restarted.
-        """
-        tasks = self._named_tasks(names, Phase.RUNNING)
-        if lost := self._job.machine.stranded(tasks):
-            raise LaunchError(f"the host of {join_names(lost)} is lost")
-        return tasks
 
     def _named_tasks(self, names: Collection[str], *phases: Phase) -> tuple[TaskId, ...]:
         """Return the tasks that a client names, if the job is in one of these phases.

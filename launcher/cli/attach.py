@@ -13,7 +13,7 @@ import sys
 import time
 
 from launcher.backends.queued_runs import LEFT_EXIT_CODE, find, relayed, shown_there, withdraw_run
-from launcher.cli.logs import follow, logs_of, report_of, say_hidden
+from launcher.cli.logs import follow, report_of, say_hidden
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
@@ -84,12 +84,10 @@ def run(settings: Settings) -> int:
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
-    folding = None if settings[VERBOSE] else Folding()
-    selection = LogSelection(settings[LINES], folding=folding)
-    # Each line starts with the name of its task, even if there is only one (the last argument).
-    for _ in follow(target_run, lambda: logs_of(target_run, (), selection, True), messages, folding=folding):
+    selection = LogSelection(settings[LINES], folding=None if settings[VERBOSE] else Folding())
+    for _ in follow(target_run, (), selection, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
-            say_hidden(folding)
+            say_hidden(selection.folding)
             say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
             return LEFT_EXIT_CODE
     report = report_of(target_run)

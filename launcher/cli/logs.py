@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from launcher.backends.queued_runs import find, shown_there, states
@@ -25,7 +25,7 @@ from launcher.config.table import VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.lines import labels
-from launcher.output.logs import WHOLE_LOG, GrowingLog, LogSelection, tail
+from launcher.output.logs import GrowingLog, LogSelection, tail
 from launcher.output.table import verdict
 from launcher.output.tensorflow_notices import Folding
 from launcher.runs.run import Run, all_runs, selected, tasks
@@ -99,7 +99,7 @@ def run(settings: Settings) -> int:
     if code is not None:  # None means that the files are here.
         return code
     if follows:
-        for _ in follow(target_run, lambda: logs_of(target_run, names, selection), folding=folding):
+        for _ in follow(target_run, names, selection):
             continue
         _tell_what_is_missing(target_run, names)
         report = report_of(target_run)
@@ -165,11 +165,7 @@ def say_hidden(folding: Folding | None) -> None:
 
 
 def follow(
-    run: Run,
-    open_logs: Callable[[], list[GrowingLog]],
-    messages: GrowingLog | None = None,
-    *,
-    folding: Folding | None = None,
+    run: Run, names: Sequence[str], selection: LogSelection, messages: GrowingLog | None = None
 ) -> Iterator[None]:
     """Write what is new in logs to stdout until the run has ended and everything is written.
 
@@ -178,11 +174,11 @@ def follow(
 
     Args:
         run: The run.
-        open_logs: Returns the logs to follow. It is called whenever the plan was written: at the start, and
-            after tasks have moved to other hosts.
+        names: The names of tasks and roles whose logs are shown. Without any, all logs are shown.
+        selection: Which part of each log is shown.
         messages: The messages of a launcher in the background. They are written after the output that came
-            before them, and those from before the start of tasks come first. With None no messages are shown.
-        folding: Counts the start-up messages that these logs leave out. None if they leave out none.
+            before them, and those from before the start of tasks come first. With them each line starts with
+            the name of its task, even if there is only one. With None no messages are shown.
 
     Yields:
         Nothing, but after each check of the logs, so that the caller can handle signals.
@@ -192,7 +188,7 @@ def follow(
     """
     run.check_trusted()
     out, logs = sys.stdout.buffer, list[GrowingLog]()
-    follower = RunFollower(run, output=True)
+    follower, folding = RunFollower(run, output=True), selection.folding
     unwritten_messages, read_until = io.BytesIO(), 0.0
     plan_time = opened_plan_time = 0  # When the plan was written, and when that was whose logs are open.
     while True:
@@ -211,7 +207,8 @@ def follow(
             plan_time = os.stat(run.paths.plan).st_mtime_ns
         if plan_time != opened_plan_time:
             # After a task has moved, its log is the same file, but its label may be another one.
-            opened_plan_time, reopened = plan_time, open_logs()
+            opened_plan_time = plan_time
+            reopened = logs_of(run, names, selection, labelled=messages is not None)
             # The logs that are open stay, because they know how much of them was written.
             logs = logs or reopened
             for log, other in zip(logs, reopened, strict=False):
@@ -289,7 +286,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
 
 
 def logs_of(
-    run: Run, names: Sequence[str] = (), selection: LogSelection = WHOLE_LOG, labelled: bool = False
+    run: Run, names: Sequence[str], selection: LogSelection, *, labelled: bool = False
 ) -> list[GrowingLog]:
     """Open the logs of tasks of a run, in the order of the plan.
 

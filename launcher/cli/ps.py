@@ -395,12 +395,13 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
     """
     if state is RunState.RUNNING and run.owner is not None:
         # Seconds since boot do not jump when somebody sets the clock.
-        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        since_boot = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     # The file may be damaged, or written by an earlier version.
-    started_at = time_in(report, "started_at") or run.started_at
-    end = time_in(report, "ended_at") or _last_event_at(run)
-    return None if end is None else max(0.0, end - started_at)
+    started, ended = time_in(report, "started_at"), time_in(report, "ended_at")
+    if started is None or ended is None:
+        started, ended = run.started_at, _last_event_at(run)
+    return max(0.0, ended - started) if started and ended else None
 
 
 def _usage(pid: int | None) -> dict[str, float]:

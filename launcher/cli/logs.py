@@ -232,9 +232,7 @@ def follow(
         while not grown_logs:
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS
-            # A message about waiting is written when nothing has followed it for some time.
-            is_settling = time.monotonic() < read_until or (folding is not None and folding.waiting > 0)
-            if is_settling or not follower.is_live:
+            if time.monotonic() < read_until or not follower.is_live:
                 break
             yield
 

@@ -23,7 +23,7 @@ from launcher.messages import message_prefix
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
 from launcher.output.table import path_line, result_table, verdict_lines
-from launcher.output.tensorflow_notices import LIVE_BYTES_PER_SECOND, Folding, NoticeCutter
+from launcher.output.tensorflow_notices import Folding, NoticeCutter
 from launcher.output.writer import Writer
 
 _MAX_KEPT_NOTICES = 1000
@@ -228,11 +228,9 @@ class Console(Renderer):
         # ``worker/0 |`` starts a line, and ``worker/0 +`` a later part of a line that was shown unfinished.
         first, continued = (f"{colour}{self._labels[task]} {mark}{reset} ".encode() for mark in "|+")
         keep_colours = self._options.colour
-        if not self._options.fold:
-            return LineCutter(first, continued, keep_colours=keep_colours)
-        return NoticeCutter(
-            first, continued, self._folding, keep_colours=keep_colours, bytes_per_second=LIVE_BYTES_PER_SECOND
-        )
+        if self._options.fold:
+            return NoticeCutter(first, continued, self._folding, keep_colours=keep_colours)
+        return LineCutter(first, continued, keep_colours=keep_colours)
 
     def _print(self, lines: bytes) -> None:
         """Print complete lines of a task, with the time if the user wants it."""

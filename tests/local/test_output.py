@@ -65,24 +65,6 @@ def test_start_up_messages_are_hidden(launch: Launch):
     assert seen("attach", "-v") == (4, 4, False)
 
 
-WAITS_AS_TENSORFLOW_DOES = """
-import time
-print("I0000 00:00:1.5 7 coordination_service.cc:502] Waiting for 1/2 tasks to connect.", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_task_that_waits_is_heard(launch: Launch):
-    """The message is hidden as long as it may be one of the start-up, where the other task comes soon."""
-    started = launch.start("--workers", "2", "-c", WAITS_AS_TENSORFLOW_DOES)
-    started.until(lambda it: "2 workers on localhost" in it.err)
-    watching = [started, launch.start("attach"), launch.start("logs", "-f")]
-    for each in watching:
-        each.until(lambda it: it.out.count("Waiting for 1/2 tasks to connect") == 2)
-    assert launch.here("stop").code == 0
-    assert not any("start-up message" in each.wait().err for each in watching)
-
-
 @pytest.mark.promise("progress bars do not flood")
 @pytest.mark.parametrize(("kind", "last"), [("progress", "2000/2000 done"), ("backspace", "002000")])
 def test_a_line_that_is_rewritten_does_not_flood(launch: Launch, kind: str, last: str):

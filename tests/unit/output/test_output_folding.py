@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from launcher.output.tensorflow_notices import (
-    LIVE_BYTES_PER_SECOND,
     Folding,
     NoticeCutter,
     last_of_program,
@@ -21,11 +20,6 @@ from launcher.package_data import read_table
 MESSAGES = Path(__file__).with_name("start_up_notices.txt").read_text()
 MATTERS = Path(__file__).with_name("lines_that_matter.txt").read_text()
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
-WAITING = """\
-I0000 00:00:1.5 7 coordination_service.cc:502] Waiting for 1/2 tasks to connect.
-I0000 00:00:1.5 7 coordination_service.cc:505] Example stragglers:
-/job:worker/replica:0/task:1
-"""
 OTHER = (
     "I0000 00:00:1.5 7 coordination_service_agent.cc:245] Coordination agent has successfully connected.\n"
 )
@@ -34,9 +28,9 @@ OTHER = (
 class Shown:
     """What is shown of the output of a task, without the prefix."""
 
-    def __init__(self, bytes_per_second: int = 1 << 40) -> None:
+    def __init__(self) -> None:
         self.folding = Folding()
-        self.cutter = NoticeCutter(b"w | ", b"w + ", self.folding, bytes_per_second=bytes_per_second)
+        self.cutter = NoticeCutter(b"w | ", b"w + ", self.folding)
 
     def __call__(self, text: str, now: float = 0.0) -> str:
         return self.cutter.feed(text.encode(), now).decode().replace("w | ", "")
@@ -111,27 +105,6 @@ def test_messages_are_counted_not_their_lines():
     assert shown.folding.summary() == "hid 2 TensorFlow start-up messages (-v shows them)"
 
 
-def test_a_message_about_waiting_is_shown_if_nothing_follows():
-    waiting, ending, going_on = Shown(), Shown(), Shown()
-    for shown in (waiting, ending, going_on):
-        assert shown(WAITING, 5.0) == ""
-        assert shown.cutter.has_unfinished_line
-        assert shown.cutter.snapshot(14.9) == b""
-    assert waiting.cutter.snapshot(15.0) == "".join(f"w | {line}\n" for line in WAITING.splitlines()).encode()
-    assert ending.cutter.end().count(b"\n") == 3
-    assert going_on(OTHER + "step 1\n", 15.0) == "step 1\n"
-    assert going_on.cutter.snapshot(30.0) == going_on.cutter.end() == b""
-    assert [shown.folding.count for shown in (waiting, ending, going_on)] == [0, 0, 3]
-
-
-def test_a_flood_is_not_searched():
-    shown = Shown(LIVE_BYTES_PER_SECOND)
-    flood = f"{'y' * 99}]\n" * 1000
-    assert shown(flood, 1.0) == flood
-    assert shown(OTHER, 1.5) == OTHER
-    assert shown(OTHER, 2.0) == ""
-
-
 @pytest.mark.parametrize(
     ("lines", "last"),
     [
@@ -140,7 +113,6 @@ def test_a_flood_is_not_searched():
         ("step 1\n}", "}"),
         ("step 1\nI0000 00:00:1.5 7 eager_service_impl.cc:355] SessionOptions: \ndevice_count {\n  value: 1\n}", "step 1"),
         (f"step 1\n{OTHER}", "step 1"),
-        (f"step 1\n{WAITING}", "/job:worker/replica:0/task:1"),
         ("step 1\n2024-05-06 07:08:09.123456: W tensorflow/core/data/root_dataset.cc:997] Input of", "step 1"),
         ("step 1\nE0000 00:00:1.5 7 grpc_server_lib.cc:545] Could not start gRPC server", None),
         (f"{OTHER}{OTHER}", None),

@@ -65,8 +65,8 @@ def run(settings: Settings) -> int:
 
     Raises:
         InputError: There is no such run.
-        LaunchError: Its files cannot be read, or with ``--junit`` it has not ended or the file cannot be
-            written.
+        LaunchError: Its files cannot be read or are damaged, or with ``--junit`` it has not ended or the file
+            cannot be written.
     """
     target_run, file = find(settings[RUN]), settings[JUNIT]
     if file is None or shares_files(target_run):
@@ -77,13 +77,17 @@ def run(settings: Settings) -> int:
     target_run.check_trusted()
     history = read_history(target_run)
     report, state = _report_of(target_run, history)
-    if file is not None:
-        _write_junit(file, report, target_run, state)
-    if settings[JSON]:
-        lost = [{"host": each.host, "at": each.at, "why": each.text} for each in history.lost_hosts]
-        print(json.dumps({**record_as_dict(report), "state": state.value, "lost_hosts": lost}, indent=2))
-    else:
-        _print(target_run, report, state, history)
+    try:
+        if file is not None:
+            _write_junit(file, report, target_run, state)
+        if settings[JSON]:
+            more = {"state": state.value, "lost_hosts": history.lost_hosts}
+            text = json.dumps({**record_as_dict(report), **more}, indent=2)
+        else:
+            text = _told(target_run, report, state, history)
+    except (ValueError, OverflowError) as error:  # A time is too early or too late.
+        raise LaunchError(f"the files in {target_run.paths.root!r} are damaged: {error}") from error
+    print(text)
     return 0
 
 
@@ -93,16 +97,16 @@ def _report_of(run: Run, history: RunHistory) -> tuple[Report, RunState]:
     The launcher of a run that runs is asked. If it does not answer, or is elsewhere, the events tell.
     """
     state = run.state
-    if state is RunState.RUNNING or os.path.exists(run.paths.report):
+    if state in (RunState.RUNNING, RunState.ENDED):
         try:
             now = snapshot(run)
-            state = RunState.ENDED if now.ended else state
             # The files may have been copied from another machine.
-            return replace(now.report, run_dir=run.paths.root), state
+            report = replace(now.report, run_dir=run.paths.root)
+            return report, RunState.ENDED if now.ended else RunState.RUNNING
         except LaunchError:
-            if state is not RunState.RUNNING:
+            if state is RunState.ENDED:
                 raise
-    return report_by_events(run, history, time.time()), state
+    return report_by_events(run, history, time.time()), run.state
 
 
 def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
@@ -123,8 +127,8 @@ def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
 # ---------------------------------------------------------------------- output
 
 
-def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> None:
-    """Print when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
+def _told(run: Run, report: Report, state: RunState, history: RunHistory) -> str:
+    """Return when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
     colour, now = wants_colour(os.environ, is_tty=sys.stdout.isatty()), time.time()
     took, ended_at = duration(report.ended_at - report.started_at), time_in_words(report.ended_at, now)
     when = {
@@ -136,15 +140,15 @@ def _print(run: Run, report: Report, state: RunState, history: RunHistory) -> No
     name = run.name if run.called == run.name else f"{run.called} ({run.name})"
     program = shortened(escape_controls(program_of(run)), _MAX_PROGRAM_CHARACTERS)
     note = f"note: {run.origin.note}\n" if run.origin.note else ""
-    print(f"{name}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}\n")
-    print(result_table(report, colour=colour))
-    print("".join(f"{line}\n" for line in [*_attempt_lines(report, run), *_message_lines(history)]), end="")
-    print(failure_report(report, run.paths, colour=colour), end="")
-    if state is RunState.ENDED:
-        print(verdict_lines(report, colour=colour), end="")
-    else:
-        restarts = f", tasks started again {plural(report.restarts, 'time')}" if report.restarts else ""
-        print(f"{path_line(report)}job {run.name}: {when}{restarts}")
+    end = verdict_lines(report, colour=colour) if state is RunState.ENDED else path_line(report)
+    blocks = (
+        f"{name}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}",
+        result_table(report, colour=colour),
+        "\n".join(_attempt_lines(report, run)),
+        "\n".join(f"{time_stamp(at)}  {text}" for at, text in history.messages),
+        failure_report(report, run.paths, colour=colour) + end,
+    )
+    return "\n\n".join(block.rstrip("\n") for block in blocks if block)
 
 
 def _attempt_lines(report: Report, run: Run) -> list[str]:
@@ -154,33 +158,25 @@ def _attempt_lines(report: Report, run: Run) -> list[str]:
         if task.earlier:
             attempts += [*((task, each) for each in task.earlier), (task, task)]
     attempts.sort(key=lambda pair: pair[1].started_at or 0.0)
-    left_out = len(attempts) - _MAX_ATTEMPTS
-    lines = table_lines(_ATTEMPT_HEADERS, [_attempt_row(*pair, run) for pair in attempts[-_MAX_ATTEMPTS:]])
-    earlier = [f"{plural(left_out, 'earlier attempt')} left out: --json has them"] if left_out > 0 else []
-    return [*lines, *earlier, ""] if lines else []
+    left_out = max(0, len(attempts) - _MAX_ATTEMPTS)
+    lines = table_lines(_ATTEMPT_HEADERS, [_attempt_row(*pair, run) for pair in attempts[left_out:]])
+    if left_out:
+        lines.append(f"{plural(left_out, 'earlier attempt')} left out: --json has them")
+    return lines
 
 
 def _attempt_row(task: TaskReport, attempt: Attempt | TaskReport, run: Run) -> list[str]:
     """Return the cells of an attempt of a task, with the exception that it has printed if it failed."""
-    cause = attempt.detail
+    cause, began, ended = attempt.detail, attempt.started_at, attempt.ended_at
     if attempt.state is TaskState.FAILED:
-        number = None if attempt is task else attempt.attempt
-        exception = exception_of(task.task, run.paths, number)
+        exception = exception_of(task.task, run.paths, None if attempt is task else attempt.attempt)
         cause += f": {exception}" if exception else ""
-    began, ended = attempt.started_at, attempt.ended_at
     return [
         str(task.task),
         str(attempt.attempt),
         attempt.host,
-        "-" if began is None else time_stamp(began),
-        "-" if ended is None else time_stamp(ended),
+        *("-" if at is None else time_stamp(at) for at in (began, ended)),
         duration(None if began is None or ended is None else ended - began),
         attempt.state.value,
         shortened(cause, _MAX_CAUSE_CHARACTERS),
     ]
-
-
-def _message_lines(history: RunHistory) -> list[str]:
-    """Return what launch has said while the run went on, with times: restarts, lost hosts and all else."""
-    lines = [f"{time_stamp(each.at)}  {each.text}" for each in history.messages]
-    return [*lines, ""] if lines else []

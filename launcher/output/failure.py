@@ -133,11 +133,16 @@ def github_annotation(failure: Failure, paths: RunPaths) -> str:
     return annotation(failure, lines[traceback.start : traceback.stop] if traceback else [], os.environ)
 
 
-def _output_of(task: TaskId, paths: RunPaths) -> tuple[list[str], range | None]:
-    """Return what a task printed at last, without notices of TensorFlow, and where its traceback is in it."""
-    data, is_cut = tail(paths.log(task))
-    printed = clean_lines(data, is_cut=is_cut)
-    lines = _without_inner_rows(without_start_up_messages(printed))
+def _output_of(task: TaskId, paths: RunPaths, attempt: int | None = None) -> tuple[list[str], range | None]:
+    """Return what a task printed at last, without notices of TensorFlow, and where its traceback is in it.
+
+    Args:
+        task: The task.
+        paths: The files of the run.
+        attempt: The number of the attempt. None for the last one.
+    """
+    data, is_cut = tail(paths.log(task), attempt=attempt)
+    lines = _without_inner_rows(without_start_up_messages(clean_lines(data, is_cut=is_cut)))
     return lines, last_traceback(lines)
 
 
@@ -182,17 +187,9 @@ def _last_lines(lines: Sequence[str], traceback: range | None, *, colour: bool) 
 def exception_of(task: TaskId, paths: RunPaths, attempt: int | None = None) -> str:
     """Return the exception with which an attempt of a task ended: the last line of its last traceback.
 
-    Args:
-        task: The task.
-        paths: The files of the run.
-        attempt: The number of the attempt. None for the last one.
-
-    Returns:
-        The line. Empty if there is no traceback.
+    Empty if there is no traceback. Without the number of an attempt it is the last one.
     """
-    data, is_cut = tail(paths.log(task), attempt=attempt)
-    lines = clean_lines(data, is_cut=is_cut)
-    traceback = last_traceback(lines)
+    lines, traceback = _output_of(task, paths, attempt)
     return lines[traceback.stop - 1] if traceback else ""
 
 

@@ -31,24 +31,20 @@ def junit_xml(report: Report, last_lines: Callable[[TaskId], Sequence[str]]) -> 
         report: How the run ended.
         last_lines: Returns what a task printed at last, for the tasks that failed.
     """
-    cases = [_task_case(task, last_lines) for task in report.tasks]
+    suite = ElementTree.Element("testsuite", name=_xml_text(report.job))
+    suite.extend([_task_case(task, last_lines) for task in report.tasks])
     failure = report.failure
-    if report.exit_code and (failure is None or failure.task is None or not any(map(len, cases))):
-        case = ElementTree.Element("testcase", classname="launch", name="job", time="0")
+    if report.exit_code and (failure is None or failure.task is None or not suite.findall("testcase/*")):
+        case = ElementTree.SubElement(suite, "testcase", classname="launch", name="job", time="0")
         text = f"exit code {report.exit_code}" if failure is None else failure.text
         kind = "launcher" if failure is None else failure.reason.value
         ElementTree.SubElement(case, "error", message=_xml_text(text), type=kind)
-        cases.append(case)
-    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in _COUNTED.items()}
-    attributes = {
-        "name": _xml_text(report.job),
-        "tests": str(len(cases)),
-        **counts,
-        "time": f"{report.ended_at - report.started_at:.3f}",
-        "timestamp": f"{datetime.fromtimestamp(report.started_at, timezone.utc):%Y-%m-%dT%H:%M:%S}",
-    }
-    suite = ElementTree.Element("testsuite", attributes)
-    suite.extend(cases)
+    suite.set("tests", str(len(suite)))
+    for count, element in _COUNTED.items():
+        suite.set(count, str(len(suite.findall(f"testcase/{element}"))))
+    suite.set("time", f"{report.ended_at - report.started_at:.3f}")
+    began = datetime.fromtimestamp(report.started_at, timezone.utc)
+    suite.set("timestamp", f"{began:%Y-%m-%dT%H:%M:%S}")
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)

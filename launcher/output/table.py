@@ -10,14 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from launcher.common.report import Reason, Report, TaskReport, TaskState
-from launcher.common.text import (
-    byte_size,
-    duration,
-    escape_controls,
-    plural,
-    shortened,
-    signal_name,
-)
+from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
 from launcher.job import RunPaths
 from launcher.output.lines import coloured
 

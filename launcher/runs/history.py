@@ -27,23 +27,13 @@ _DIED_EXIT_CODE = 125
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
 
 
-class Happening(Record):
-    """Something that happened in a run."""
-
-    #: Seconds since the epoch.
-    at: float
-    text: str
-    #: The host that was lost by it. Empty if it was something else.
-    host: str = ""
-
-
 class RunHistory(Record):
     """What the events of a run tell."""
 
-    #: The last messages to the user, without the first one, which only names the run.
-    messages: Sequence[Happening]
-    #: Each loss of a host, with the reason.
-    lost_hosts: Sequence[Happening]
+    #: The last messages to the user with their times, without the first one, which only names the run.
+    messages: Sequence[tuple[float, str]]
+    #: Each loss of a host, as ``launch report --json`` prints it.
+    lost_hosts: Sequence[Mapping[str, Any]]
     #: How often tasks were started again.
     restarts: int
     #: The time of the last event. 0 if there is none.
@@ -54,8 +44,8 @@ class RunHistory(Record):
 
 def read_history(run: Run) -> RunHistory:
     """Read the events of a run. What is damaged is left out."""
-    messages: deque[Happening] = deque(maxlen=_MAX_MESSAGES)
-    lost_hosts: list[Happening] = []
+    messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES)
+    lost_hosts: list[Mapping[str, Any]] = []
     moves: dict[str, list[Mapping[str, Any]]] = {}
     restarts, last_at = 0, 0.0
     with suppress(OSError), open_regular(run.paths.events) as file:
@@ -68,10 +58,10 @@ def read_history(run: Run) -> RunHistory:
                 if kind == "TaskMoved":
                     moves.setdefault(event["task"], []).append(event)
                 elif kind == "Tell" and not is_first:
-                    messages.append(Happening(at, escape_controls(event["text"])))
+                    messages.append((at, escape_controls(event["text"])))
                 elif kind == "AgentLost":
-                    why, host = escape_controls(event["why"]), escape_controls(event["host"])
-                    lost_hosts.append(Happening(at, why.removeprefix(f"{host}: "), host))
+                    host, why = escape_controls(event["host"]), escape_controls(event["why"])
+                    lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
     return RunHistory(messages, lost_hosts, restarts, last_at, moves)
 
 

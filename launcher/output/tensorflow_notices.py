@@ -18,14 +18,14 @@ from launcher.package_data import read_table
 
 #: The first bytes of all messages: the letter, or that of the year.
 _FIRST_BYTES = frozenset(b"IWE2")
-#: Matches a message of TensorFlow's C++ code in the form of TensorFlow 2.17 and later, of those before it,
-#: or of TensorFlow 1. Its groups are the letter, the file, of which the first form has the name only, and the
-#: text.
+#: How lines of Python code, and of absl, begin.
+_PYTHON_BEGINNINGS = (b"WARNING:tensorflow:", b"INFO:tensorflow:", b"WARNING:absl:", b"WARNING: All log ")
+#: Matches a message of TensorFlow's C++ code in the form of TensorFlow 2.17 and later, which has the name of
+#: the file only, of those before it, or of TensorFlow 1.
 _MESSAGE_PATTERN = (
-    rb"(?:(?P<new>[IWE])0000 00:00:[0-9.]+ +[0-9]+ (?P<name>[\w.-]+\.(?:cc|h))"
-    rb"|(?:[0-9-]{10} [0-9:.]+: )?(?P<old>[IWE]) "
-    rb"(?P<path>(?:\./)?(?:tensorflow|xla|tsl|external/(?:local_xla|local_tsl|org_tensorflow|xla|tsl))/[\w/.-]+\.(?:cc|h))"
-    rb"):[0-9]+\] (?P<text>.*)"
+    rb"(?:[0-9-]{10} [0-9:.]+: )?(?P<letter>[IWE])(?:0000 00:00:[0-9.]+ +[0-9]+ |"
+    rb" (?:\./)?(?:tensorflow|xla|tsl|external/(?:local_xla|local_tsl|org_tensorflow|xla|tsl))/(?:[\w.-]+/)*)"
+    rb"(?P<file>[\w.-]+\.(?:cc|h)):[0-9]+\] (?P<text>.*)"
 )
 
 
@@ -44,8 +44,6 @@ class _NoticeTable(Record):
     """The content of ``notices.toml``."""
 
     messages: Sequence[_Rule]
-    #: The rules for lines of Python code.
-    lines: Sequence[_Rule]
     #: The names of TensorFlow's files that print start-up messages.
     files: frozenset[bytes]
     #: Finds the words of messages that must stay.
@@ -62,7 +60,6 @@ def _table() -> _NoticeTable:
     content = read_table("output/notices.toml")
     return _NoticeTable(
         messages=[_rule(entry) for entry in content["message"]],
-        lines=[_rule(entry) for entry in content["line"]],
         files=frozenset(name.encode() for name in content["files"]),
         matters=re.compile("|".join(content["matters"]).encode(), re.IGNORECASE),
     )
@@ -76,25 +73,23 @@ def _rule(entry: Mapping[str, Any]) -> _Rule:
 
 def _rule_for(line: bytes) -> _Rule | None:
     """Return the rule for a line with which a start-up message begins. None for any other line."""
-    if line.startswith((b"WARNING:", b"INFO:tensorflow:")):
-        return _first_match(_table().lines, line)
+    if line.startswith(_PYTHON_BEGINNINGS):
+        return _first_match(line)
     # Most lines contain neither, which is found out much faster than whether they match the pattern.
     is_of_cpp = b".cc:" in line or b".h:" in line
     message = re.match(_MESSAGE_PATTERN, line) if is_of_cpp else None
     if message is None:
         return None
-    is_error = b"E" in (message["new"], message["old"])
-    if rule := _first_match(_table().messages, message["text"]):
+    is_error, file, text = message["letter"] == b"E", message["file"], message["text"]
+    if rule := _first_match(text):
         return rule if rule.probe or not is_error else None
-    file = (message["path"] or message["name"]).rpartition(b"/")[2]
-    if is_error or file not in _table().files or _table().matters.search(message["text"]):
-        return None
-    return _OTHER
+    is_left_out = not is_error and file in _table().files and not _table().matters.search(text)
+    return _OTHER if is_left_out else None
 
 
-def _first_match(rules: Sequence[_Rule], text: bytes) -> _Rule | None:
+def _first_match(text: bytes) -> _Rule | None:
     """Return the first rule that matches a text. None if none does."""
-    return next((rule for rule in rules if rule.text.match(text)), None)
+    return next((rule for rule in _table().messages if rule.text.match(text)), None)
 
 
 class Folding:

@@ -29,7 +29,7 @@ def test_the_folder_of_a_run(launch: Launch):
     in_logs = [f"logs/{name}" for name in logs]
     assert found == ["events.jsonl", "launcher.json", *in_logs, "plan.json", "report.json"]
     assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
-    assert run.path.name in ended.out + ended.err
+    assert f"\nlogs: ~/{run.path.relative_to(launch.home)}\n" in ended.out
     secret = {path.name for path in run.path.rglob("*.*") if b"pass phrase" in path.read_bytes()}
     assert secret == {"worker-0.log", "worker-1.log"}
 

@@ -7,19 +7,16 @@ needs the launcher.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from launcher import backends
 from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
 from launcher.common.errors import Fault, InputError, LaunchError, TransportError
-from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.job import LATEST
 from launcher.messages import say
 from launcher.runs.end_command import run_left_commands
-from launcher.runs.folder import locked_names
-from launcher.runs.run import Origin, Run, RunState, all_runs, exit_code_of, listing, load, running
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, listing, load, running
 
 #: The exit code of a ``launch attach`` whose user left the run.
 LEFT_EXIT_CODE = 130
@@ -124,26 +121,6 @@ def _called(text: str, runs: Sequence[Run]) -> Sequence[Run]:
     if of_launcher or of_user:
         return of_launcher or (going(of_user) or of_user)[-1:]
     return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
-
-
-@contextmanager
-def with_free_name(origin: Origin) -> Iterator[Origin]:
-    """Add a number to the name of a new run while another one of this name goes on.
-
-    The folder of the run must be made in the context, because only then the name is taken.
-
-    Args:
-        origin: What the user typed to start the run. Without a name it is yielded as it is.
-    """
-    if not origin.name:
-        yield origin
-        return
-    with locked_names():
-        same = [run for run in all_runs() if run.origin.name.startswith(origin.name)]
-        taken = {run.origin.name for run in same if run.state is RunState.ELSEWHERE and run.batch is None}
-        taken |= {run.origin.name for run in going(same)}
-        numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
-        yield replace(origin, name=next(name for name in (origin.name, *numbered) if name not in taken))
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:

@@ -377,8 +377,8 @@ class Orchestrator:
         self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.handle_plan(self.plan))
         try:
-            fields = plan_as_dict(self.plan, self._run_info.run_name, self._spec.policy.restarts)
-            write_json(self._run_info.paths.plan, fields)
+            info, restarts = self._run_info, self._spec.policy.restarts
+            write_json(info.paths.plan, plan_as_dict(self.plan, info.run_name, info.command, restarts))
         except OSError as error:
             self.plan_unwritten = True
             text = f"cannot write {self._run_info.paths.plan}: {error.strerror}"

@@ -7,7 +7,6 @@ The orchestrator and the session call it. The values of the user's variables may
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,17 +15,10 @@ from launcher import backends
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.config import table
-from launcher.config.settings import HIDDEN, Settings, SourceKind
+from launcher.config.settings import Settings, SourceKind
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
-#: Options of the program that has started `launch` by the API.
-_OPTIONS_OF_API = tuple(
-    row.flag for row in (table.EVENTS_FD, table.COMMANDS_FD, table.ROLES_FD, table.UNTIL_EOF_FD, table.DRIVER)
-)
-
-#: ``-x``, perhaps after the letters of switches. Words of the program that look so are masked, too.
-_VARIABLE_OPTION = "-[dqv]*x"
 #: The version of the form of ``plan.json``.
 PLAN_SCHEMA = 1
 
@@ -45,7 +37,7 @@ OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER
 _TASK_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_DIFFERING_VARIABLES)
 
 
-def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
+def plan_as_dict(plan: Plan, run_name: str, command: Sequence[str], restarts: int) -> dict[str, object]:
     """Return the content of ``plan.json``.
 
     It contains only the variables that launch sets, because others may be secret. It contains the addresses
@@ -54,12 +46,12 @@ def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
     Args:
         plan: The plan of the job.
         run_name: The name of the run.
+        command: The command line of ``launch``, without values that may be secret.
         restarts: How often failed tasks may start again.
     """
     # Without lists it has placeholders for them, as in ``{worker_hosts}``.
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
-    command = _without_values(sys.argv)
     head = {"schema": PLAN_SCHEMA, "job": run_name, "command": command, "restarts": restarts}
     return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
 
@@ -69,29 +61,6 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
     names = ("task", "host", "address", "port", "argv", "workdir", "venv", "gpus")
     env = {name: task.env[name] for name in _TASK_VARIABLES if name in task.env}
     return {**{name: getattr(task, name) for name in names}, "env": env}
-
-
-def _without_values(argv: Sequence[str]) -> list[str]:
-    """Return the command line without options of the API, and without the values that may be secret.
-
-    These are the values of ``-x``, and of the options whose rows say so.
-    """
-    secret = {row.flag for row in table.ROWS if row.masked} - {table.VARIABLES.flag}
-    shown = []
-    for previous, argument in zip(["", *argv], argv, strict=False):
-        # The value of such an option is the word after it.
-        if previous in _OPTIONS_OF_API or argument in _OPTIONS_OF_API:
-            continue
-        name, equals, _ = argument.partition("=")
-        # argparse accepts switches and -x in one word: -dqx. The variable is in the same word, or the next.
-        is_variable = re.fullmatch(_VARIABLE_OPTION, previous) or re.match(_VARIABLE_OPTION, argument)
-        if equals and (is_variable or name in secret):
-            argument = f"{name}={HIDDEN}"
-        shown.append(HIDDEN if previous in secret else argument)
-    return shown
-
-
-# ---------------------------------------------------------------------- dry run
 
 
 def defaults_in_effect(settings: Settings) -> Iterator[str]:

@@ -11,9 +11,10 @@ import enum
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
@@ -45,7 +46,7 @@ from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.messages import MessageQueue, say
 from launcher.output.renderers import RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
-from launcher.runs.run import BatchJob, Origin, new_run_name, selected
+from launcher.runs.run import new_run_name, selected
 from launcher.scheduler.placement import place
 from launcher.threads import start_function
 
@@ -189,7 +190,7 @@ class Session:
             JobError: It does not exist, or cannot be run.
         """
         if self.settings[table.ON_END]:
-            from launcher.launch.end_command import find_end_command  # noqa: PLC0415 - few launches have one
+            from launcher.runs.end_command import find_end_command  # noqa: PLC0415 - few launches have one
 
             self.end_command = find_end_command(self.settings)
 
@@ -307,32 +308,22 @@ class Session:
         # The folder's record names the queue's batch job and the agents here, so that `launch stop` and later
         # launches find them.
         batch_job = None if self.queue is None else self.queue.own()
-        if self.options.submitted is not None:
-            self.paths = adopt_run(self.options.submitted, agents, batch_job)
-            # Its name may have a number.
-            self.options = replace(self.options, origin=self.options.submitted.origin)
+        run = self.options.submitted
+        if run is not None:
+            adopt_run(run, agents, batch_job)
         else:
-            self.create_run_folder(agents, batch_job)
+            run_dir, origin = self.settings[table.RUN_DIR], self.options.origin
+            try:
+                run = create(run_dir, self.run_name, agents, batch_job, origin)
+            except JobError as error:
+                raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
+        # The name of the user may have got a number.
+        self.paths, self.options = run.paths, replace(self.options, origin=run.origin)
         self.has_folder = True
         if self.background is not None:
             self.background.use_folder(self.paths, self.run_name)
         if self.end_command is not None:
             self.end_command.store(self.paths)
-
-    def create_run_folder(self, agents: Sequence[int], batch_job: BatchJob | None) -> None:
-        """Make a new folder for the run, and give the run a name that no other one has."""
-        naming: AbstractContextManager[Origin] = nullcontext(self.options.origin)
-        if self.options.origin.name:
-            from launcher.backends.queued_runs import with_free_name  # noqa: PLC0415 - with subprocess
-
-            naming = with_free_name(self.options.origin)
-        try:
-            with naming as origin:
-                run_dir = self.settings[table.RUN_DIR]
-                self.paths = create(run_dir, self.run_name, agents, batch_job, origin)
-        except JobError as error:
-            raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
-        self.options = replace(self.options, origin=origin)
 
     def start_hosts(self) -> None:
         """Make the hosts ready for tasks: containers run, and tasks get their folders and addresses."""
@@ -372,11 +363,13 @@ class Session:
         Returns:
             The report of the job.
         """
+        origin = self.options.origin
         run_info = RunInfo(
             self.run_name,
             placement=self.placement,
             paths=self.paths,
             started_at=self.started_at,
+            command=(sys.argv[0], *origin.options, *origin.program),
             without_relay=self.relay.hosts_without(self.allocation),
         )
         checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
@@ -593,9 +586,11 @@ class Session:
         if self.end_command is None or not self.has_folder:
             return
         if self.requeue is Requeue.NO:
+            from launcher.runs.end_command import run_at_end  # noqa: PLC0415 - few launches have one
+
             with self.interrupts.queued(), slow("waiting for the command of --on-end"):
                 self.interrupts.read()  # What has stopped the job is no reason to stop the command.
-                self.end_command.run_at_end(self.paths, lambda: signal.SIGINT in self.interrupts.read())
+                run_at_end(self.paths, lambda: signal.SIGINT in self.interrupts.read())
         elif self.options.submitted is None:
             with suppress(OSError):  # The next launcher has another run, with the same command.
                 os.unlink(self.paths.on_end)

@@ -14,23 +14,21 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.backends.batch_queue import BatchQueue, Parcel
-from launcher.backends.queued_runs import with_free_name
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
-from launcher.launch.end_command import find_end_command
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.programs import check_all_programs_here
 from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
-from launcher.runs.end_command import run_left_commands
+from launcher.runs.end_command import find_end_command, run_left_commands
 from launcher.runs.folder import create, discard, with_batch_job
-from launcher.runs.run import BatchJob, Run, load, new_run_name
+from launcher.runs.run import BatchJob, Run, new_run_name
 
 
 def submit(options: LaunchOptions, queue: BatchQueue) -> int:
@@ -51,17 +49,15 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         check_all_programs_here(options)
     # A launcher that does not see the files of this machine looks for the program of --on-end itself.
     end_command = find_end_command(options.settings) if queue.shares_files else None
-    with with_free_name(options.origin) as origin:
-        options, batch = replace(options, origin=origin), BatchJob(options.backend.name)
-        parcel = _Packer(options).parcel()
-        paths = create(options.settings[RUN_DIR], new_run_name(), batch=batch, origin=origin)
-    run = load(paths.root)
-    assert run is not None
+    batch = BatchJob(options.backend.name)
+    run = create(options.settings[RUN_DIR], new_run_name(), batch=batch, origin=options.origin)
+    options = replace(options, origin=run.origin)  # The name may have got a number.
     try:
+        parcel = _Packer(options).parcel()
         # The launcher writes its messages to this file, which only this user may read.
-        os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(run.paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         if end_command is not None:
-            end_command.store(paths)
+            end_command.store(run.paths)
         interrupts = Interrupts()
         # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
         with nullcontext() if queue.shares_files else interrupts:

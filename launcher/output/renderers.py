@@ -36,6 +36,8 @@ class RunInfo(Record):
     paths: RunPaths
     #: When it started, in seconds since the epoch.
     started_at: float
+    #: The command line of ``launch``, without values that may be secret.
+    command: tuple[str, ...] = ()
     #: The names of other machines without a port that ``--relay`` forwards to this one.
     without_relay: tuple[str, ...] = ()
 

@@ -1,15 +1,16 @@
-"""Runs the command of ``--on-end`` once, when the job is over.
+"""The command of ``--on-end``, which runs once, when the job is over.
 
-The launcher stores the command in the folder of the run, and runs it at the end. If the launcher was killed,
-a later command of launch does. Whoever runs the command first removes its file, and only one process can do
-that, so the command never runs twice. Its words may contain secrets: only its output, which goes to the user
-or to ``launcher.log``, may show them.
+The launcher finds its program before anything is started, stores the command in the folder of the run, and
+runs it at the end. If the launcher was killed, a later command of launch does. Whoever runs the command first
+removes its file, and only one process can do that, so the command never runs twice. Its arguments may be
+secret: no message shows them, but its own output, which the user sees, may do so.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,17 +19,19 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
+from launcher.agent.lookup import find_executable
 from launcher.agent.processes import all_pids, read_process
-from launcher.common.errors import LaunchError
+from launcher.common.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.record import Record, as_dict
 from launcher.common.report import Reason
-from launcher.common.text import escape_controls, signal_name
+from launcher.common.text import signal_name
 from launcher.common.trusted_io import open_regular, read_at_most
+from launcher.config.settings import Settings
+from launcher.config.table import ON_END
 from launcher.job import RunPaths
-from launcher.messages import message_prefix, say
-from launcher.output.lines import strip_controls
+from launcher.messages import say
+from launcher.output.lines import clean_lines
 from launcher.output.run_files import write_json
-from launcher.output.writer import Writer
 from launcher.runs.run import Run, exit_code_of, load
 
 #: How long the command may run.
@@ -42,8 +45,6 @@ _MAX_FILE_BYTES = 8 << 20
 #: How many bytes at the end of its output are shown.
 _MAX_OUTPUT_BYTES = 4 * 1024
 _READ_BYTES = 64 * 1024
-_STDERR = 2
-
 
 #: How the job has ended, for the command: ``stopped`` if a user or a signal has stopped it, ``lost`` if its
 #: launcher was killed and has left no report.
@@ -53,16 +54,15 @@ EndStatus = Literal["succeeded", "failed", "stopped", "lost"]
 class EndCommand(Record):
     """The command of ``--on-end`` of one run."""
 
+    #: The path of its program, and the arguments.
     words: tuple[str, ...]
-    #: The path of its program.
-    program: str
     #: The folder in which it runs: that of the ``launch``.
     folder: str
 
     @property
     def name(self) -> str:
-        """The name of its program, for messages. The other words may be secret."""
-        return os.path.basename(self.program)
+        """The name of its program, for messages. The arguments may be secret."""
+        return os.path.basename(self.words[0])
 
     def store(self, paths: RunPaths) -> None:
         """Write the command to the folder of its run, so that it runs even if the launcher is killed.
@@ -75,27 +75,25 @@ class EndCommand(Record):
         except OSError as error:
             raise LaunchError(f"cannot write {paths.on_end!r}: {error.strerror}") from error
 
-    def run_at_end(self, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
-        """Run the command for a launcher, and show its output and its failure on stderr.
 
-        It does not run if another process has done it.
+def find_end_command(settings: Settings) -> EndCommand | None:
+    """Return the command of ``--on-end``, or None without that option.
 
-        Args:
-            paths: The files of the run, which has ended.
-            is_interrupted: Returns whether the user no longer wants to wait.
-        """
-        run = load(paths.root)
-        if run is None or claim(paths) is None:
-            say(f"the command of --on-end does not run, because {paths.on_end!r} is no longer there")
-            return
-        # There is no report if the disk is full.
-        failure, lines = execute(self, run, status_of(run.report(), "failed"), is_interrupted)
-        prefix = f"{message_prefix()}--on-end {self.name}: "
-        text = "".join(f"{prefix}{escape_controls(line)}\n" for line in (*lines, failure) if line)
-        # `say` would wait for a slow reader, and fail if stderr cannot be written.
-        writer = Writer()
-        writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
-        writer.close()
+    Raises:
+        JobError: Its program does not exist, or cannot be run.
+    """
+    words, folder = settings[ON_END], os.getcwd()
+    if not words:
+        return None
+    try:
+        program = find_executable(words[0], folder, os.environ.get("PATH", os.defpath))
+    except (ProgramError, NotRunnableError) as error:
+        # An address, or a whole command in quotes, may contain a secret, which no message shows.
+        is_hidden = re.search(r"\s|://", words[0])
+        problem = "program not found: its name contains blanks or ://" if is_hidden else str(error)
+        expected = "expected the program and its arguments as words of their own" if is_hidden else ""
+        raise JobError([Fault(settings.source(ON_END), problem, expected)]) from error
+    return EndCommand((program, *words[1:]), folder)
 
 
 def claim(paths: RunPaths) -> EndCommand | None:
@@ -114,11 +112,42 @@ def claim(paths: RunPaths) -> EndCommand | None:
             if status.st_uid != os.geteuid() or status.st_mode & 0o077 or status.st_nlink != 1:
                 return None
             fields = json.loads(read_at_most(file, _MAX_FILE_BYTES))
-        command = EndCommand(tuple(map(str, fields["words"])), str(fields["program"]), str(fields["folder"]))
+        program, *arguments = map(str, fields["words"])
+        command = EndCommand((program, *arguments), str(fields["folder"]))
         os.unlink(paths.on_end)  # For all but one process this fails.
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return command
+
+
+def run_at_end(paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
+    """Run the command of a run for its launcher, unless another process has done it.
+
+    Args:
+        paths: The files of the run, which has ended.
+        is_interrupted: Returns whether the user no longer wants to wait.
+    """
+    run, command = load(paths.root), claim(paths)
+    if run is not None and command is not None:
+        # There is no report if the disk is full.
+        _run(command, run, status_of(run.report(), "failed"), is_interrupted)
+
+
+def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:
+    """Run the commands of runs whose launchers will not do it. The user is told so.
+
+    What is left after the time for one command stays for the next ``launch``.
+
+    Args:
+        runs: The runs. Those without a command are ignored.
+        without_report: How a run without a report has ended.
+    """
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for run in runs:
+        if time.monotonic() < deadline and (command := claim(run.paths)):
+            status = status_of(run.report(), without_report)
+            say(f"job {run.name}: {status}; its command of --on-end runs now: {command.name}")
+            _run(command, run, status)
 
 
 def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus:
@@ -135,38 +164,20 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
     return "stopped" if is_stopped else "failed"
 
 
-def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:
-    """Run the commands of runs whose launchers will not do it. The user is told so.
-
-    The output of each goes to ``launcher.log`` in the folder of its run. What is left after the time for one
-    command stays for the next ``launch``.
-
-    Args:
-        runs: The runs. Those without a command are ignored.
-        without_report: How a run without a report has ended.
-    """
-    deadline = time.monotonic() + LIMIT_SECONDS
-    for run in runs:
-        command = claim(run.paths) if time.monotonic() < deadline else None
-        if command is None:
-            continue
-        status = status_of(run.report(), without_report)
-        say(f"job {run.name}: {status}; its command of --on-end runs now: {command.name}")
-        failure, lines = execute(command, run, status)
-        if failure:
-            say(f"job {run.name}: --on-end {command.name}: {failure}")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        with (
-            suppress(OSError),
-            open(os.open(run.paths.messages, flags, 0o600), "a", encoding="utf-8") as file,
-        ):
-            file.writelines(f"{line}\n" for line in lines)
+def _run(
+    command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
+) -> None:
+    """Run a command that was claimed, and show what it printed at last, and why it failed."""
+    failure, lines = execute(command, run, status, is_interrupted)
+    with suppress(OSError):  # Nobody can read stderr.
+        for line in filter(None, (*lines, failure)):
+            say(f"--on-end {command.name}: {line}")
 
 
 def execute(
     command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
 ) -> tuple[str, list[str]]:
-    """Run the command, in a process group of its own, and wait until all of that group has ended.
+    """Run a command in a process group of its own, and wait until all of that group has ended.
 
     When its time is over, or the user interrupts it, the group is killed.
 
@@ -189,7 +200,6 @@ def execute(
         # It gets no terminal, so that it cannot wait for an answer there.
         process = subprocess.Popen(
             command.words,
-            executable=command.program,
             cwd=command.folder,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
@@ -226,8 +236,7 @@ def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) 
         output.extend(pipe.read(_READ_BYTES) or b"")  # What it printed at last.
     if not failure and (code := process.returncode):
         failure = f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
-    lines = strip_controls(bytes(output).decode("utf-8", "replace")).splitlines()
-    return failure, ["...", *lines] if len(output) == _MAX_OUTPUT_BYTES else lines
+    return failure, clean_lines(bytes(output), is_cut=len(output) == _MAX_OUTPUT_BYTES)
 
 
 def _has_ended(group: int) -> bool:

@@ -23,7 +23,17 @@ from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import AGENTS_FIELD, BatchJob, Origin, Run, RunState, load, read_record, runs_folder
+from launcher.runs.run import (
+    AGENTS_FIELD,
+    BatchJob,
+    Origin,
+    Run,
+    RunState,
+    all_runs,
+    load,
+    read_record,
+    runs_folder,
+)
 
 #: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
@@ -39,8 +49,6 @@ _MAX_CHECKED_RUNS = 20
 _UNKNOWN_AGE_SECONDS = 30 * 24 * 3600.0
 #: Longer words of a command line are not kept, so that the record stays small.
 _MAX_ORIGIN_BYTES = 32 * 1024
-#: How often a launch tries to be the only one that chooses a name, until it goes on after 5 seconds.
-_NAMING_TRIES = 250
 #: The name of a run: the time in UTC and letters.
 _RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
 
@@ -51,8 +59,10 @@ def create(
     agents: Sequence[int] = (),
     batch: BatchJob | None = None,
     origin: Origin | None = None,
-) -> RunPaths:
+) -> Run:
     """Make the folder of a new run, with a record that names this process as its launcher.
+
+    The name of the user gets a number if another run that goes on has it.
 
     From now on this user can read and write what this process creates, even if the user's umask denies that.
 
@@ -65,7 +75,7 @@ def create(
         origin: What the user typed to start the run. None if nothing is known.
 
     Returns:
-        The paths of the files of the run.
+        The run, as its record describes it.
 
     Raises:
         JobError: The folder is in use.
@@ -77,22 +87,25 @@ def create(
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
         raise JobError([Fault("--run-dir", f"more than {_MAX_DEPTH} folders in each other")])
     paths = RunPaths(f"{runs_folder()}/{run_name}" if run_dir is None else os.path.abspath(run_dir))
-    is_new = _make_folder(paths.root)
-    try:
-        os.mkdir(paths.logs, 0o700)
-        _write_record(paths, run_name, agents, batch, origin or Origin())
-    except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
-        raise _in_use(paths.root, "another launch has just taken it") from error
-    except OSError as error:
-        if is_new:  # An empty folder of the user stays.
-            with contextlib.suppress(OSError):
-                _remove(paths.root)
-        raise _cannot_make(paths.root, error) from error
-    _register_and_prune(paths.root, run_name)
-    return paths
+    with _free_name(origin or Origin()) as named_origin:
+        is_new = _make_folder(paths.root)
+        try:
+            os.mkdir(paths.logs, 0o700)
+            _write_record(paths, run_name, agents, batch, named_origin)
+        except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
+            raise _in_use(paths.root, "another launch has just taken it") from error
+        except OSError as error:
+            if is_new:  # An empty folder of the user stays.
+                with contextlib.suppress(OSError):
+                    _remove(paths.root)
+            raise _cannot_make(paths.root, error) from error
+        _register_and_prune(paths.root, run_name)
+    run = load(paths.root)
+    assert run is not None
+    return run
 
 
-def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPaths:
+def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> None:
     """Make this process the launcher of a run whose folder another process has made.
 
     A cluster's queue starts such a launcher, and may start it again after a time limit. From now on this user
@@ -102,9 +115,6 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
         run: The run, whose folder `create` has made.
         agents: The ids of its agents on this machine.
         batch: The job of the cluster's queue in which this process runs.
-
-    Returns:
-        The paths of the files of the run.
 
     Raises:
         LaunchError: The folder cannot be written.
@@ -121,28 +131,28 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
         _write_record(run.paths, run.name, agents, batch, run.origin)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
-    return run.paths
 
 
 @contextlib.contextmanager
-def locked_names() -> Iterator[None]:
-    """Let no other launch choose the name of a run meanwhile.
+def _free_name(origin: Origin) -> Iterator[Origin]:
+    """Add a number to the name of a new run while another one of this name goes on.
 
-    The lock belongs to the folder of all runs. If it cannot be had in time, this goes on without it: then two
-    runs may have the same name, of which the newer one counts.
+    The folder of the run must be made in the context, because only then the name is taken. A lock of the
+    folder of all runs keeps other launches from choosing a name meanwhile. If the system has no such lock,
+    two runs may get the same name, of which the newer one counts.
     """
+    if not origin.name:
+        yield origin
+        return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, LaunchError):
-            folder = runs_folder()
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, fd)
-            for _ in range(_NAMING_TRIES):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                time.sleep(_POLL_SECONDS)
-        yield
+            os.makedirs(runs_folder(), mode=0o700, exist_ok=True)
+            folder = os.open(runs_folder(), os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        taken = {run.origin.name for run in all_runs() if run.state not in (RunState.ENDED, RunState.DIED)}
+        numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
+        yield replace(origin, name=next(name for name in (origin.name, *numbered) if name not in taken))
 
 
 def _write_record(

@@ -125,8 +125,7 @@ def test_after_sigkill_one_of_many_sweeps_runs_it(launch: Launch, notifier: Noti
     assert notifier.notes()[0][-1] == os.getcwd(), "the folder of the launch that was killed"
     assert notifier.notes()[0][2] == "<nightly>"
     assert sum("its command of --on-end runs now: notify" in ended.err for ended in ends) == 1
-    assert not any("noted" in ended.err for ended in ends)
-    assert (run.path / "launcher.log").read_text() == "noted\n"
+    assert sum("--on-end notify: noted" in ended.err for ended in ends) == 1
 
 
 def test_stop_runs_it(launch: Launch, notifier: Notifier):
@@ -276,15 +275,15 @@ TOO_LONG = "it, or what it started, did not end within 1s: killed"
 )
 def test_any_command_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, failure: str):
     monkeypatch.setattr(end_command, "LIMIT_SECONDS", 1.0)
-    command = EndCommand(("sh", "-c", script), "/bin/sh", str(tmp_path))
+    command = EndCommand(("/bin/sh", "-c", script), str(tmp_path))
     found, lines = end_command.execute(command, run_in(tmp_path), "lost")
     assert found == failure
     assert sum(map(len, lines)) < 5000
 
 
 def test_one_that_cannot_be_started(tmp_path: Path):
-    gone = EndCommand(("x",), str(tmp_path / "gone"), str(tmp_path))
-    folder_gone = EndCommand(("true",), "/bin/true", str(tmp_path / "gone"))
-    for command in (gone, folder_gone, EndCommand(("true", "\0"), "/bin/true", str(tmp_path))):
+    gone = EndCommand((str(tmp_path / "gone"),), str(tmp_path))
+    folder_gone = EndCommand(("/bin/true",), str(tmp_path / "gone"))
+    for command in (gone, folder_gone, EndCommand(("/bin/true", "\0"), str(tmp_path))):
         failure, _ = end_command.execute(command, run_in(tmp_path), "lost")
         assert failure.startswith("it cannot be started: ")

@@ -54,7 +54,7 @@ def made(
     name: object = "",
 ) -> RunPaths:
     """A run of another process (by default of one that is gone), ended or not, perhaps with a name."""
-    paths = create(None, job)
+    paths = create(None, job).paths
     dead = replace(this_process(), start_ticks=1)
     record = {"schema": 1, "job": job, "started_at": at, **as_dict(owner or dead)}
     record["origin"] = {"name": name}

@@ -216,7 +216,7 @@ def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypa
             os.symlink(precious, f"{root}/launcher.json.{os.getpid()}.new")
 
     monkeypatch.setattr(os, "mkdir", made_and_linked)
-    paths = create(str(root), NEW)
+    paths = create(str(root), NEW).paths
     assert precious.read_text() == "precious"
     assert json.loads(Path(paths.owner).read_text())["job"] == NEW
 
@@ -225,7 +225,7 @@ def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypa
 def test_the_modes_do_not_depend_on_the_umask(state: Path, mask: int):
     before = os.umask(mask)
     try:
-        paths = create(None, NEW)
+        paths = create(None, NEW).paths
     finally:
         os.umask(before)
     modes = [os.stat(path).st_mode & 0o777 for path in (paths.root, paths.logs, paths.owner)]

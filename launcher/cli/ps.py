@@ -367,18 +367,11 @@ def _verdict(report: Mapping[str, Any]) -> str:
 def ended_at(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
     """Return when a run ended, in seconds since the epoch.
 
-    If its launcher died, that is the time of its last event. None: the run goes on, or nobody knows.
+    If its launcher died, that is its last sign of life. None: the run goes on, or nobody knows.
     """
     if state not in (RunState.ENDED, RunState.DIED):
         return None
-    return time_in(report, "ended_at") or _last_event_at(run)
-
-
-def _last_event_at(run: Run) -> float | None:
-    """Return when the launcher of a run wrote its last event. None if it has written none."""
-    with contextlib.suppress(OSError):
-        return os.stat(run.paths.events).st_mtime
-    return None
+    return time_in(report, "ended_at") or run.last_sign or None
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
@@ -391,7 +384,7 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 
     Returns:
         The seconds until now while it runs, otherwise until its end. If its launcher died, they count until
-        the last event. None means that nobody knows.
+        its last sign of life. None means that nobody knows.
     """
     if state is RunState.RUNNING and run.owner is not None:
         # Seconds since boot do not jump when somebody sets the clock.
@@ -400,7 +393,7 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
     # The file may be damaged, or written by an earlier version.
     started, ended = time_in(report, "started_at"), time_in(report, "ended_at")
     if started is None or ended is None:
-        started, ended = run.started_at, _last_event_at(run)
+        started, ended = run.started_at, run.last_sign
     return max(0.0, ended - started) if started and ended else None
 
 

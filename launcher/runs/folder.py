@@ -317,17 +317,8 @@ def _is_over(path: str) -> bool:
         state = run.state
         if state is not RunState.ELSEWHERE:
             return state is not RunState.RUNNING
-        newest = max(newest, last_written(run.paths))
+        newest = max(newest, run.last_sign)
     return newest < time.time() - _UNKNOWN_AGE_SECONDS
-
-
-def last_written(paths: RunPaths) -> float:
-    """Return when the launcher of a run last wrote to its folder, in seconds since the epoch."""
-    files = [paths.events, paths.messages]
-    with contextlib.suppress(OSError):
-        files += [entry.path for entry in os.scandir(paths.logs)]
-    times = [os.lstat(path).st_mtime for path in files if os.path.lexists(path)]
-    return max([os.stat(paths.root).st_mtime, *times])
 
 
 def _in_use(root: str, reason: str) -> JobError:

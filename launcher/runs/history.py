@@ -7,7 +7,6 @@ written by another user, so that everything in it is checked.
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,33 +35,30 @@ class RunHistory(Record):
     lost_hosts: Sequence[Mapping[str, Any]]
     #: How often tasks were started again.
     restarts: int
-    #: The time of the last event. 0 if there is none.
-    last_at: float
     #: By task, the events about its state, in order.
     moves: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def read_history(run: Run) -> RunHistory:
     """Read the events of a run. What is damaged is left out."""
-    messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES)
+    messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
     lost_hosts: list[Mapping[str, Any]] = []
     moves: dict[str, list[Mapping[str, Any]]] = {}
-    restarts, last_at = 0, 0.0
+    restarts = 0
     with suppress(OSError), open_regular(run.paths.events) as file:
         while line := file.readline(MAX_FILE_BYTES):
             with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 event = json.loads(line)
-                at, kind, is_first = float(event["at"]), event["event"], not last_at
-                last_at = max(last_at, at)
+                at, kind = float(event["at"]), event["event"]
                 restarts += kind == "Restarting"
                 if kind == "TaskMoved":
                     moves.setdefault(event["task"], []).append(event)
-                elif kind == "Tell" and not is_first:
+                elif kind == "Tell":
                     messages.append((at, escape_controls(event["text"])))
                 elif kind == "AgentLost":
                     host, why = escape_controls(event["host"]), escape_controls(event["why"])
                     lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
-    return RunHistory(messages, lost_hosts, restarts, last_at, moves)
+    return RunHistory([*messages][1:], lost_hosts, restarts, moves)
 
 
 def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
@@ -77,19 +73,20 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
         LaunchError: The events are damaged, or of another version of launch.
     """
     has_died = run.state is RunState.DIED
-    fields: dict[str, Any] = {"job": run.name, "run_dir": run.paths.root, "restarts": history.restarts}
-    fields |= {"started_at": run.started_at, "ended_at": now, "exit_code": 0}
     try:
-        fields["tasks"] = [
+        task_fields = [
             _task_fields(str(task), host, history.moves.get(task, ()), has_died=has_died)
             for task, host in tasks(run).items()
         ]
-        fields["failure"] = _first_failure(fields["tasks"])
+        ended_at, failure = now, _first_failure(task_fields)
         if has_died:
+            ended_at = run.last_sign or run.started_at
             text = "the launcher died without a report: it was killed, or its machine was restarted"
-            fields |= {"exit_code": _DIED_EXIT_CODE, "ended_at": _last_sign(run, history)}
             death = {"reason": Reason.LAUNCHER.value, "task": None, "host": None, "text": text}
-            fields["failure"] = fields["failure"] or {**death, "at": fields["ended_at"]}
+            failure = failure or {**death, "at": ended_at}
+        fields: dict[str, Any] = {"job": run.name, "run_dir": run.paths.root, "restarts": history.restarts}
+        fields |= {"started_at": run.started_at, "ended_at": ended_at, "tasks": task_fields}
+        fields |= {"failure": failure, "exit_code": _DIED_EXIT_CODE if has_died else 0}
         return report_from_json(fields)
     except (ProtocolError, LookupError, TypeError, ValueError) as error:
         raise LaunchError(f"{run.paths.events!r} is damaged, or of another version of launch") from error
@@ -125,18 +122,8 @@ def _task_fields(
 
 def _first_failure(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the failure of the first task that failed and was not to start again. None if there is none."""
-    ended = [task for task in tasks if task["state"] == TaskState.FAILED.value]
-    failed = [task for task in ended if not task["restarting"]]
+    failed = [task for task in tasks if task["state"] == TaskState.FAILED.value and not task["restarting"]]
     if not failed:
         return None
     first = min(failed, key=lambda task: float(task["ended_at"]))
     return {**first, "at": first["ended_at"], "text": f"{first['task']} failed: {first['detail']}"}
-
-
-def _last_sign(run: Run, history: RunHistory) -> float:
-    """Return when the launcher of a run last wrote an event or output of a task."""
-    times = [history.last_at, run.started_at]
-    for task in tasks(run):
-        with suppress(OSError):  # The task has not started.
-            times.append(os.stat(run.paths.log(task)).st_mtime)
-    return max(times)

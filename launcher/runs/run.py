@@ -178,6 +178,17 @@ class Run(Record):
         )
 
     @property
+    def last_sign(self) -> float:
+        """When its launcher last wrote an event, a message or output of a task, in seconds since the epoch.
+
+        It is 0 if the launcher never did.
+        """
+        files = [self.paths.events, self.paths.messages]
+        with suppress(OSError):
+            files += [entry.path for entry in os.scandir(self.paths.logs)]
+        return max((os.lstat(path).st_mtime for path in files if os.path.lexists(path)), default=0.0)
+
+    @property
     def has_left_command(self) -> bool:
         """Whether its launcher has provably ended without running its command of ``--on-end``.
 

@@ -7,16 +7,18 @@ asks for the present time: the caller passes it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 #: The forms that `parse_time` reads, for messages.
 TIME_FORMS = "10m (ago; also s, h and d), 02:00, yesterday 23:10, or 2026-11-28 23:10"
 
-_EXPECTED = f"expected a time: {TIME_FORMS}"
-_UNITS = ("days", "hours", "minutes", "seconds")
-_SPAN = r"(?=\d)(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?(?: ago)?"
-_CLOCK = r"(\d\d?:\d\d(?::\d\d(?:\.\d{3}|\.\d{6})?)?)"
-_TIME = rf"(?:(today|yesterday|\d{{4}}-\d\d-\d\d)(?:[ t]|$))?{_CLOCK}?(z|[+-]\d\d:?\d\d)?"
+_SPAN = r"(\d{1,9})([smhd])(?: ago)?"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_CLOCK = r"\d\d:\d\d(?::\d\d)?"
+#: The beginning of a time that Python reads: the date, alone or before a time of day.
+_DATE = r"\d{4}-\d\d-\d\d(?:[ T]|$)"
 
 
 def parse_time(text: str, now: float) -> float:
@@ -32,44 +34,27 @@ def parse_time(text: str, now: float) -> float:
     Raises:
         ValueError: The text is in no such form, or the day or time does not exist.
     """
-    text = text.strip().lower()
+    text = re.sub(r"\b(\d):", r"0\1:", text.strip())  # Python reads hours of two digits.
     if span := re.fullmatch(_SPAN, text, re.ASCII):
-        parts = {unit: int(number or 0) for unit, number in zip(_UNITS, span.groups(), strict=True)}
-        return max(0.0, now - timedelta(**parts).total_seconds())
-    found = re.fullmatch(_TIME, text, re.ASCII)
-    if found is None or not (found[1] or found[2]) or (found[3] and not (found[1] and found[2])):
-        raise ValueError(_EXPECTED)
-    day, clock, offset = found.groups(default="")
-    try:
-        at = _time_of(_day_named(day, now), clock, offset)
-        # A time of day without a day that is still to come was meant of yesterday.
-        return at if day or at <= now else _time_of(_day_named("yesterday", now), clock)
-    except (ValueError, OverflowError):
-        raise ValueError(f"there is no such time; {_EXPECTED}") from None
+        return max(0.0, now - int(span[1]) * _SECONDS[span[2]])
+    days = _days(now)
+    if re.fullmatch(_CLOCK, text, re.ASCII):
+        text = f"{days['today']} {text}"
+        # One that is still to come was meant of yesterday.
+        if text > f"{datetime.fromtimestamp(now)}":
+            text = text.replace(days["today"], days["yesterday"])
+    for name, day in days.items():
+        text = re.sub(rf"^{name}\b", day, text, flags=re.IGNORECASE)
+    with suppress(ValueError, OverflowError):
+        if re.match(_DATE, text, re.ASCII):
+            return datetime.fromisoformat(text).timestamp()
+    raise ValueError(f"expected a time: {TIME_FORMS}")
 
 
-def _day_named(name: str, now: float) -> str:
-    """Return a day as an ISO date. The name is such a date already, ``yesterday``, or a word for today."""
-    if name not in ("", "today", "yesterday"):
-        return name
-    return (date.fromtimestamp(now) - timedelta(days=name == "yesterday")).isoformat()
-
-
-def _time_of(day: str, clock: str, offset: str = "") -> float:
-    """Return the seconds since the epoch of a day and a time of day.
-
-    Args:
-        day: The day, as an ISO date.
-        clock: The time of day, such as ``2:00`` or ``02:00:30.500``. Empty means the beginning of the day.
-        offset: The offset to UTC. Empty means the time zone of this machine.
-
-    Raises:
-        ValueError: The day, the time of day or the offset does not exist.
-        OverflowError: The system cannot compute with such an early or late time.
-    """
-    hours, _, rest = (clock or "00:00").partition(":")
-    zone = "+00:00" if offset == "z" else f"{offset[:3]}:{offset[-2:]}" if offset else ""
-    return datetime.fromisoformat(f"{day}T{hours:0>2}:{rest}{zone}").timestamp()
+def _days(now: float) -> Mapping[str, str]:
+    """Return the dates of today and of yesterday, by these words."""
+    today = date.fromtimestamp(now)
+    return {"today": today.isoformat(), "yesterday": (today - timedelta(days=1)).isoformat()}
 
 
 def time_in_words(at: float, now: float) -> str:
@@ -82,7 +67,7 @@ def time_in_words(at: float, now: float) -> str:
         now: The present time.
     """
     moment = datetime.fromtimestamp(at)
-    names = {_day_named(name, now): name for name in ("today", "yesterday")}
+    names = {day: name for name, day in _days(now).items()}
     day = moment.date().isoformat()
     return f"{names.get(day, day)} {moment:%H:%M}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import reprlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import JobFailed, LaunchError, TaskFailed
 from launcher.common.record import Record
-from launcher.common.text import Waiting, escape_controls, join_names, plural
+from launcher.common.text import Waiting, escape_controls, join_names, plural, shortened
 from launcher.config.hostfile import read_hosts
 from launcher.job import MAX_TASKS
 from launcher.supervisor.restart_policy import cannot_import
@@ -38,6 +37,8 @@ _MAX_INSTANCES = 1_000_000
 #: How long a slot may take to exit after it was told to.
 _SLOT_EXIT_SECONDS = 5.0
 _SLOT_POLL_SECONDS = 0.02
+#: How much of the argument of an instance a message shows.
+_MAX_SHOWN_CHARACTERS = 200
 
 
 class TFParallel:
@@ -131,11 +132,8 @@ def _items(value: Any) -> list[Any]:
 
 def _shown(pickled: bytes) -> str:
     """Return the pickled argument of an instance in a short form, for a message that names the instance."""
-    form = reprlib.Repr()
-    form.maxdict = form.maxlist = form.maxtuple = 10
-    form.maxother = form.maxstring = 60
     try:
-        return escape_controls(form.repr(pickle.loads(pickled)))
+        return shortened(escape_controls(repr(pickle.loads(pickled))), _MAX_SHOWN_CHARACTERS)
     except Exception:  # noqa: BLE001 - classes of the user can raise anything
         return "arguments that cannot be shown"
 

@@ -5,14 +5,11 @@ The backends find and remove it. They never touch what may belong to a launch th
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from launcher import backends
 from launcher.backends.cleaning import Cleaning, CleanRequest
 from launcher.backends.fleet import HostPrograms
-from launcher.backends.queued_runs import find
 from launcher.cli.connecting import check_current_folder, connecting_groups, named_hosts
-from launcher.common.errors import HostsError, InputError, LaunchError
+from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
@@ -60,7 +57,7 @@ def run(settings: Settings) -> int:
             ``--foreign`` has left nothing.
     """
     # `cleaning` decides for each object whether it may be removed, and notes what was left alone.
-    cleaning, hosts = Cleaning([*map(_id_of, settings[FOREIGN])]), read_hosts(settings[HOSTS])
+    cleaning, hosts = Cleaning(settings[FOREIGN]), read_hosts(settings[HOSTS])
     found_any, faults = False, list[str]()
     backends.find_installed()  # Installed backends, too, may have left something.
     check_current_folder()
@@ -89,11 +86,3 @@ def run(settings: Settings) -> int:
     if not found_any:
         print("nothing to remove")
     return 0
-
-
-def _id_of(name: str) -> str:
-    """Return the name that labels have for a run. A run whose folder was removed is known to labels only."""
-    with suppress(InputError):
-        run = find(name)
-        return run.name if run.origin.name == name else name
-    return name

@@ -71,11 +71,9 @@ def _not_in_program(script: str, flags: Sequence[str]) -> Sequence[str]:
         text = read_regular(script).decode(errors="replace")
     except OSError:
         return []
-    for names in _IMPORTED.findall(text):
-        modules = {re.split(r"\W", name.strip())[0] for name in names.split(",")}
-        if not modules <= _HARMLESS_MODULES:
-            return []
-    if _PASSING_ON.search(text):
+    names = [name.strip() for names in _IMPORTED.findall(text) for name in names.split(",")]
+    modules = {re.split(r"\W", name)[0] for name in names}
+    if not modules <= _HARMLESS_MODULES or _PASSING_ON.search(text):
         return []
     text += " -v --verbose -q --quiet"  # Python's unittest and absl have these.
     return [flag for flag in flags if not _names(text, flag)]

@@ -21,7 +21,7 @@ from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
-from launcher.config.table import VERBOSE
+from launcher.config.table import TIMESTAMPS, VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.lines import labels
@@ -73,7 +73,6 @@ UNTIL: Setting[float | None] = Setting(
     "until", _time, "only what was printed before, in the same forms", metavar="TIME", default=None,
     excludes=(FOLLOW.name,),
 )  # fmt: skip
-TIMESTAMPS = Setting("timestamps", switch, "begin each line with the time when it was printed", default=False)
 GROUPS = (
     Group("positional arguments", (SELECTED,)),
     Group("options", (FOLLOW, LINES, SINCE, UNTIL, TIMESTAMPS, VERBOSE)),

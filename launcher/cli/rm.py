@@ -111,20 +111,21 @@ def _refusal(run: Run, *, force: bool) -> str:
     Args:
         run: The run.
         force: Whether the user does not mind that results are removed.
+
+    Raises:
+        LaunchError: The launcher was started on another machine, and may still run there.
     """
     if run.state is RunState.RUNNING:
         return f"it runs; `launch stop {run.called}` stops it"
     if run.state is RunState.ELSEWHERE:
         # Of runs whose launcher a queue of a cluster starts, only the queue knows whether they are over.
         status = states([run]).get(run.name)
-        if status is not None and status.phase is not JobPhase.OVER:
-            return escape_controls(status.text)
         if status is None:
-            return (
-                f"its launcher was started on {run.machine}, and may still run there: use this command there"
-            )
-    if run.state is RunState.DIED and (left := kill_leftovers([run])).left:
-        return left.text
+            run.check_seen()  # It raises, because nobody can tell here.
+        elif status.phase is not JobPhase.OVER:
+            return escape_controls(status.text)
+    if (swept := kill_leftovers([run])).left:
+        return swept.text
     if not force and has_results(run):
         return "it has results in output/ or collected/; --force removes them, too"
     return ""

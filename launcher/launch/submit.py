@@ -68,7 +68,6 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         raise
     except BaseException as error:
         _record_failed_start(run, options, error)
-        run_left_commands([run])
         raise
     # The code is None while the launcher waits or runs. A launcher that started tasks has left a report.
     if submitted.code is not None and not run.report():
@@ -98,6 +97,7 @@ def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException)
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
         with_batch_job(run, batch=None)  # No queue is asked about the run from now on.
     publish_report(unstarted_report(run.name, Placement(tasks=()), run.started_at, error), options, run.paths)
+    run_left_commands([run])  # No launcher will do it.
 
 
 class _Packer:

@@ -255,9 +255,8 @@ def load(path: str) -> Run | None:
     if not isinstance(agents, list):
         agents = []
     origin = _record_in(Origin, record.get("origin")) or Origin()
-    name, note, driver = map(
-        escape_controls, (origin.name, origin.note, origin.driver)
-    )  # Messages show them.
+    # Messages show these fields.
+    shown = {name: escape_controls(getattr(origin, name)) for name in ("name", "note", "driver")}
     return Run(
         escape_controls(run_name),
         paths=paths,
@@ -266,7 +265,7 @@ def load(path: str) -> Run | None:
         agents=tuple(number for number in agents if type(number) is int),  # A bool is no id.
         written_by=written_by,
         batch=_batch_job_in(record.get("batch")),
-        origin=replace(origin, name=name, note=note, driver=driver),
+        origin=replace(origin, **shown),
     )
 
 

@@ -66,6 +66,7 @@ def run(settings: Settings) -> int:
     Raises:
         InputError: A name matches no run, or several; or the options contradict each other.
         HostsError: A run that was named cannot be removed.
+        LaunchError: The launcher of one was started on another machine, and may still run there.
     """
     names, by_rule = settings[RUNS], settings[KEEP] is not None or settings[OLDER] is not None
     if bool(names) == by_rule:

@@ -114,7 +114,7 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault for each option whose value is not in the folder of the run, as it may be secret."""
     for row in backends.rows():
-        written = options.get(row.name, []) if row.masked else []
+        written = [] if row.masked is str else options.get(row.name, [])
         for text in written if isinstance(written, list) else [written]:
             name, _, value = text.rpartition("=")
             if value == HIDDEN:

@@ -15,7 +15,7 @@ from launcher.common.text import did_you_mean
 from launcher.config import schema, values
 from launcher.config.documents import ConfigNode
 from launcher.config.schema import Keys, KeySpec, MappingValues, Read, by_role, several, single
-from launcher.config.settings import HIDDEN, FileSection, Given, Level, Setting, SourceKind
+from launcher.config.settings import FileSection, Given, Level, Setting, SourceKind
 from launcher.config.table import ROWS
 
 
@@ -104,7 +104,7 @@ def _section_level(
 def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
     """Return the value of a setting in a mapping of a file, with its source and its text."""
     source = written.faults.where(written.line_of(row.key))
-    text = HIDDEN if row.masked else written_text(written.nodes[row.key])
+    text = row.masked(written_text(written.nodes[row.key]))
     return Given(_resolved(row, written[row.key], folder), source=source, kind=kind, text=text)
 
 

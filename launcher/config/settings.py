@@ -73,8 +73,8 @@ class Setting(Generic[T_co]):
         once: What to type instead of repeating the option. Without it the last one counts.
         given_in: The kinds of sources that may set it.
         read: Reads the value of the key where that is more than a text, a list or a mapping of roles.
-        masked: Returns what files of a run may contain of a text, because the rest may be secret. Then no
-            message shows the value. None if nothing of it is secret.
+        masked: Returns what messages and the files of a run may contain of a text, because the rest may be
+            secret.
         path: Makes a path in a file absolute. It is called with the path and the folder of the file.
         join: Makes one value of those of two levels, the weaker one first. With None the value of the
             stronger level counts.
@@ -101,7 +101,7 @@ class Setting(Generic[T_co]):
         once: str = "",
         given_in: SourceKind = COMMAND_LINE,
         read: Read | None = None,
-        masked: Callable[[str], str] | None = None,
+        masked: Callable[[str], str] = str,
         path: Callable[[str, str], str] | None = None,
         join: Callable[[Any, Any], T_co] | None = None,
         excludes: Sequence[str] = (),
@@ -238,7 +238,7 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
         values = [_parsed(row, word, faults) for word in words]
         if None not in values:  # None stands for a wrong text, whose fault was added.
             value = tuple(values) if row.repeatable or row.by_role else values[-1]
-            text = ",".join(map(row.masked or str, words))
+            text = ",".join(map(row.masked, words))
             level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=text)
     return level, faults
 
@@ -261,14 +261,10 @@ def option_words(
             if row.is_switch or (row.value_optional and not text):
                 yield row.flag
                 continue
-            value = row.masked(text) if recorded and row.masked else text
+            value = row.masked(text) if recorded else text
             # A word that is empty or begins with a dash would not be taken for the value.
             is_next_word = row.takes_next_word and value and not value.startswith("-")
             yield from (row.flag, value) if is_next_word else (f"{row.flag}={value}",)
-
-
-class HiddenValueError(ValueError):
-    """A wrong value that may be secret, so that the fault must not show it."""
 
 
 def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
@@ -290,8 +286,7 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
         # The parser would refuse the empty text of an option without its value, for example as an image.
         value = text if row.value_optional and not text else row.parse(text)
     except ValueError as error:
-        is_hidden = row.masked is not None or isinstance(error, HiddenValueError)
-        faults.append(Fault(row.flag, str(error)) if is_hidden else Fault(row.flag, repr(word), str(error)))
+        faults.append(Fault(row.flag, repr(row.masked(word)), str(error)))
         return None
     return (role, value) if row.by_role else value
 

@@ -21,7 +21,6 @@ from launcher.config.settings import (
     FILES,
     HIDDEN,
     Group,
-    HiddenValueError,
     Need,
     Setting,
     SourceKind,
@@ -50,12 +49,11 @@ def _environment(text: str) -> str:
     In other tools ``--env`` sets a variable, as in ``--env NAME=VALUE``, which is refused here.
 
     Raises:
-        HiddenValueError: The text sets a variable, whose value may be secret.
-        ValueError: The text is no name of an environment.
+        ValueError: The text sets a variable, or is no name of an environment.
     """
     name, equals, _ = text.partition("=")
     if equals:
-        raise HiddenValueError(f"for a variable use -x {name}=...")
+        raise ValueError(f"for a variable use -x {name}=...")
     return values.environment(text)
 
 
@@ -71,7 +69,7 @@ def _lease(text: str) -> float:
 
 
 def _without_value(text: str) -> str:
-    """Return a value of ``-x`` as the folder of the run may contain it: without the value of the variable."""
+    """Return ``NAME=VALUE`` without the value, which may be secret."""
     name, equals, _ = text.partition("=")
     return f"{name}={HIDDEN}" if equals else text
 
@@ -234,6 +232,7 @@ PYTHON: Setting[str | None] = Setting(
 VENV: Setting[str | None] = Setting(
     "venv", _environment, "the Python environment of the tasks, or its folder", metavar="NAME",
     flags=("--venv", "--env"), default=None, given_in=EVERYWHERE, path=_remote_name, excludes=("python",),
+    masked=_without_value,
 )  # fmt: skip
 PRELOAD: Setting[tuple[str, ...]] = Setting(
     "preload", values.modules, "import once on each host, and fork the tasks from there",

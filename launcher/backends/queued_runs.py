@@ -63,7 +63,7 @@ def going(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.state is RunState.RUNNING or run.name in queued]
 
 
-def find(text: str | None = None) -> Run:
+def find(text: str | None = None, *, by_path: bool = True) -> Run:
     """Find the run that a user means.
 
     Args:
@@ -72,44 +72,31 @@ def find(text: str | None = None) -> Run:
             newest run that goes on counts, or else the newest; the start or the last letters of the
             launcher's name, if no other run has them; or the path of the run's folder. Names are stronger
             than a folder, unless the text contains a slash.
+        by_path: Whether it may be the path of a folder.
 
     Raises:
         InputError: No run matches, or several do.
     """
     runs = all_runs()
-    if text is not None and text != LATEST and os.path.isdir(text) and len(_called(text, runs)) != 1:
-        run = load(text)
-        if run is None:
-            expected = "expected one that holds launcher.json or plan.json"
-            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
-        return run
-    return find_named(text, runs)
-
-
-def find_named(text: str | None, runs: Sequence[Run]) -> Run:
-    """Find the run that a user means by a name, as `find` does, but never by the path of a folder.
-
-    Args:
-        text: What the user typed.
-        runs: All runs.
-
-    Raises:
-        InputError: No run matches, or several do.
-    """
     if text is None or text == LATEST:
         if runs:
             return (going(runs) or runs)[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
     matching = _called(text, runs)
-    if not matching:
-        names = ", ".join(run.called for run in running(runs)[-5:])
-        known = f"running: {names or 'none'} (`launch ps --all` lists all)"
-        raise InputError([Fault("RUN", f"no run {text!r}", known)])
-    if len(matching) > 1:
+    if len(matching) == 1:
+        return matching[0]
+    if by_path and os.path.isdir(text):
+        if run := load(text):
+            return run
+        expected = "expected one that holds launcher.json or plan.json"
+        raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
+    if matching:
         problem = f"{text!r} may be {len(matching)} runs"
         raise InputError([Fault("", problem, f"the newest of them:{listing(matching)}")])
-    return matching[0]
+    names = ", ".join(run.called for run in running(runs)[-5:])
+    known = f"running: {names or 'none'} (`launch ps --all` lists all)"
+    raise InputError([Fault("RUN", f"no run {text!r}", known)])
 
 
 def _called(text: str, runs: Sequence[Run]) -> Sequence[Run]:

@@ -7,10 +7,9 @@ It takes names of runs and never paths, so that it cannot be told to remove a fo
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from launcher.backends.batch_queue import JobPhase
-from launcher.backends.queued_runs import find_named, states
+from launcher.backends.queued_runs import find, states
 from launcher.cli.ps import ended_at
 from launcher.common.errors import Fault, HostsError, InputError
 from launcher.common.text import escape_controls, join_names
@@ -72,7 +71,8 @@ def run(settings: Settings) -> int:
     if bool(names) == by_rule:
         expected = "expected names of runs, or --keep N, --older S or both"
         raise InputError([Fault("RUN", "names and --keep or --older" if names else "no run", expected)])
-    runs = _named(names) if names else _surplus(settings[KEEP] or 0, settings[OLDER] or 0.0)
+    named = {run.name: run for run in (find(name, by_path=False) for name in names)}
+    runs = [*named.values()] if names else _surplus(settings[KEEP] or 0, settings[OLDER] or 0.0)
     refusals = {run.name: why for run in runs if (why := _refusal(run, force=settings[FORCE]))}
     if names and refusals:
         raise HostsError(f"{name}: {why}" for name, why in refusals.items())
@@ -85,13 +85,6 @@ def run(settings: Settings) -> int:
     if not removable:
         print("nothing to remove")
     return 0
-
-
-def _named(names: Sequence[str]) -> list[Run]:
-    """Return the runs that these names mean, each once."""
-    known = all_runs()
-    runs = [find_named(name, known) for name in names]
-    return [*{run.name: run for run in runs}.values()]
 
 
 def _surplus(keep: int, older: float) -> list[Run]:

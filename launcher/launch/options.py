@@ -4,6 +4,7 @@
 them. They never change afterwards.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,11 @@ class LaunchOptions(Record):
     origin: Origin = Origin()
     #: The run for which a cluster's queue has started this process. None if no queue has.
     submitted: Run | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line of ``launch``, without values that may be secret."""
+        return (sys.argv[0], *self.origin.options, *self.origin.program)
 
     @property
     def hosts_named(self) -> bool:

@@ -73,14 +73,17 @@ def defaults_in_effect(settings: Settings) -> Iterator[str]:
             yield f"default: {names[name]}={given.text} ({given.source})"
 
 
-def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
+def show_plan(
+    spec: JobSpec, placement: Placement, files: Sequence[str], *, as_json: bool, command: Sequence[str]
+) -> int:
     """Print the plan as commands that can be copied, and everything else as comments.
 
     Args:
         spec: The job.
         placement: The tasks, each with its host.
-        as_json: Whether to print JSON instead.
         files: Lines about the files that would be copied.
+        as_json: Whether to print JSON instead.
+        command: The command line of ``launch``, without values that may be secret.
 
     Returns:
         The exit code, 0.
@@ -89,7 +92,8 @@ def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequenc
     plan = make_plan(spec, placement, ports)
     if as_json:
         more = {"example_ports": True, "notes": placement.notes, "files": files}
-        print(json.dumps({**plan_as_dict(plan, "dry-run", spec.policy.restarts), **more}, indent=1))
+        fields = plan_as_dict(plan, "dry-run", command, spec.policy.restarts)
+        print(json.dumps({**fields, **more}, indent=1))
     else:
         print("\n".join(_lines(plan, [*placement.notes, *files])))
     return 0

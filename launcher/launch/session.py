@@ -11,7 +11,6 @@ import enum
 import gc
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -249,7 +248,8 @@ class Session:
         notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
         about_files = [*self.allocation.remarks, *([] if files is None else files.described())]
         expected = replace(expected, notes=notes)
-        return show_plan(self.allocation.spec, expected, self.settings[table.JSON], about_files)
+        as_json, command = self.settings[table.JSON], self.options.command
+        return show_plan(self.allocation.spec, expected, about_files, as_json=as_json, command=command)
 
     def connect(self) -> None:
         """Start the agents on the hosts, and copy the files of the launch to them.
@@ -363,13 +363,12 @@ class Session:
         Returns:
             The report of the job.
         """
-        origin = self.options.origin
         run_info = RunInfo(
             self.run_name,
             placement=self.placement,
             paths=self.paths,
             started_at=self.started_at,
-            command=(sys.argv[0], *origin.options, *origin.program),
+            command=self.options.command,
             without_relay=self.relay.hosts_without(self.allocation),
         )
         checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]

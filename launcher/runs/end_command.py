@@ -24,12 +24,12 @@ from launcher.agent.processes import all_pids, read_process
 from launcher.common.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.record import Record, as_dict
 from launcher.common.report import Reason
-from launcher.common.text import signal_name
+from launcher.common.text import escape_controls, signal_name
 from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.config.settings import Settings
 from launcher.config.table import ON_END
 from launcher.job import RunPaths
-from launcher.messages import say
+from launcher.messages import message_prefix, say
 from launcher.output.lines import clean_lines
 from launcher.output.run_files import write_json
 from launcher.runs.run import Run, exit_code_of, load
@@ -45,6 +45,7 @@ _MAX_FILE_BYTES = 8 << 20
 #: How many bytes at the end of its output are shown.
 _MAX_OUTPUT_BYTES = 4 * 1024
 _READ_BYTES = 64 * 1024
+_STDERR = 2
 
 #: How the job has ended, for the command: ``stopped`` if a user or a signal has stopped it, ``lost`` if its
 #: launcher was killed and has left no report.
@@ -130,7 +131,11 @@ def run_at_end(paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
     run, command = load(paths.root), claim(paths)
     if run is not None and command is not None:
         # There is no report if the disk is full.
-        _run(command, run, status_of(run.report(), "failed"), is_interrupted)
+        lines = _run(command, run, status_of(run.report(), "failed"), is_interrupted)
+        text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)
+        # The job has ended well even if nobody can read this. `say` would keep it in a buffer for the exit.
+        with suppress(OSError):
+            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
 
 
 def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:
@@ -147,7 +152,8 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -
         if time.monotonic() < deadline and (command := claim(run.paths)):
             status = status_of(run.report(), without_report)
             say(f"job {run.name}: {status}; its command of --on-end runs now: {command.name}")
-            _run(command, run, status)
+            for line in _run(command, run, status):
+                say(line)
 
 
 def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus:
@@ -166,12 +172,10 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
 
 def _run(
     command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
-) -> None:
-    """Run a command that was claimed, and show what it printed at last, and why it failed."""
+) -> list[str]:
+    """Run a command that was claimed, and return lines about it: what it printed at last, why it failed."""
     failure, lines = execute(command, run, status, is_interrupted)
-    with suppress(OSError):  # Nobody can read stderr.
-        for line in filter(None, (*lines, failure)):
-            say(f"--on-end {command.name}: {line}")
+    return [f"--on-end {command.name}: {line}" for line in (*lines, failure) if line]
 
 
 def execute(

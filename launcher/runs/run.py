@@ -255,8 +255,8 @@ def load(path: str) -> Run | None:
     if not isinstance(agents, list):
         agents = []
     origin = _record_in(Origin, record.get("origin")) or Origin()
-    # Messages show these fields.
-    shown = {name: escape_controls(getattr(origin, name)) for name in ("name", "note", "driver")}
+    texts = ("name", "note", "driver")  # Messages show them.
+    shown: dict[str, Any] = {name: escape_controls(getattr(origin, name)) for name in texts}
     return Run(
         escape_controls(run_name),
         paths=paths,

@@ -23,7 +23,6 @@ from launcher.config.values import not_empty
 from launcher.output.failure import exception_of, failure_report
 from launcher.output.junit import junit_xml
 from launcher.output.lines import wants_colour
-from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_for_user
 from launcher.output.table import path_line, result_table, table_lines, verdict_lines
@@ -45,8 +44,6 @@ _ATTEMPT_HEADERS = ("task", "attempt", "host", "began", "ended", "time", "state"
 _MAX_ATTEMPTS = 60
 _MAX_CAUSE_CHARACTERS = 120
 _MAX_PROGRAM_CHARACTERS = 300
-#: How many last lines of a failed task the file of ``--junit`` contains.
-_JUNIT_LINES = 40
 
 
 RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
@@ -117,9 +114,8 @@ def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
     """
     if state not in (RunState.ENDED, RunState.DIED):
         raise LaunchError(f"{run.name} has not ended: {JUNIT.flag} needs its end")
-    xml = junit_xml(report, lambda task: last_lines(run.paths.root, task, _JUNIT_LINES))
     try:
-        write_for_user(path, xml)
+        write_for_user(path, junit_xml(report))
     except OSError as error:
         raise LaunchError(f"cannot write {path!r}: {error.strerror}") from error
 

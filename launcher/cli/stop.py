@@ -27,6 +27,7 @@ from launcher.messages import say
 from launcher.runs.client import RunSnapshot, ask, snapshot
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
+from launcher.runs.history import remaining
 from launcher.runs.run import (
     Run,
     RunState,
@@ -35,7 +36,6 @@ from launcher.runs.run import (
     is_pending,
     listing,
     open_pidfd,
-    remaining,
     selected,
     send_sigterm,
 )

@@ -1,18 +1,19 @@
 """The report of a run in the form of JUnit, which systems for continuous integration show: a case a task.
 
-``launch report --junit`` writes it. It only converts: nothing is read here.
+``launch report --junit`` writes it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from xml.etree import ElementTree
 
-from launcher.common.cluster import TaskId
 from launcher.common.report import Report, TaskReport, TaskState
+from launcher.output.logs import last_lines
 
+#: How many last lines of a task that failed the file contains.
+_MAX_LINES = 40
 #: The element for a task that did not end well, by its state.
 _ELEMENTS = {TaskState.FAILED: "failure", TaskState.LOST: "error", TaskState.CANCELLED: "skipped"}
 #: The attributes of a suite that count cases, with the element that such a case has.
@@ -21,18 +22,15 @@ _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 _NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-def junit_xml(report: Report, last_lines: Callable[[TaskId], Sequence[str]]) -> str:
+def junit_xml(report: Report) -> str:
     """Return the report of a run that has ended as a file of JUnit.
 
-    Each task is a case, whose class is its role. A failure that no case of a task contains, as that of a host
-    or of the time limit, is a case of its own, ``job``.
-
-    Args:
-        report: How the run ended.
-        last_lines: Returns what a task printed at last, for the tasks that failed.
+    Each task is a case, whose class is its role. One that failed has its last lines, which are read from its
+    log. A failure that no case of a task contains, as that of a host or of the time limit, is a case of its
+    own, ``job``.
     """
     suite = ElementTree.Element("testsuite", name=_xml_text(report.job))
-    suite.extend([_task_case(task, last_lines) for task in report.tasks])
+    suite.extend([_task_case(task, report) for task in report.tasks])
     failure = report.failure
     if report.exit_code and (failure is None or failure.task is None or not suite.findall("testcase/*")):
         case = ElementTree.SubElement(suite, "testcase", classname="launch", name="job", time="0")
@@ -51,8 +49,8 @@ def junit_xml(report: Report, last_lines: Callable[[TaskId], Sequence[str]]) -> 
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
 
-def _task_case(task: TaskReport, last_lines: Callable[[TaskId], Sequence[str]]) -> ElementTree.Element:
-    """Return the case of a task."""
+def _task_case(task: TaskReport, report: Report) -> ElementTree.Element:
+    """Return the case of a task in this report."""
     case = ElementTree.Element(
         "testcase", classname=task.task.role, name=str(task.task), time=f"{task.seconds or 0:.3f}"
     )
@@ -61,7 +59,7 @@ def _task_case(task: TaskReport, last_lines: Callable[[TaskId], Sequence[str]]) 
         fault = ElementTree.SubElement(case, element, message=_xml_text(task.detail or task.state.value))
         if element != "skipped":
             fault.set("type", task.reason.value if task.reason else task.state.value)
-            fault.text = _xml_text("\n".join(last_lines(task.task)))
+            fault.text = _xml_text("\n".join(last_lines(report.run_dir, task.task, _MAX_LINES)))
     return case
 
 

@@ -1,7 +1,7 @@
 """What happened in a run, as its ``events.jsonl`` tells it: messages, lost hosts, and each attempt of a task.
 
-``launch report`` calls it. The events are there even if the launcher was killed. The file may be damaged or
-written by another user, so that everything in it is checked.
+``launch report`` and ``launch stop`` call it. The events are there even if the launcher was killed. The file
+may be damaged or written by another user, so that everything in it is checked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.report import Reason, Report, TaskState, report_from_json
@@ -23,7 +24,7 @@ from launcher.runs.run import Run, RunState, tasks
 _MAX_MESSAGES = 50
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
-_OVER_STATES = {state.value for state in TaskState if state.is_over}
+_OVER_STATES = [state.value for state in TaskState if state.is_over]
 
 
 class RunHistory(Record):
@@ -59,6 +60,13 @@ def read_history(run: Run) -> RunHistory:
                     host, why = escape_controls(event["host"]), escape_controls(event["why"])
                     lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
     return RunHistory([*messages][1:], lost_hosts, restarts, moves)
+
+
+def remaining(run: Run) -> list[TaskId]:
+    """Return the tasks of a run that are not over according to its events."""
+    moves = read_history(run).moves
+    over = {task for task, events in moves.items() if events[-1].get("state") in _OVER_STATES}
+    return [task for task in tasks(run) if task not in over]
 
 
 def report_by_events(run: Run, history: RunHistory, now: float) -> Report:

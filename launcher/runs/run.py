@@ -20,9 +20,8 @@ from launcher.agent.processes import user_of
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.record import Record, replace
-from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
-from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_at_most, read_regular
+from launcher.common.trusted_io import is_ours, open_regular, read_at_most, read_regular
 from launcher.common.validation import FieldReader
 from launcher.job import RunPaths
 
@@ -35,7 +34,6 @@ _MAX_JSON_BYTES = 1 << 30
 #: The latest time of a run, in seconds since the epoch. A later one in a file is wrong.
 _MAX_TIME = 1e11
 _RecordT = TypeVar("_RecordT", bound=Record)
-_OVER_STATES = {state.value for state in TaskState if state.is_over}
 #: Characters for the name of a run. None of them looks like another.
 _NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -370,17 +368,6 @@ def time_in(content: Mapping[str, Any], name: str) -> float | None:
     """Return a time in the content of ``launcher.json`` or ``report.json``. None if it cannot be one."""
     at = content.get(name)
     return float(at) if isinstance(at, (int, float)) and 0 < at < _MAX_TIME else None
-
-
-def remaining(run: Run) -> list[TaskId]:
-    """Return the tasks of a run that are not over according to its ``events.jsonl``."""
-    is_over = {}  # Of each task, the last event tells its present state.
-    with suppress(OSError), open_regular(run.paths.events) as file:
-        # A line of a file that launch has written is not longer.
-        while line := file.readline(MAX_FILE_BYTES):
-            if b"TaskMoved" in line and (event := _object_in(line)):
-                is_over[event.get("task")] = event.get("state") in _OVER_STATES
-    return [task for task in tasks(run) if not is_over.get(task)]
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:

@@ -17,7 +17,8 @@ from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
-from launcher.runs.run import AGENTS_FIELD, Run, RunState, all_runs, load, remaining
+from launcher.runs.history import remaining
+from launcher.runs.run import AGENTS_FIELD, Run, RunState, all_runs, load
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from launcher import backends
 from launcher.backends.batch_queue import BatchJobStatus, BatchQueue, JobPhase
 from launcher.common.errors import Fault, InputError, LaunchError, TransportError
+from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.job import LATEST
 from launcher.messages import say
 from launcher.runs.end_command import run_left_commands
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, listing, load, running
+from launcher.runs.folder import create, locked_names
+from launcher.runs.run import BatchJob, Origin, Run, RunState, all_runs, exit_code_of, listing, load, running
 
 #: The exit code of a ``launch attach`` whose user left the run.
 LEFT_EXIT_CODE = 130
@@ -108,6 +110,24 @@ def _called(text: str, runs: Sequence[Run]) -> Sequence[Run]:
     if of_launcher or of_user:
         return of_launcher or (going(of_user) or of_user)[-1:]
     return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]
+
+
+def create_named(
+    run_dir: str | None, run_name: str, agents: Sequence[int], batch: BatchJob | None, origin: Origin
+) -> Run:
+    """Make the folder of a new run, and add a number to its name while another run of this name goes on.
+
+    The arguments and the result are those of `launcher.runs.folder.create`.
+    """
+    if not origin.name:
+        return create(run_dir, run_name, agents, batch, origin)
+    with locked_names():
+        same = [run for run in all_runs() if run.origin.name.startswith(origin.name)]
+        taken = {run.origin.name for run in same if run.state is RunState.ELSEWHERE and run.batch is None}
+        taken |= {run.origin.name for run in going(same)}
+        numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
+        name = next(name for name in (origin.name, *numbered) if name not in taken)
+        return create(run_dir, run_name, agents, batch, replace(origin, name=name))
 
 
 def _queue_of_unfinished(run: Run) -> BatchQueue | None:

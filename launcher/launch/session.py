@@ -314,7 +314,12 @@ class Session:
         else:
             run_dir, origin = self.settings[table.RUN_DIR], self.options.origin
             try:
-                run = create(run_dir, self.run_name, agents, batch_job, origin)
+                if origin.name:
+                    from launcher.backends.queued_runs import create_named  # noqa: PLC0415 - with subprocess
+
+                    run = create_named(run_dir, self.run_name, agents, batch_job, origin)
+                else:
+                    run = create(run_dir, self.run_name, agents, batch_job, origin)
             except JobError as error:
                 raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
         # The name of the user may have got a number.

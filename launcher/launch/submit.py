@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.backends.batch_queue import BatchQueue, Parcel
+from launcher.backends.queued_runs import create_named
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
@@ -27,7 +28,7 @@ from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
 from launcher.runs.end_command import find_end_command, run_left_commands
-from launcher.runs.folder import create, discard, with_batch_job
+from launcher.runs.folder import discard, with_batch_job
 from launcher.runs.run import BatchJob, Run, new_run_name
 
 
@@ -50,7 +51,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     # A launcher that does not see the files of this machine looks for the program of --on-end itself.
     end_command = find_end_command(options.settings) if queue.shares_files else None
     batch = BatchJob(options.backend.name)
-    run = create(options.settings[RUN_DIR], new_run_name(), batch=batch, origin=options.origin)
+    run = create_named(options.settings[RUN_DIR], new_run_name(), (), batch, options.origin)
     options = replace(options, origin=run.origin)  # The name may have got a number.
     try:
         parcel = _Packer(options).parcel()

@@ -23,17 +23,7 @@ from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import (
-    AGENTS_FIELD,
-    BatchJob,
-    Origin,
-    Run,
-    RunState,
-    all_runs,
-    load,
-    read_record,
-    runs_folder,
-)
+from launcher.runs.run import AGENTS_FIELD, BatchJob, Origin, Run, RunState, load, read_record, runs_folder
 
 #: The number of runs that are kept below the state folder.
 MAX_KEPT_RUNS = 200
@@ -62,8 +52,6 @@ def create(
 ) -> Run:
     """Make the folder of a new run, with a record that names this process as its launcher.
 
-    The name of the user gets a number if another run that goes on has it.
-
     From now on this user can read and write what this process creates, even if the user's umask denies that.
 
     Args:
@@ -87,19 +75,18 @@ def create(
     if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
         raise JobError([Fault("--run-dir", f"more than {_MAX_DEPTH} folders in each other")])
     paths = RunPaths(f"{runs_folder()}/{run_name}" if run_dir is None else os.path.abspath(run_dir))
-    with _free_name(origin or Origin()) as named_origin:
-        is_new = _make_folder(paths.root)
-        try:
-            os.mkdir(paths.logs, 0o700)
-            _write_record(paths, run_name, agents, batch, named_origin)
-        except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
-            raise _in_use(paths.root, "another launch has just taken it") from error
-        except OSError as error:
-            if is_new:  # An empty folder of the user stays.
-                with contextlib.suppress(OSError):
-                    _remove(paths.root)
-            raise _cannot_make(paths.root, error) from error
-        _register_and_prune(paths.root, run_name)
+    is_new = _make_folder(paths.root)
+    try:
+        os.mkdir(paths.logs, 0o700)
+        _write_record(paths, run_name, agents, batch, origin or Origin())
+    except FileExistsError as error:  # Another launch has used the empty folder since it was checked.
+        raise _in_use(paths.root, "another launch has just taken it") from error
+    except OSError as error:
+        if is_new:  # An empty folder of the user stays.
+            with contextlib.suppress(OSError):
+                _remove(paths.root)
+        raise _cannot_make(paths.root, error) from error
+    _register_and_prune(paths.root, run_name)
     run = load(paths.root)
     assert run is not None
     return run
@@ -134,25 +121,18 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> None:
 
 
 @contextlib.contextmanager
-def _free_name(origin: Origin) -> Iterator[Origin]:
-    """Add a number to the name of a new run while another one of this name goes on.
+def locked_names() -> Iterator[None]:
+    """Let no other launch choose the name of a run meanwhile, by a lock of the folder of all runs.
 
-    The folder of the run must be made in the context, because only then the name is taken. A lock of the
-    folder of all runs keeps other launches from choosing a name meanwhile. If the system has no such lock,
-    two runs may get the same name, of which the newer one counts.
+    If the system has no such lock, two runs may get the same name, of which the newer one counts.
     """
-    if not origin.name:
-        yield origin
-        return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, LaunchError):
             os.makedirs(runs_folder(), mode=0o700, exist_ok=True)
             folder = os.open(runs_folder(), os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, folder)
             fcntl.flock(folder, fcntl.LOCK_EX)
-        taken = {run.origin.name for run in all_runs() if run.state not in (RunState.ENDED, RunState.DIED)}
-        numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
-        yield replace(origin, name=next(name for name in (origin.name, *numbered) if name not in taken))
+        yield
 
 
 def _write_record(

@@ -16,7 +16,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import add, itemgetter
 
@@ -49,20 +49,33 @@ def _entries(index: bytes) -> list[tuple[int, ...]]:
     return [tuple(map(int, entry)) for entry in _ENTRY.findall(index)]
 
 
-def thinned(index: bytes) -> bytes:
-    """Return a smaller index, in which neighbours are joined as far as their age allows it."""
-    entries = _entries(index)
-    now = max((second + seconds for second, _, seconds in entries), default=0)
-    joined = entries[:1]
+def thinned(index: bytes, max_bytes: int) -> bytes:
+    """Return a smaller index, in which neighbours are joined as far as their age allows it.
+
+    If the clock was set often, that may join too few. They are then joined although they are younger.
+
+    Args:
+        index: The index.
+        max_bytes: The largest size of the result.
+    """
+    entries, ratio = _entries(index), AGE_RATIO
+    while len(smaller := b"".join(b"%d %d %d\n" % entry for entry in _joined(entries, ratio))) > max_bytes:
+        ratio //= 2
+    return smaller
+
+
+def _joined(entries: Sequence[tuple[int, ...]], age_ratio: int) -> list[tuple[int, ...]]:
+    """Return entries of which neighbours are joined as long as they are this many times as old as long."""
+    joined = list(entries[:1])
     for second, offset, seconds in entries[1:]:
         last_second, last_offset, last_seconds = joined[-1]
-        # The clock may have been set back, so that this second is before the last one.
+        # The clock may have been set back, so that this second is before the last one, or still to come.
         first, end = min(last_second, second), max(last_second + last_seconds, second + seconds)
-        if (end - first) * AGE_RATIO <= now - first:
+        if (end - first) * age_ratio <= abs(entries[-1][0] - first):
             joined[-1] = (first, last_offset, end - first)
         else:
             joined.append((second, offset, seconds))
-    return b"".join(b"%d %d %d\n" % entry for entry in joined)
+    return joined
 
 
 class LogIndex:
@@ -96,7 +109,7 @@ class LogIndex:
         new, is_truncated = b"%d %d 1\n" % (second, log_size), log_size < self._offset
         replaces = is_truncated or self._size + len(new) > self._limit
         if replaces and not is_truncated:
-            new = thinned(read()) + new
+            new = thinned(read(), self._limit * 3 // 4) + new
         self.second, self._offset = second, log_size
         self._size = len(new) + (0 if replaces else self._size)
         return new, replaces

@@ -69,6 +69,20 @@ def test_the_index_of_a_chatty_week_stays_small_and_is_precise_where_it_is_new(
     assert times.start(START) == 0 and times.start(end) == sys.maxsize
 
 
+@pytest.mark.parametrize(
+    ("years", "seconds"), [(70, range(600)), (70, range(7200)), (-1, range(7200)), (70, range(0, DAY, 2))]
+)
+def test_the_clock_was_wrong(years: int, seconds: range, tmp_path: Path):
+    """For some time, or each other second: the index stays small, and the times of today are known."""
+    it = Printed(tmp_path / "worker-0.log")
+    for second in range(DAY):
+        it.add(START + second + (years * 365 * DAY if second in seconds else 0), 10)
+    assert it.largest <= MAX_INDEX_BYTES
+    if DAY - 2 not in seconds:
+        times = it.times()
+        assert 0 <= DAY - 600 - times.end(START + DAY - 600) // 10 <= 6
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-3, 40), st.integers(0, 50)), min_size=1, max_size=40),

@@ -594,7 +594,7 @@ class Session:
 
             with self.interrupts.queued(), slow("waiting for the command of --on-end"):
                 self.interrupts.read()  # What has stopped the job is no reason to stop the command.
-                run_at_end(self.paths, lambda: signal.SIGINT in self.interrupts.read())
+                run_at_end(self.end_command, self.paths, lambda: signal.SIGINT in self.interrupts.read())
         elif self.options.submitted is None:
             with suppress(OSError):  # The next launcher has another run, with the same command.
                 os.unlink(self.paths.on_end)

@@ -32,6 +32,7 @@ from launcher.job import RunPaths
 from launcher.messages import message_prefix, say
 from launcher.output.lines import clean_lines
 from launcher.output.run_files import write_json
+from launcher.output.writer import Writer
 from launcher.runs.run import Run, exit_code_of, load
 
 #: How long the command may run.
@@ -121,21 +122,30 @@ def claim(paths: RunPaths) -> EndCommand | None:
     return command
 
 
-def run_at_end(paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
+def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
     """Run the command of a run for its launcher, unless another process has done it.
 
+    Who owns its file, and with which permissions, does not matter: the launcher knows the command, and some
+    file systems show others.
+
     Args:
+        command: The command.
         paths: The files of the run, which has ended.
         is_interrupted: Returns whether the user no longer wants to wait.
     """
-    run, command = load(paths.root), claim(paths)
-    if run is not None and command is not None:
-        # There is no report if the disk is full.
-        lines = _run(command, run, status_of(run.report(), "failed"), is_interrupted)
-        text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)
-        # The job has ended well even if nobody can read this. `say` would keep it in a buffer for the exit.
-        with suppress(OSError):
-            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
+    run = load(paths.root) or Run(os.path.basename(paths.root), paths, owner=None, started_at=0.0)
+    try:
+        os.unlink(paths.on_end)  # For all but one process this fails.
+    except OSError as error:
+        say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
+        return
+    # There is no report if the disk is full.
+    lines = _run(command, run, status_of(run.report(), "failed"), is_interrupted)
+    text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)
+    # The job has ended well even if nobody can read this. `say` would wait for the reader.
+    writer = Writer()
+    writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
+    writer.close()
 
 
 def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:

@@ -93,6 +93,13 @@ def test_its_failure_is_a_line(launch: Launch, notifier: Notifier):
     assert SECRET not in ended.out + ended.err
 
 
+def test_it_runs_where_files_have_other_permissions(launch: Launch, notifier: Notifier):
+    """As on a file system that knows none: the launcher itself need not believe its file."""
+    script = f"chmod 0777 {launch.state}/tf-launcher/runs/*/on-end.json"
+    launch(*notifier.option, "--", "sh", "-c", script, code=0)
+    assert notifier.note(last_run(launch)) == "succeeded"
+
+
 def test_nobody_can_read_its_output(launch: Launch, notifier: Notifier):
     command = in_shell('exec "$@" 2>/dev/full')
     launch.start(*notifier.option, "true", command=command).wait(code=0)

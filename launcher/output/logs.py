@@ -188,6 +188,7 @@ class GrowingLog:
         while self.write(out):
             pass
         self.write_line(out)
+        self._times = LogTimes(self._path)  # A large job has many large indexes.
 
     def write_line(self, out: BinaryIO) -> None:
         """Write the last line of a log that no longer grows, if the line has no newline."""

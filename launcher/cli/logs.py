@@ -102,7 +102,7 @@ def run(settings: Settings) -> int:
             continue
         _tell_what_is_missing(target_run, names)
         report = report_of(target_run)
-        say(escape_controls(verdict(report)))
+        say(verdict(report))
         return report.exit_code
     logs = logs_of(target_run, names, selection)
     for log in logs:

@@ -82,7 +82,7 @@ def run(settings: Settings) -> int:
             text = json.dumps({**record_as_dict(report), **more}, indent=2)
         else:
             text = _told(target_run, report, state, history)
-    except (ValueError, OverflowError) as error:  # A time is too early or too late.
+    except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
         raise LaunchError(f"the files in {target_run.paths.root!r} are damaged: {error}") from error
     print(text)
     return 0

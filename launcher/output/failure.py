@@ -115,7 +115,8 @@ def failure_report(
         return ""
     # Other tasks may have failed because of this one.
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    head = f"launch: {first}{failure.text}"
+    # The report may be that of another user. Its text may have several lines.
+    head = "\n".join(map(escape_controls, f"launch: {first}{failure.text}".split("\n")))
     # The verdict says who has stopped the job.
     is_in_verdict = failure.reason is Reason.INTERRUPTED and not is_alone
     lines = [] if is_in_verdict else [coloured(head, BAD_COLOUR) if colour else head]
@@ -123,7 +124,7 @@ def failure_report(
         lines += _about_output(failure.task, report, paths, colour=colour)
     lines += _also_failed(report, failure, paths)
     prefix = coloured(_HINT_PREFIX, _HINT_COLOUR) if colour else _HINT_PREFIX
-    lines += [f"{prefix}{hint}" for hint in failure.hint.splitlines()]
+    lines += [f"{prefix}{escape_controls(hint)}" for hint in failure.hint.splitlines()]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -222,7 +223,7 @@ def _other_failure(task: TaskReport, exception: str, paths: RunPaths) -> str:
     is_named = not (task.task.is_own_host(task.host) or is_loopback(task.host))
     host = f" on {task.host}" if is_named else ""
     same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
-    return f"{task.task}{host} ({task.detail}{same})"
+    return escape_controls(f"{task.task}{host} ({task.detail}{same})")
 
 
 # ---------------------------------------------------------------------- the lines of a task

@@ -63,7 +63,7 @@ def verdict_lines(report: Report, *, colour: bool = False, run_continues: bool =
     last_line = verdict(report)
     if run_continues:
         elapsed = duration(report.ended_at - report.started_at)
-        last_line = f"job {report.job}: stopped after {elapsed}, queued again"
+        last_line = escape_controls(f"job {report.job}: stopped after {elapsed}, queued again")
     elif colour:
         last_line = coloured(last_line, BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
     return f"{path_line(report)}{last_line}\n"
@@ -91,7 +91,7 @@ def _home_relative(path: str) -> str:
 
 def verdict(report: Report) -> str:
     """Return the last line about a job, as in ``job JOB: ok in 12s``."""
-    return f"job {report.job}: {ending(report)}"
+    return escape_controls(f"job {report.job}: {ending(report)}")
 
 
 def ending(report: Report) -> str:
@@ -147,7 +147,7 @@ def _group_line(role: str, state: TaskState, group: list[TaskReport]) -> str:
     shortest, longest = (duration(min(times)), duration(max(times))) if times else ("", "")
     details = [shortest if shortest == longest else f"{shortest} to {longest}"] if times else []
     details += [f"up to {byte_size(max(sizes))}"] if sizes else []
-    text = f"{plural(len(group), 'task')} of {role}: {state.value}"
+    text = f"{plural(len(group), 'task')} of {escape_controls(role)}: {state.value}"
     return f"{text} ({', '.join(details)})" if details else text
 
 

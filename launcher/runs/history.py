@@ -18,12 +18,16 @@ from launcher.common.record import Record
 from launcher.common.report import Reason, Report, TaskState, report_from_json
 from launcher.common.text import escape_controls
 from launcher.common.trusted_io import MAX_FILE_BYTES, open_regular
-from launcher.runs.run import Run, RunState, tasks
+from launcher.runs.run import Run, RunState, tasks, time_in
 
-#: Only the last messages are kept.
+#: Only the last messages are kept, the last losses of hosts, and the last attempts of each task.
 _MAX_MESSAGES = 50
+_MAX_LOST_HOSTS = 1000
+_MAX_ATTEMPTS = 100
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
+#: What is not known about an attempt before an event tells it.
+_UNKNOWN = {"status": {"code": None, "signal": None}, "started_at": None, "ended_at": None}
 _OVER_STATES = [state.value for state in TaskState if state.is_over]
 
 
@@ -36,36 +40,56 @@ class RunHistory(Record):
     lost_hosts: Sequence[Mapping[str, Any]]
     #: How often tasks were started again.
     restarts: int
-    #: By task, the events about its state, in order.
-    moves: Mapping[str, Sequence[Mapping[str, Any]]]
+    #: By task and number, each attempt in the form of ``report.json``.
+    attempts: Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
 def read_history(run: Run) -> RunHistory:
-    """Read the events of a run. What is damaged is left out."""
+    """Read the events of a run, in bounded memory. What is damaged is left out."""
     messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
-    lost_hosts: list[Mapping[str, Any]] = []
-    moves: dict[str, list[Mapping[str, Any]]] = {}
+    lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
+    attempts: dict[str, dict[int, dict[str, Any]]] = {task: {} for task in tasks(run)}
     restarts = 0
     with suppress(OSError), open_regular(run.paths.events) as file:
         while line := file.readline(MAX_FILE_BYTES):
             with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 event = json.loads(line)
-                at, kind = float(event["at"]), event["event"]
+                at, kind = time_in(event, "at"), event["event"]
+                if at is None:
+                    continue
                 restarts += kind == "Restarting"
                 if kind == "TaskMoved":
-                    moves.setdefault(event["task"], []).append(event)
+                    _note_move(attempts[event["task"]], event)
                 elif kind == "Tell":
                     messages.append((at, escape_controls(event["text"])))
                 elif kind == "AgentLost":
                     host, why = escape_controls(event["host"]), escape_controls(event["why"])
                     lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
-    return RunHistory([*messages][1:], lost_hosts, restarts, moves)
+    return RunHistory([*messages][1:], [*lost_hosts], restarts, attempts)
+
+
+def _note_move(attempts: dict[int, dict[str, Any]], move: Mapping[str, Any]) -> None:
+    """Add an event about the state of a task to the attempts of the task.
+
+    Args:
+        attempts: The attempts by their numbers, in the form of ``report.json``, where further fields are
+            ignored.
+        move: The event.
+    """
+    state, fields = move["state"], attempts.setdefault(move["attempt"], dict(_UNKNOWN))
+    fields.update(move)
+    if fields["started_at"] is None and fields.get("pid") is not None:
+        fields["started_at"] = move["at"]
+    if fields["ended_at"] is None and state in (*_OVER_STATES, TaskState.ENDED.value):
+        fields["ended_at"] = move["at"]
+    if len(attempts) > _MAX_ATTEMPTS:
+        del attempts[next(iter(attempts))]
 
 
 def remaining(run: Run) -> list[TaskId]:
     """Return the tasks of a run that are not over according to its events."""
-    moves = read_history(run).moves
-    over = {task for task, events in moves.items() if events[-1].get("state") in _OVER_STATES}
+    last = {task: [*attempts.values()][-1:] for task, attempts in read_history(run).attempts.items()}
+    over = {task for task, attempts in last.items() for each in attempts if each["state"] in _OVER_STATES}
     return [task for task in tasks(run) if task not in over]
 
 
@@ -83,7 +107,7 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
     has_died = run.state is RunState.DIED
     try:
         task_fields = [
-            _task_fields(str(task), host, history.moves.get(task, ()), has_died=has_died)
+            _task_fields(str(task), host, history.attempts.get(task, {}), has_died=has_died)
             for task, host in tasks(run).items()
         ]
         ended_at, failure = now, _first_failure(task_fields)
@@ -101,29 +125,21 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
 
 
 def _task_fields(
-    task: str, host: str, moves: Sequence[Mapping[str, Any]], *, has_died: bool
+    task: str, host: str, attempts: Mapping[int, Mapping[str, Any]], *, has_died: bool
 ) -> dict[str, Any]:
-    """Return the report of a task in the form of ``report.json``, where further fields are ignored.
+    """Return the report of a task in the form of ``report.json``.
 
     Args:
         task: The name of the task.
         host: Its host, by the plan.
-        moves: The events about its state.
+        attempts: Its attempts by their numbers.
         has_died: Whether its launcher died, so that an unfinished attempt has ended, too.
     """
     never = {"task": task, "host": host, "address": "", "state": TaskState.PENDING.value, "reason": None}
-    unknown = {"status": {"code": None, "signal": None}, "started_at": None, "ended_at": None}
-    attempts: dict[int, dict[str, Any]] = {}
-    for move in moves or [{**never, "attempt": 1}]:
-        fields = attempts.setdefault(move["attempt"], dict(unknown))
-        fields.update(move)
-        if fields["started_at"] is None and fields.get("pid") is not None:
-            fields["started_at"] = move["at"]
-        if fields["ended_at"] is None and move["state"] in (*_OVER_STATES, TaskState.ENDED.value):
-            fields["ended_at"] = move["at"]
-    *earlier, last = attempts.values()
+    *earlier, last = attempts.values() or [{**never, **_UNKNOWN, "attempt": 1}]
     if has_died and last["state"] not in _OVER_STATES:
-        last.update(state=TaskState.LOST.value, reason=Reason.LAUNCHER.value, detail="its launcher died")
+        gone = {"state": TaskState.LOST.value, "reason": Reason.LAUNCHER.value, "detail": "its launcher died"}
+        last = {**last, **gone}
     port = str(last["address"]).rpartition(":")[2]
     return {**last, "port": int(port) if port.isdecimal() else None, "earlier": earlier}
 

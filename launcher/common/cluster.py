@@ -367,6 +367,12 @@ class TaskId(str):
         """
         return cls(f"{role}/{index}")
 
+    @staticmethod
+    def is_name(text: str) -> bool:
+        """Return whether a text has the form of the name of a task, and can be printed."""
+        role, _, index = text.rpartition("/")
+        return bool(role) and role.isprintable() and index.isdecimal() and index.isascii() and len(index) < 10
+
     @property
     def role(self) -> str:
         """The name of the role: ``worker`` for ``worker/0``."""

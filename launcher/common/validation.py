@@ -148,6 +148,8 @@ class FieldReader(Record):
             # A host may speak only about its own tasks.
             if self.tasks is not None and value not in self.tasks:
                 raise ProtocolError(f"{name} names {value[:100]!r}, which is not a task of this host")
+            if self.tasks is None and not TaskId.is_name(value):
+                raise ProtocolError(f"{name} names {value[:100]!r}, which is no task")
             return TaskId(value)
         if isinstance(hint, EnumMeta):
             return hint(value)

@@ -278,7 +278,7 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
     hosts = {}
     for entry in entries if isinstance(entries, list) else []:
         task = entry.get("task") if isinstance(entry, dict) else None
-        if isinstance(task, str) and "/" in task and task.isprintable():
+        if isinstance(task, str) and TaskId.is_name(task):
             hosts[TaskId(task)] = escape_controls(str(entry.get("host", "")))
     return hosts
 

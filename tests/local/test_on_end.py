@@ -95,7 +95,7 @@ def test_its_failure_is_a_line(launch: Launch, notifier: Notifier):
 
 def test_it_runs_where_files_have_other_permissions(launch: Launch, notifier: Notifier):
     """As on a file system that knows none: the launcher itself need not believe its file."""
-    script = f"chmod 0777 {launch.state}/tf-launcher/runs/*/on-end.json"
+    script = f"chmod 0777 {launch.state}/*/on-end.json"
     launch(*notifier.option, "--", "sh", "-c", script, code=0)
     assert notifier.note(last_run(launch)) == "succeeded"
 

@@ -88,9 +88,10 @@ def _note_move(attempts: dict[int, dict[str, Any]], move: Mapping[str, Any]) -> 
 
 def remaining(run: Run) -> list[TaskId]:
     """Return the tasks of a run that are not over according to its events."""
-    last = {task: [*attempts.values()][-1:] for task, attempts in read_history(run).attempts.items()}
-    over = {task for task, attempts in last.items() for each in attempts if each["state"] in _OVER_STATES}
-    return [task for task in tasks(run) if task not in over]
+    attempts = read_history(run).attempts
+    # Of the attempts of a task, the last one counts.
+    states = {task: attempt["state"] for task in attempts for attempt in attempts[task].values()}
+    return [task for task in tasks(run) if states.get(task) not in _OVER_STATES]
 
 
 def report_by_events(run: Run, history: RunHistory, now: float) -> Report:

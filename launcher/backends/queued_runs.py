@@ -157,9 +157,9 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     if status is None:  # The launcher has ended, and its files are on this machine now.
         return None
     if status.phase is not JobPhase.RUNNING:
-        raise LaunchError(f"{run.name}: {escape_controls(status.text)}")
+        raise LaunchError(f"{run.called}: {escape_controls(status.text)}")
     if not run.batch.node:  # The record of the run names the node only when the launcher has begun.
-        raise LaunchError(f"{run.name}: {escape_controls(status.text)}, and its launcher has not begun yet")
+        raise LaunchError(f"{run.called}: {escape_controls(status.text)}, and its launcher has not begun yet")
     return queue.run_there(run, words, quiet)
 
 
@@ -191,7 +191,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     if run.state is RunState.ENDED:
         return exit_code_of(run.report())
     reason = "the cluster does not answer" if status is None else escape_controls(status.text)
-    raise LaunchError(f"{run.name} is no longer shown: {reason}")
+    raise LaunchError(f"{run.called} is no longer shown: {reason}")
 
 
 def withdraw_run(run: Run) -> str:
@@ -208,11 +208,11 @@ def withdraw_run(run: Run) -> str:
         return ""
     if status.phase is JobPhase.OVER:
         run_left_commands([run])
-        return f"{run.name} had already ended: {escape_controls(status.text)}"
+        return f"{run.title} had already ended: {escape_controls(status.text)}"
     # The record of a run names the node of its launcher only when the launcher has begun.
     if status.phase is JobPhase.RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
     run_left_commands([run], "stopped")
     # The text is like ``Slurm's job 12 is pending: Priority``, of which the reason no longer matters.
-    return f"{run.name} is withdrawn: {escape_controls(status.text.partition(':')[0])}"
+    return f"{run.title} is withdrawn: {escape_controls(status.text.partition(':')[0])}"

@@ -200,6 +200,8 @@ class RowParser(argparse.ArgumentParser):
         for row in self.rows:
             names = row.flags if row.positional is None else (row.name,)
             action = self.add_argument(*names, **_argparse_settings(row))
+            if row.positional == argparse.REMAINDER:
+                action.required = False  # Earlier versions of Python would say that it is missing.
             if row.complete or row.choices:
                 # argcomplete looks for this attribute.
                 action.completer = functools.partial(_completions, row)  # type: ignore[attr-defined]
@@ -227,7 +229,10 @@ class RowParser(argparse.ArgumentParser):
             InputError: An option lacks its value, or there is an argument too many.
         """
         self._add_values_after_equals(words)  # Such as --tensorboard=DIR, which argparse cannot express.
-        _, rest = self.parse_known_args(words, namespace)
+        # Arguments may stand between options, unless the last argument is all words that follow.
+        takes_rest = self.command == "run" or any(row.positional == argparse.REMAINDER for row in self.rows)
+        parse = self.parse_known_args if takes_rest else self.parse_known_intermixed_args
+        _, rest = parse(words, namespace)
         # A word of dashes alone is no option.
         unknown = [word for word in rest if word.startswith("-") and word.strip("-")]
         arguments = [word for word in rest if word != "--"]

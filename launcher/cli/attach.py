@@ -6,16 +6,19 @@ a SIGTERM when the user answers so to a Ctrl-C.
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
 import sys
 import time
+from typing import BinaryIO
 
 from launcher.backends.queued_runs import LEFT_EXIT_CODE, find, relayed, shown_there, withdraw_run
 from launcher.cli.logs import follow, report_of, say_hidden
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
+from launcher.common.report import Report
 from launcher.common.text import duration
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.table import VERBOSE
@@ -32,7 +35,7 @@ SUMMARY = "show the output of a run in the background, and how it ends"
 
 EXAMPLES = """\
 launch attach                 the newest run that is running
-launch attach k3f9m           a run by the last letters of its name
+launch attach k3f9m           a run by the last letters of its id
 launch attach -n 0            only lines from now on (launch logs shows all)
 
 Ctrl-C asks whether to stop the job or to leave it running; without a
@@ -46,7 +49,7 @@ _STOP_WORDS = ("stop", "--timeout", "0")
 _ANSWER_POLL_SECONDS = 0.1
 
 
-RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
+RUN = run_argument(" (default: `latest`)")
 LINES = Setting(
     "lines", whole(0, 10**12), "begin with the last N lines of each task (default: 10)",
     flags=("-n", "--lines"), metavar="N", default=10,
@@ -83,7 +86,7 @@ def run(settings: Settings) -> int:
     # A Ctrl-C must not interrupt the writing of a line. So it stays pending, and the loop below looks for it
     # between two lines.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    messages = GrowingLog(target_run.paths.messages, is_terminal=sys.stdout.isatty())
+    messages = _Messages(target_run)
     selection = LogSelection(settings[LINES], folding=None if settings[VERBOSE] else Folding())
     for _ in follow(target_run, (), selection, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
@@ -93,12 +96,44 @@ def run(settings: Settings) -> int:
     report = report_of(target_run)
     # A launcher that was started with --detach has printed the end into its messages.
     if not os.path.exists(target_run.paths.messages):
-        colour = wants_colour(os.environ, is_tty=sys.stdout.isatty())
-        error_colour = wants_colour(os.environ, is_tty=sys.stderr.isatty())
-        print(result_table(report, colour=colour), end="", flush=True)
-        print(failure_report(report, target_run.paths, colour=error_colour), end="", file=sys.stderr)
-        print(verdict_lines(report, colour=colour), end="")
+        coloured = [_end(target_run, report, is_tty=file.isatty()) for file in (sys.stdout, sys.stderr)]
+        print(coloured[0][0], end="", flush=True)
+        print(coloured[1][1], end="", file=sys.stderr)
+        print(coloured[0][2], end="")
     return report.exit_code
+
+
+def _end(run: Run, report: Report, *, is_tty: bool) -> tuple[str, str, str]:
+    """Return what a launch prints at the end of a run: the table, the first failure, and the verdict."""
+    colour = wants_colour(os.environ, is_tty=is_tty)
+    failure = failure_report(report, run.paths, colour=colour)
+    return result_table(report, colour=colour), failure, verdict_lines(report, colour=colour)
+
+
+class _Messages(GrowingLog):
+    """The messages of a launcher in the background. A terminal shows their end in the colours of a launch.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.paths.messages, is_terminal=sys.stdout.isatty())
+        self._run = run
+
+    def write(self, out: BinaryIO) -> bool:
+        """Write what was added to the messages, as any log does."""
+        added = io.BytesIO()
+        has_grown = super().write(added)
+        lines = added.getvalue().decode(errors="surrogateescape").splitlines(keepends=True)
+        # The launcher has written the report before the end of its messages.
+        if lines and sys.stdout.isatty() and os.path.exists(self._run.paths.report):
+            ends = (_end(self._run, report_of(self._run), is_tty=is_tty) for is_tty in (False, True))
+            plain, coloured = ("".join(end).splitlines(keepends=True) for end in ends)
+            colours = dict(zip(plain, coloured, strict=True))
+            lines = [colours.get(line, line) for line in lines]
+        out.write("".join(lines).encode(errors="surrogateescape"))
+        return has_grown
 
 
 def _leaves(run: Run) -> bool:

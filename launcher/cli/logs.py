@@ -25,7 +25,7 @@ from launcher.config.table import TIMESTAMPS, VERBOSE
 from launcher.config.values import whole
 from launcher.messages import say
 from launcher.output.lines import labels
-from launcher.output.logs import GrowingLog, LogSelection, tail
+from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.table import verdict
 from launcher.output.tensorflow_notices import Folding
 from launcher.runs.run import Run, all_runs, selected, tasks
@@ -145,14 +145,13 @@ def _tell_what_is_missing(run: Run, names: Sequence[str], logs: Sequence[Growing
     known_tasks = tasks(run)  # Empty before the plan is written.
     chosen = selected(known_tasks, names) if known_tasks else []
     if not chosen:
-        say(f"no task of {run.name} was started, so it has no logs")
+        say(f"no task of {run.called} was started, so it has no logs")
     elif removed := [task for task in chosen if not os.path.lexists(run.paths.log(task))]:
         say(escape_controls(f"the logs of {join_names(removed)} in {run.paths.logs} were removed"))
-    # The first value of `tail` is what the last attempt of the task has printed.
-    elif not any(tail(run.paths.log(task))[0] for task in chosen):
-        say(f"{join_names(chosen)} printed nothing in {run.name}")
+    elif not any(os.path.getsize(run.paths.log(task)) for task in chosen):
+        say(f"{join_names(chosen)} printed nothing in {run.called}")
     elif logs and not any(log.has_begun for log in logs):
-        say(f"{join_names(chosen)} printed nothing in this time in {run.name}")
+        say(f"{join_names(chosen)} printed nothing in this time in {run.called}")
 
 
 def say_hidden(folding: Folding | None) -> None:
@@ -248,7 +247,7 @@ def report_of(run: Run) -> Report:
         # The queue of a cluster may know why. The result is None if the launcher is in no queue.
         queued = states([run]).get(run.name)
         why = "its launcher died" if queued is None else escape_controls(queued.text)
-        raise LaunchError(f"{run.name} has ended without a report: {why}") from error
+        raise LaunchError(f"{run.called} has ended without a report: {why}") from error
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:

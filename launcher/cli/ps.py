@@ -76,7 +76,7 @@ _MAX_NAMED_HOSTS = 2
 _MAX_TEXT_WIDTH = 28
 
 
-RUN = run_argument("list its tasks: its name, a part of it, `latest`, or its folder")
+RUN = run_argument("; lists its tasks")
 ALL = Setting("all", switch, "also runs that have ended", flags=("-a", "--all"), default=False)
 WATCH = Setting(
     "watch", switch, "show its tasks (default: those of the newest run) until it has ended",
@@ -184,7 +184,7 @@ def _redraw(run: Run, follower: RunFollower) -> None:
     print(_CLEAR, end="")
     # Four lines are for the headers, what is left out, TensorBoard and the last line below.
     _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
-    print(f"{run.name} runs; Ctrl-C ends only this table", end="", flush=True)
+    print(f"{run.called} runs; Ctrl-C ends only this table", end="", flush=True)
     time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - started)))
 
 

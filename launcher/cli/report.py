@@ -34,7 +34,7 @@ SUMMARY = "tell what happened in a run"
 
 EXAMPLES = """\
 launch report                      the run that runs, else the newest
-launch report k3f9m                a run by the last letters of its name
+launch report k3f9m                a run by the last letters of its id
 launch report --json k3f9m         the same for programs, as report.json
 launch report --junit junit.xml    a file for CI, with a case for each task
 
@@ -46,7 +46,7 @@ _MAX_CAUSE_CHARACTERS = 120
 _MAX_PROGRAM_CHARACTERS = 300
 
 
-RUN = run_argument("its name, a part of it, `latest`, or its folder (default: newest)")
+RUN = run_argument(" (default: `latest`)")
 JUNIT: Setting[str | None] = Setting(
     "junit", not_empty, "also write it to this file, as JUnit for CI", metavar="FILE", default=None
 )
@@ -113,7 +113,7 @@ def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
         LaunchError: The run has not ended, or the file cannot be written.
     """
     if state not in (RunState.ENDED, RunState.DIED):
-        raise LaunchError(f"{run.name} has not ended: {JUNIT.flag} needs its end")
+        raise LaunchError(f"{run.called} has not ended: {JUNIT.flag} needs its end")
     try:
         write_for_user(path, junit_xml(report))
     except OSError as error:
@@ -133,12 +133,11 @@ def _told(run: Run, report: Report, state: RunState, history: RunHistory) -> str
         RunState.RUNNING: f"runs for {took}",
         RunState.ELSEWHERE: f"may run on {run.machine}",
     }[state]
-    name = run.name if run.called == run.name else f"{run.called} ({run.name})"
     program = shortened(escape_controls(program_of(run)), _MAX_PROGRAM_CHARACTERS)
     note = f"note: {run.origin.note}\n" if run.origin.note else ""
     end = verdict_lines(report, colour=colour) if state is RunState.ENDED else path_line(report)
     blocks = (
-        f"{name}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}",
+        f"{run.title}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}",
         result_table(report, colour=colour),
         "\n".join(_attempt_lines(report, run)),
         "\n".join(f"{time_stamp(at)}  {text}" for at, text in history.messages),

@@ -38,7 +38,7 @@ Files such as the job file are read again. Relative paths start at the folder
 where the run was started. --run-dir is left out: its folder is in use."""
 
 
-RUN = run_argument("its name, a part of it, `latest`, or its folder", positional="1")
+RUN = run_argument(positional="1")
 OPTIONS: Setting[tuple[str, ...]] = Setting(
     "options", str, "options of launch, which win over those of the run", metavar="OPTIONS", default=(),
     positional="...", repeatable=True,

@@ -35,7 +35,7 @@ asked."""
 _POLL_SECONDS = 0.1
 
 
-RUN = run_argument("its name, a part of it, `latest`, or its folder", positional="1")
+RUN = run_argument(positional="1")
 TASKS: Setting[tuple[str, ...]] = Setting(
     "tasks", str, "tasks such as worker/0, or roles", metavar="TASK", default=(), positional="*",
     repeatable=True, complete=newest_tasks,
@@ -72,7 +72,7 @@ def run(settings: Settings) -> int:
             ask(target_run, {"request": "restart", "tasks": names})
             return _wait(target_run, events, {task: attempts[task] for task in tasks}, settings[TIMEOUT])
     except ConnectionError as error:
-        raise LaunchError(f"{target_run.name} has ended") from error
+        raise LaunchError(f"{target_run.called} has ended") from error
 
 
 def _wait(run: Run, events: EventStream, old_attempts: dict[TaskId, int], seconds: float) -> int:
@@ -111,6 +111,6 @@ def _wait(run: Run, events: EventStream, old_attempts: dict[TaskId, int], second
             elif is_new and TaskState(event["state"]).is_over:
                 raise LaunchError(f"{task} could not be started again: {event['detail']}")
         if old_attempts and events.has_ended:
-            text = f"{run.name} ended with exit code {snapshot(run).report.exit_code}"
+            text = f"{run.called} ended with exit code {snapshot(run).report.exit_code}"
             raise LaunchError(f"{text} before {join_names([*old_attempts])} started again")
     return 0

@@ -44,8 +44,8 @@ def _ended_runs() -> list[Run]:
 
 
 RUNS: Setting[tuple[str, ...]] = Setting(
-    "runs", not_empty, "their names, parts of them, or `latest`; never folders", metavar="RUN", default=(),
-    positional="*", repeatable=True, complete=lambda: [run.name for run in _ended_runs()],
+    "runs", not_empty, "their names, their ids or ends of those, or `latest`; never folders", metavar="RUN",
+    default=(), positional="*", repeatable=True, complete=lambda: [run.name for run in _ended_runs()],
 )  # fmt: skip
 KEEP: Setting[int | None] = Setting(
     "keep", whole(0, _MAX_RUNS), "all ended runs but the newest N", metavar="N", default=None
@@ -73,13 +73,13 @@ def run(settings: Settings) -> int:
         raise InputError([Fault("RUN", "names and --keep or --older" if names else "no run", expected)])
     named = {run.name: run for run in (find(name, by_path=False) for name in names)}
     runs = [*named.values()] if names else _surplus(settings[KEEP] or 0, settings[OLDER] or 0.0)
-    refusals = {run.name: why for run in runs if (why := _refusal(run, force=settings[FORCE]))}
+    refusals = {run.title: why for run in runs if (why := _refusal(run, force=settings[FORCE]))}
     if names and refusals:
         raise HostsError(f"{name}: {why}" for name, why in refusals.items())
     for why in dict.fromkeys(refusals.values()):
         alike = [name for name in refusals if refusals[name] == why]
         say(f"not removed: {join_names(alike)}: {why}")
-    removable = [run for run in runs if run.name not in refusals]
+    removable = [run for run in runs if run.title not in refusals]
     if faults := [fault for run in removable if (fault := _remove(run))]:
         raise HostsError(faults)
     if not removable:
@@ -136,8 +136,8 @@ def _remove(run: Run) -> str:
     try:
         left = remove_run(run)
     except OSError as error:
-        return f"{run.name}: cannot remove {error.filename!r}: {error.strerror}"
-    print(f"{run.name} is removed{stays}")
+        return f"{run.title}: cannot remove {error.filename!r}: {error.strerror}"
+    print(f"{run.title} is removed{stays}")
     if left:
         say(f"{run.paths.root} stays, with files that launch has not made: {join_names(left)}")
     return ""

@@ -11,13 +11,14 @@ from launcher.config.values import not_empty
 from launcher.runs.run import RunState, all_runs, running, tasks
 
 
-def run_argument(help: str, positional: str = "?") -> Setting[str | None]:
+def run_argument(default: str = "", positional: str = "?") -> Setting[str | None]:
     """Return the row of the table of settings for an argument that names a run.
 
     Args:
-        help: The description for the help.
+        default: What the help says about the command without it.
         positional: How many words the argument has: ``?`` if it may be left out, ``1`` if not.
     """
+    help = f"its name, its id or the end of that, `latest`, or its folder{default}"
     return Setting(
         "run", not_empty, help, metavar="RUN", default=None, positional=positional, complete=unfinished_runs
     )

@@ -45,7 +45,7 @@ SUMMARY = "stop a run, or some of its tasks"
 
 EXAMPLES = """\
 launch stop                   the run, if only one is running
-launch stop k3f9m             a run by the last letters of its name
+launch stop k3f9m             a run by the last letters of its id
 launch stop --now latest      without waiting for its --grace
 launch stop k3f9m worker/2    one task for good; the others go on
 
@@ -66,7 +66,7 @@ _AGENTS_TIMEOUT_SECONDS = 8.0
 _RELAYED_SECONDS = 1.0
 
 
-RUN = run_argument("its name, a part of it, `latest`, or its folder")
+RUN = run_argument()
 NOW = Setting("now", switch, "kill its tasks at once", default=False)
 TASKS: Setting[tuple[str, ...]] = Setting(
     "tasks", str, "only these tasks, such as worker/0, or roles", metavar="TASK", default=(),
@@ -208,14 +208,14 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
     while run.state is not RunState.ENDED:
         # If the other command failed, the launcher may be about to exit anyway. Its agents get time for that.
         if code not in (0, TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
-            raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
+            raise LaunchError(f"the launcher of {run.called} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
-            say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s")
+            say(f"{run.called} has not ended within {settings[TIMEOUT]:g}s")
             return TIMED_OUT_EXIT_CODE
         if follower.is_over():  # There will be no report, for example because the launcher was killed.
             break
         time.sleep(_POLL_SECONDS)
-    print(f"{run.name} {_described_end(run, 'ended')}")
+    print(f"{run.title} {_described_end(run, 'ended')}")
     return 0
 
 
@@ -233,7 +233,7 @@ def _kill_leftovers(run: Run, settings: Settings) -> int:
     # Another user could have named any process as an agent, so nothing is killed by such a record.
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
-        raise LaunchError(f"the launcher of {run.name} died; {text}")
+        raise LaunchError(f"the launcher of {run.called} died; {text}")
     swept = kill_leftovers([run], 0.0 if settings[NOW] else min(_AGENTS_TIMEOUT_SECONDS, settings[TIMEOUT]))
     if swept.left:
         raise LaunchError(swept.text)
@@ -241,7 +241,7 @@ def _kill_leftovers(run: Run, settings: Settings) -> int:
         say(swept.text)
     if run.has_left_command:
         run_left_commands([run])
-    print(f"{run.name} {_described_end(run, 'had already ended')}")
+    print(f"{run.title} {_described_end(run, 'had already ended')}")
     return 0
 
 
@@ -274,13 +274,13 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
             wait = _POLL_SECONDS
         send_sigterm(pidfd)
     if not _wait_for_end(pidfd, _NOTICE_AFTER_SECONDS, deadline):
-        names = join_names(remaining(run)) or f"the launcher of {run.name}"
+        names = join_names(remaining(run)) or f"the launcher of {run.called}"
         say(f"waiting for {names}")
     if not _wait_for_end(pidfd, settings[TIMEOUT], deadline):
         advice = "" if settings[NOW] else "; `launch stop --now` does not wait for its --grace"
-        say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s{advice}")
+        say(f"{run.called} has not ended within {settings[TIMEOUT]:g}s{advice}")
         return TIMED_OUT_EXIT_CODE
-    print(f"{run.name} {_described_end(run, 'ended')}")
+    print(f"{run.title} {_described_end(run, 'ended')}")
     return 0
 
 

@@ -244,7 +244,7 @@ class EnvironmentStatus(Record):
     tensorflow: str = ""
     #: The version of the GPU driver.
     driver: str = ""
-    #: The size of the environment on disk, as in ``2.1G``.
+    #: The size of the environment on disk, as in ``2.3 GB``.
     size: str = ""
     #: The last answer of a host: ``ready``, ``missing``, ``other packages``, ``changed`` if something has
     #: changed or damaged the environment, or ``clean``. This module adds ``failed: ...``. It is empty until

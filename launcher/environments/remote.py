@@ -396,7 +396,7 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     check(failed, reason)
     contents = {
         "hash": wanted["hash"], "python": wanted["python"], "tensorflow": tensorflow[1] if tensorflow else "",
-        "size": subprocess.check_output(["du", "-sh", folder]).split()[0].decode(),
+        "size": byte_size(1024 * int(subprocess.check_output(["du", "-sk", folder]).split()[0])),
         "packages": packages(folder),
     }  # fmt: skip
     with open(f"{folder}/{MANIFEST}", "w") as file:

@@ -40,21 +40,21 @@ def misplaced_options(settings: Settings, command: Sequence[str]) -> Iterator[Fa
     """
     name = "the program" if command[0] in ("-c", "-m") else command[0]
     words = {word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", command[1:])}
-    # A user who has written the same option before the program, too, knows what belongs where.
-    found = [
-        flag
+    rows = {
+        flag: row
         for row in backends.rows()
-        if row.help and COMMAND_LINE in row.given_in and settings.source_kind(row) != COMMAND_LINE
+        if row.help and COMMAND_LINE in row.given_in
         for flag in sorted(words.intersection(row.flags))
-    ]
+    }
     script = os.path.join(os.path.expanduser(settings[table.WORKDIR] or "."), name)
-    refused = _not_in_program(script, found) if found and name.endswith(".py") else []
+    refused = _not_in_program(script, [*rows]) if rows and name.endswith(".py") else []
     if refused:
         problem = f"options of launch come before the program, and {name} has no such option"
         expected = f"type `launch {refused[0]} ... {name}`, or `launch -- {name} ...` to pass it on"
         yield Fault(", ".join(refused), problem, expected)
-    for flag in found:
-        if flag in TYPICAL_OPTIONS and flag not in refused:
+    for flag in TYPICAL_OPTIONS:
+        # A user who has written the same option before the program, too, knows what belongs where.
+        if flag in rows and flag not in refused and settings.source_kind(rows[flag]) != COMMAND_LINE:
             yield Note(f"{flag} is an argument of {name}: the options of launch come before the program")
 
 

@@ -135,7 +135,7 @@ def github_annotation(failure: Failure, paths: RunPaths) -> str:
 
 
 def _output_of(task: TaskId, paths: RunPaths, attempt: int | None = None) -> tuple[list[str], range | None]:
-    """Return what a task printed at last, without notices of TensorFlow, and where its traceback is in it.
+    """Return what a task printed at last, without TensorFlow start-up messages, and where its traceback is.
 
     Args:
         task: The task.
@@ -154,8 +154,8 @@ def _about_output(task: TaskId, report: Report, paths: RunPaths, *, colour: bool
         return _last_lines(lines, traceback, colour=colour)
     if not any(each.task == task and each.started_at is not None for each in report.tasks):
         return []
-    but_notices = " but TensorFlow's notices at its start" if tail(paths.log(task))[0] else ""
-    return [f"  it printed nothing{but_notices}"]
+    but_messages = " but TensorFlow start-up messages" if tail(paths.log(task))[0] else ""
+    return [f"  it printed nothing{but_messages}"]
 
 
 def _last_lines(lines: Sequence[str], traceback: range | None, *, colour: bool) -> list[str]:

@@ -111,6 +111,11 @@ class Run(Record):
         return self.origin.name or self.name
 
     @property
+    def title(self) -> str:
+        """What it is called, and in parentheses the name of the launcher, as other runs may be called so."""
+        return f"{self.origin.name} ({self.name})" if self.origin.name else self.name
+
+    @property
     def state(self) -> RunState:
         """The state of the run now, found out anew at each call.
 

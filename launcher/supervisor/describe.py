@@ -392,7 +392,7 @@ def task_stop(state: JobState, records: Collection[TaskRecord]) -> str:
     """Return that the user stops these tasks, and what that means for the job."""
     text = f"launch stop: stopping {state.tasks.names_of(records)}"
     if state.tasks.are_deciding_dismissed():
-        return f"{text}; no other task decides when the job is done, so that it ends, too"
+        return f"{text}; no other task decides when the job is done, so the job ends"
     return f"{text}; the job goes on without {'it' if len(records) == 1 else 'them'}"
 
 

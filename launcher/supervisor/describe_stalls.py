@@ -97,7 +97,7 @@ def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
     """Return that tasks printed nothing for this time, or only that TensorFlow waits."""
     where = on_host(state, silent[0].host) if len(silent) == 1 else ""
     only_waited = all(record.current.waiting_pieces for record in silent)
-    what = "nothing but waiting notices" if only_waited else "nothing"
+    what = "nothing but messages about waiting" if only_waited else "nothing"
     return f"{state.tasks.names_of(silent)}{where} printed {what} for {limit}"
 
 

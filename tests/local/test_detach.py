@@ -128,6 +128,7 @@ def test_ctrl_c_asks(
         (tmp_path / "go").touch()
     assert it.wait() == code
     assert message in it.text
+    assert (b"\x1b[1;31mjob " in it.raw) == (code != 130), "the end in colours"
     if code == 130:
         assert launch.here("stop").code == 0
     family.gone(0.5)

@@ -318,7 +318,8 @@ def test_options_that_a_program_may_have(launch: Launch, tmp_path: Path, text: s
 def test_options_that_a_program_does_not_have(refused: Refused, tmp_path: Path):
     text = "import os, tensorflow as tf\nfrom absl import app\ndef main(argv): print(os.num_workers)\n"
     (tmp_path / "train.py").write_text(text)
-    assert "`launch --workers ... train.py`" in refused("train.py --workers 2")
+    for words in ("train.py --workers 2", "--workers 1 train.py --workers 2"):
+        assert "`launch --workers ... train.py`" in refused(words)
 
 
 @pytest.mark.parametrize("words", ["-- train.py --workers", "train.py -v --quiet", "train.py -- --workers"])

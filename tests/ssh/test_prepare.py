@@ -108,7 +108,7 @@ def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
         assert [version(host) for host in good] == ["1.0"] * 5
         table = rows(ended)
         assert list(table) == names.split(",")
-        assert all(re.fullmatch(r"3\.\d+ +[\d.]+[KM] +ready", table[host.name]) for host in good)
+        assert all(re.fullmatch(r"3\.\d+ +[\d.]+ [kM]B +ready", table[host.name]) for host in good)
         assert re.search(r"failed: Python 3.8: .* does not satisfy Python>=3.9", table["node3"])
         assert "failed: its disk is full: 1 MB free, about 50 MB are needed" in table["node4"]
         assert "host key" in table["node7"] and "has changed" in table["node7"]

@@ -75,7 +75,10 @@ class Arguments:
     def add_unknown(self, names: Iterable[str], known: Collection[str]) -> None:
         """Add a fault for each name of an argument that is not among the known ones."""
         for name in sorted(set(names) - set(known)):
-            self.add(f"there is no argument {name!r}", did_you_mean(name, tuple(known)))
+            expected = f"expected one of {', '.join(known)}"
+            if "options" in known:
+                expected += f"; for an option of the command write options=['--{name.replace('_', '-')}', ...]"
+            self.add(f"there is no argument {name!r}", did_you_mean(name, tuple(known), expected))
 
     def check(self) -> None:
         """Raise the faults that were added, if there are any.

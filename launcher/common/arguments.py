@@ -77,7 +77,7 @@ class Arguments:
         for name in sorted(set(names) - set(known)):
             expected = f"expected one of {', '.join(known)}"
             if "options" in known:
-                expected += f"; for an option of the command write options=['--{name.replace('_', '-')}', ...]"
+                expected += f"; for an option of launch write options=['--{name.replace('_', '-')}', ...]"
             self.add(f"there is no argument {name!r}", did_you_mean(name, tuple(known), expected))
 
     def check(self) -> None:

@@ -161,7 +161,7 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -
     for run in runs:
         if time.monotonic() < deadline and (command := claim(run.paths)):
             status = status_of(run.report(), without_report)
-            say(f"job {run.name}: {status}; its command of --on-end runs now: {command.name}")
+            say(f"job {run.title}: {status}; its command of --on-end runs now: {command.name}")
             for line in _run(command, run, status):
                 say(line)
 

@@ -116,6 +116,8 @@ def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
             ended_at = run.last_sign or run.started_at
             text = "the launcher died without a report: it was killed, or its machine was restarted"
             death = {"reason": Reason.LAUNCHER.value, "task": None, "host": None, "text": text}
+            if run.origin.program and not run.origin.driver:
+                death["hint"] = f"`launch rerun {run.called}` starts it again"
             failure = failure or {**death, "at": ended_at}
         fields: dict[str, Any] = {"job": run.name, "run_dir": run.paths.root, "restarts": history.restarts}
         fields |= {"started_at": run.started_at, "ended_at": ended_at, "tasks": task_fields}

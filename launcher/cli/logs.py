@@ -270,6 +270,9 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
             raise
         newest = find()
         roles = {task.role for task in tasks(newest)}
+        is_path = selected[0].startswith((".", "/", "~")) or os.path.isdir(selected[0])
+        if is_path and selected[0].rpartition("/")[0] not in roles:
+            raise
         # Only tasks have a slash in their names. A wrong task is reported later.
         if "/" in selected[0] or selected[0] in roles:
             return newest, selected

@@ -217,6 +217,7 @@ def test_logs(launch: Launch):
     assert launch.here("logs", "worker/1").err == ""
     mistaken = launch.here("logs", "worker1", code=2)
     assert mistaken.err == "launch: no run and no task 'worker1'; did you mean worker/1?\n"
+    assert "no run './worker1'" in launch.here("logs", "./worker1", code=2).err
     assert launch.here("logs", last_run(launch).path.name[-5:], "-n", "1", "worker/0").stdout == b"\xff"
     launch("true")
     assert launch.here("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"

@@ -42,6 +42,8 @@ from launcher.runs.run import (
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 SUMMARY = "stop a run, or some of its tasks"
+#: argparse would write that TASK may stand without RUN.
+USAGE = "launch stop [-h] [--now] [--timeout S] [RUN [TASK ...]]"
 
 EXAMPLES = """\
 launch stop                   the run, if only one is running

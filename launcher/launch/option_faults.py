@@ -110,7 +110,7 @@ def _path_faults(settings: Settings) -> Iterator[Fault]:
         yield Fault("--relay", f"{relay!r} is not a socket", expected)
     if report is None:
         return
-    if not report or os.path.isdir(report):
+    if report in ("", "-") or os.path.isdir(report):
         yield Fault("--report", f"{report!r} is not the name of a file")
     elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
         yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")

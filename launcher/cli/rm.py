@@ -69,7 +69,7 @@ def run(settings: Settings) -> int:
     """
     names, by_rule = settings[RUNS], settings[KEEP] is not None or settings[OLDER] is not None
     if bool(names) == by_rule:
-        expected = "expected names of runs, or --keep N, --older S or both"
+        expected = "expected names or ids of runs, or --keep N, --older S or both"
         raise InputError([Fault("RUN", "names and --keep or --older" if names else "no run", expected)])
     named = {run.name: run for run in (find(name, by_path=False) for name in names)}
     runs = [*named.values()] if names else _surplus(settings[KEEP] or 0, settings[OLDER] or 0.0)

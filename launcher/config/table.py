@@ -310,7 +310,7 @@ TIMEOUT = Setting(
     default=0.0, given_in=EVERYWHERE,
 )  # fmt: skip
 ON_END: Setting[tuple[str, ...]] = Setting(
-    "on_end", _end_command, "run this once when the job is over, as it may end", metavar="COMMAND",
+    "on_end", _end_command, "run this once, however the job ended", metavar="COMMAND",
     default=(), given_in=EVERYWHERE, read=_read_end_command, masked=lambda _: HIDDEN,
 )  # fmt: skip
 

@@ -117,8 +117,8 @@ WHOLE_LOG = LogSelection()
 class GrowingLog:
     """A log that grows, and that may not exist yet. It is open only while it is read, as a run may have many.
 
-    Without a label and times it is copied byte for byte into a file or pipe. With them, and to a terminal, it
-    is written in lines as on the console. The time of a line is that of its end.
+    If it is shown whole, without a label and times, it is copied byte for byte into a file or pipe. Otherwise,
+    and to a terminal, it is written in lines as on the console. The time of a line is that of its end.
 
     Args:
         path: The path of the log.
@@ -143,7 +143,7 @@ class GrowingLog:
         else:
             self._cutter = NoticeCutter(b"", b"", selection.folding, keep_colours=is_terminal)
         #: Whether it is copied byte for byte.
-        self._is_raw = not label and not is_terminal and not selection.timestamps
+        self._is_raw = not (label or is_terminal or selection.timestamps or selection.folding)
 
     def take_label(self, other: GrowingLog) -> None:
         """Use the label of another log from now on, because the labels of all logs have become wider."""

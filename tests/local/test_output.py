@@ -60,6 +60,8 @@ def test_start_up_messages_are_hidden(launch: Launch):
         == last_run(launch).log("worker/0").count(b"port.cc") * 2
         == 4
     )
+    launch(*words[2:], code=0)
+    assert [launch("logs", *more).out.count("port.cc") for more in ([], ["-f"], ["-v"])] == [0, 0, 2]
     launch("-d", *words, code=0)
     assert seen("attach") == (4, 0, True)
     assert seen("attach", "-v") == (4, 4, False)

@@ -117,8 +117,8 @@ WHOLE_LOG = LogSelection()
 class GrowingLog:
     """A log that grows, and that may not exist yet. It is open only while it is read, as a run may have many.
 
-    If it is shown whole, without a label and times, it is copied byte for byte into a file or pipe. Otherwise,
-    and to a terminal, it is written in lines as on the console. The time of a line is that of its end.
+    With all messages, and without a label and times, it is copied byte for byte into a file or pipe.
+    Otherwise it is written in lines as on the console. The time of a line is that of its end.
 
     Args:
         path: The path of the log.

@@ -145,13 +145,13 @@ def _tell_what_is_missing(run: Run, names: Sequence[str], logs: Sequence[Growing
     known_tasks = tasks(run)  # Empty before the plan is written.
     chosen = selected(known_tasks, names) if known_tasks else []
     if not chosen:
-        say(f"no task of {run.called} was started, so it has no logs")
+        say(f"no task of {run.title} was started, so it has no logs")
     elif removed := [task for task in chosen if not os.path.lexists(run.paths.log(task))]:
         say(escape_controls(f"the logs of {join_names(removed)} in {run.paths.logs} were removed"))
     elif not any(os.path.getsize(run.paths.log(task)) for task in chosen):
-        say(f"{join_names(chosen)} printed nothing in {run.called}")
+        say(f"{join_names(chosen)} printed nothing in {run.title}")
     elif logs and not any(log.has_begun for log in logs):
-        say(f"{join_names(chosen)} printed nothing in this time in {run.called}")
+        say(f"{join_names(chosen)} printed nothing in this time in {run.title}")
 
 
 def say_hidden(folding: Folding | None) -> None:

@@ -207,21 +207,24 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
     others.sort(key=lambda task: task.ended_at or 0.0)
     # The exception of the first task, with which those of the others are compared.
     exception = "" if failure.task is None else exception_of(failure.task, paths)
-    named = [_other_failure(task, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
+    named = [_other_failure(task, failure, exception, paths) for task in others[:_MAX_LISTED_TASKS]]
     more = [f"{len(others) - _MAX_LISTED_TASKS} more"] if len(others) > _MAX_LISTED_TASKS else []
     return [f"  also failed: {', '.join([*named, *more])}"]
 
 
-def _other_failure(task: TaskReport, exception: str, paths: RunPaths) -> str:
+def _other_failure(task: TaskReport, failure: Failure, exception: str, paths: RunPaths) -> str:
     """Return a task that failed, too, as in ``worker/1 on node1 (exit code 1, the same exception)``.
 
     Args:
         task: The task.
+        failure: The first failure.
         exception: The exception of the task that failed first. Empty if there is none.
         paths: The files of the run.
     """
     is_named = not (task.task.is_own_host(task.host) or is_loopback(task.host))
     host = f" on {task.host}" if is_named else ""
+    if task.started_at is None and failure.text.endswith(task.detail):
+        return f"{task.task}{host} (the same)"  # A long reason why it could not be started.
     same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
     return escape_controls(f"{task.task}{host} ({task.detail}{same})")
 

@@ -34,7 +34,7 @@ from launcher.runs.run import Run, RunState, send_sigterm
 SUMMARY = "show the output of a run in the background, and how it ends"
 
 EXAMPLES = """\
-launch attach                 the newest run that is running
+launch attach                 the run that runs, else the newest
 launch attach k3f9m           a run by the last letters of its id
 launch attach -n 0            only lines from now on (launch logs shows all)
 

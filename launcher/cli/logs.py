@@ -33,7 +33,7 @@ from launcher.runs.run import Run, all_runs, selected, tasks
 SUMMARY = "print the output of the tasks of a run"
 
 EXAMPLES = """\
-launch logs                    the newest run, each line with its task's name
+launch logs                    the run that runs, else the newest
 launch logs worker/0 > FILE    one task of it, byte for byte
 launch logs -f ps worker/1     all ps and one worker, until the run has ended
 launch logs --lines 20 k3f9m   the last lines of each task of another run
@@ -49,7 +49,7 @@ _SETTLE_SECONDS = 2.0
 
 
 SELECTED: Setting[tuple[str, ...]] = Setting(
-    "selected", str, "a run (default: the newest), then tasks (worker/0) or roles", metavar="RUN | TASK",
+    "selected", str, "a run (default: `latest`), then tasks (worker/0) or roles", metavar="RUN | TASK",
     default=(), positional="*", repeatable=True, complete=runs_and_tasks,
 )  # fmt: skip
 FOLLOW = Setting(

@@ -42,7 +42,7 @@ launch ps           the runs that are running, with CPU and memory here
 launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
-launch ps -w        the tasks of the newest run, and again at each change"""
+launch ps -w        the tasks of `latest`, and again at each change"""
 
 #: The columns of the table of runs. CPU and memory are those of processes on this machine.
 _HEADERS = (
@@ -79,7 +79,7 @@ _MAX_TEXT_WIDTH = 28
 RUN = run_argument("; lists its tasks")
 ALL = Setting("all", switch, "also runs that have ended", flags=("-a", "--all"), default=False)
 WATCH = Setting(
-    "watch", switch, "show its tasks (default: those of the newest run) until it has ended",
+    "watch", switch, "show its tasks (default: those of `latest`) until it has ended",
     flags=("-w", "--watch"), default=False,
 )  # fmt: skip
 JSON = Setting("json", switch, "print JSON instead of a table", default=False)

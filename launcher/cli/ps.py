@@ -296,7 +296,7 @@ def _run_as_json(run: Run, state: RunState, queued: BatchJobStatus | None) -> di
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
         "verdict": _verdict(report) if state is RunState.ENDED else None,
-        "started_at": time_in(report, "started_at") or run.started_at,
+        "started_at": run.started_at,
         "ended_at": ended_at(run, state, report),
         "seconds": _seconds(run, state, report) if queued is None else time.time() - run.started_at,
         "tasks": dict(Counter(task.role for task in tasks)),

@@ -137,8 +137,11 @@ def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[]
     try:
         os.unlink(paths.on_end)  # For all but one process this fails.
     except OSError as error:
-        say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
-        return
+        # Only a queue can tell others that the job is over while this launcher lives. Otherwise a task may
+        # have removed the file, or the disk was full.
+        if run.batch or not isinstance(error, FileNotFoundError):
+            say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
+            return
     # There is no report if the disk is full.
     lines = _run(command, run, status_of(run.report(), "failed"), is_interrupted)
     text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)

@@ -93,10 +93,10 @@ def test_its_failure_is_a_line(launch: Launch, notifier: Notifier):
     assert SECRET not in ended.out + ended.err
 
 
-def test_it_runs_where_files_have_other_permissions(launch: Launch, notifier: Notifier):
-    """As on a file system that knows none: the launcher itself need not believe its file."""
-    script = f"chmod 0777 {launch.state}/*/on-end.json"
-    launch(*notifier.option, "--", "sh", "-c", script, code=0)
+@pytest.mark.parametrize("change", ["chmod 0777", "rm"])
+def test_it_runs_if_a_task_has_changed_its_file(launch: Launch, notifier: Notifier, change: str):
+    """The launcher itself need not believe it. There are file systems without permissions, too."""
+    launch(*notifier.option, "--", "sh", "-c", f"{change} {launch.state}/*/on-end.json", code=0)
     assert notifier.note(last_run(launch)) == "succeeded"
 
 

@@ -348,6 +348,12 @@ TASK_MARK = "TF_LAUNCHER_TASK"
 TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
 
 
+def is_task_name(text: str) -> bool:
+    """Return whether a text has the form of the name of a task, and can be printed."""
+    role, _, index = text.rpartition("/")
+    return bool(role) and role.isprintable() and index.isdecimal() and index.isascii() and len(index) < 10
+
+
 class TaskId(str):
     """The name of one task, ``role/index``, such as ``worker/0``.
 
@@ -366,12 +372,6 @@ class TaskId(str):
             index: The index of the task within the role, from 0.
         """
         return cls(f"{role}/{index}")
-
-    @staticmethod
-    def is_name(text: str) -> bool:
-        """Return whether a text has the form of the name of a task, and can be printed."""
-        role, _, index = text.rpartition("/")
-        return bool(role) and role.isprintable() and index.isdecimal() and index.isascii() and len(index) < 10
 
     @property
     def role(self) -> str:

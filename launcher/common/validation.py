@@ -14,7 +14,7 @@ from enum import EnumMeta
 from functools import lru_cache
 from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, get_type_hints
 
-from launcher.common.cluster import TaskId
+from launcher.common.cluster import TaskId, is_task_name
 from launcher.common.errors import ProtocolError
 from launcher.common.record import Record
 from launcher.common.text import sanitize_host_text
@@ -148,7 +148,7 @@ class FieldReader(Record):
             # A host may speak only about its own tasks.
             if self.tasks is not None and value not in self.tasks:
                 raise ProtocolError(f"{name} names {value[:100]!r}, which is not a task of this host")
-            if self.tasks is None and not TaskId.is_name(value):
+            if self.tasks is None and not is_task_name(value):
                 raise ProtocolError(f"{name} names {value[:100]!r}, which is no task")
             return TaskId(value)
         if isinstance(hint, EnumMeta):

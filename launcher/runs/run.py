@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from launcher.agent.identity import Fate, ProcessIdentity, fate_of, is_alive, start_ticks
 from launcher.agent.processes import user_of
-from launcher.common.cluster import TaskId
+from launcher.common.cluster import TaskId, is_task_name
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.record import Record, replace
 from launcher.common.text import did_you_mean, duration, escape_controls, task_range
@@ -283,7 +283,7 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
     hosts = {}
     for entry in entries if isinstance(entries, list) else []:
         task = entry.get("task") if isinstance(entry, dict) else None
-        if isinstance(task, str) and TaskId.is_name(task):
+        if isinstance(task, str) and is_task_name(task):
             hosts[TaskId(task)] = escape_controls(str(entry.get("host", "")))
     return hosts
 

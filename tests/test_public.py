@@ -185,7 +185,7 @@ def ask(run: str, request: Mapping[str, Any]) -> Any:
 
 def _events(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The shape of each event, of those that each such run has on any machine."""
-    names = {event["event"] for event in events} - {"HostGpus", "HostNotice", "TimeUp", "Tell"}
+    names = {event["event"] for event in events} - {"HostGpus", "HostNotice", "TimeUp", "Tell", "Printed"}
     return {name: shape(*(event for event in events if event["event"] == name)) for name in names}
 
 

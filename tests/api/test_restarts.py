@@ -164,7 +164,7 @@ def test_instances_that_fail_are_run_again(tmp_path: Path, capfd: pytest.Capture
     failed = [attempt for how, attempt in found if how != "well"]
     assert failed == [2, 2, 2]
     error = capfd.readouterr().err
-    again = r"instance 0 \(worker/\d\) raised ValueError: of the first attempt; it runs again"
+    again = r"instance 0 \(worker/\d, with .*\) raised ValueError: of the first attempt; it runs again"
     assert re.search(again, error)
     assert "(attempt 2, restart 2 of 3)" in error
 
@@ -173,7 +173,7 @@ def test_instances_that_fail_too_often(tmp_path: Path):
     def fail(args: Any, ctx: Any) -> None:
         raise ValueError(f"attempt {ctx.attempt}")
 
-    with pytest.raises(TaskFailed, match=r"instance 0 \(worker/0\) raised ValueError: attempt 3"):
+    with pytest.raises(TaskFailed, match=r"instance 0 \(worker/0, with 0\) raised ValueError: attempt 3"):
         TFParallel.run(fail, [0], restarts=2, quiet=True)
     given = [(how, str(tmp_path)) for how in ("import", "raise", "well")]
     found = TFParallel.run(fail_first, given, at_once=1, restarts=1, return_exceptions=True, quiet=True)

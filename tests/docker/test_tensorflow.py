@@ -33,7 +33,7 @@ def trains_mnist(docker: Engine, launch: Launch, *image_and_options: str) -> Non
     ended = launch(*args, cwd=ROOT, timeout=250, code=0)
     reached = re.findall(r"^worker/0 \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
     assert len(reached) == 1 and float(reached[0]) >= 0.7, ended.out
-    rows = [line.split()[:5:4] for line in ended.out.splitlines() if re.match(r"(worker|ps)-\d ", line)]
-    assert rows == [["worker-0", "succeeded"], ["ps-0", "stopped"]]
+    rows = re.findall(r"^((?:worker|ps)/\d) +\S+ +\d+ +(\w+) ", ended.out, re.MULTILINE)
+    assert rows == [("worker/0", "succeeded"), ("ps/0", "stopped")]
     assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20
     assert [left for job in jobs(launch) for left in left_of(docker, job)] == []

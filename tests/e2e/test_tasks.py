@@ -71,7 +71,7 @@ def test_the_tasks_of_a_run_and_one_that_starts_again(backend: Backend):
         backend.machines[1].cut()
         lines = backend.beside("ps", "latest").wait().out.splitlines()
         backend.machines[1].restore()
-        assert re.search(r" (6|7|8)\d MB  up$", lines[1]) and re.search(r" -  up$", lines[2]), lines
+        assert re.search(r" (6|7|8)\d MB +1  up$", lines[1]) and re.search(r" - +2  up$", lines[2]), lines
     assert started.stop(signal.SIGINT, SOON).code == 130
 
 

@@ -29,7 +29,7 @@ def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
     assert page_of(url) == f"<title>TensorBoard</title>{output.resolve()}"
     (record,) = json.loads(launch.here("ps", "--json").out)
     assert record["tensorboard"] == url
-    assert re.search(rf"^run .* TensorBoard +command\n.* {url} +launch ", launch.here("ps").out, re.MULTILINE)
+    assert re.search(rf"^RUN .* TENSORBOARD\n.* {url}$", launch.here("ps").out, re.MULTILINE)
     assert launch.here("ps", "latest").out.endswith(f"\nTensorBoard: {url}\n")
     (tmp_path / "done").touch()
     started.wait(code=0)

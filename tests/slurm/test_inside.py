@@ -35,7 +35,7 @@ def test_the_nodes_of_salloc_are_used(start: Start):
     places = dict(re.findall(r"^n\d (\S+) +\| at (n\d)", ended.out, re.M))
     assert sorted(places.values()) in (["n1", "n1", "n2", "n3"], ["n1", "n2", "n3"]), ended.out
     assert re.search(r"Slurm's job \d+: 3 nodes, tasks spread evenly \(--no-slurm", ended.err), ended.err
-    assert set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M)) == {"n1", "n2", "n3"}
+    assert set(re.findall(r"^worker/\d+ +(n\d) ", ended.out, re.M)) == {"n1", "n2", "n3"}
 
 
 def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
@@ -84,7 +84,7 @@ def test_from_an_sbatch_script(sbatch: Callable[..., str], slurm: Cluster, tmp_p
     soon(lambda: job not in slurm.jobs(), 60)
     out = (tmp_path / "out").read_text()
     assert re.search(r"failed, exit code [12] \(worker/[12]\)", out), out
-    assert {"n1", "n2"} == set(re.findall(r"^(n\d) +\d+ +worker ", out, re.M)), out
+    assert {"n1", "n2"} == set(re.findall(r"^worker/\d+ +(n\d) ", out, re.M)), out
 
 
 def test_a_step_of_several_tasks_is_a_mistake(start: Start, held: dict[str, str]):
@@ -96,7 +96,7 @@ def test_a_step_of_several_tasks_is_a_mistake(start: Start, held: dict[str, str]
 def test_a_step_of_one_task(start: Start, held: dict[str, str]):
     step = ("srun", "--overlap", "-N1", "-n1")
     ended = start("--workers", "3", "true", before=step, env=held).wait(60, code=0)
-    assert {"n1", "n2", "n3"} == set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M))
+    assert {"n1", "n2", "n3"} == set(re.findall(r"^worker/\d+ +(n\d) ", ended.out, re.M))
 
 
 COMMANDS = [("--workers", "2", "true"), ("hosts",), ("check",)]
@@ -117,7 +117,7 @@ def test_variables_without_commands(
 @pytest.mark.parametrize("words", [("--hosts", "localhost"), ("--no-slurm",)])
 def test_without_the_nodes(start: Start, held: dict[str, str], words: Words):
     ended = start(*words, "--workers", "2", "true", env=held).wait(code=0)
-    assert re.findall(r"^(\w+) +\d+ +worker", ended.out, re.M) == ["localhost"] * 2
+    assert re.findall(r"^worker/\d+ +(\w+) ", ended.out, re.M) == ["localhost"] * 2
     line = f"--hosts: the tasks run there, not on the nodes of Slurm's job {held['SLURM_JOB_ID']}"
     assert (line in ended.err) == ("--hosts" in words)
 

@@ -32,7 +32,7 @@ def test_an_allocation_is_asked_for_and_given_back(start: Start, slurm: Cluster)
 def test_tasks_are_spread_evenly(start: Start):
     """Slurm gives the first of several nodes more CPUs than the others, unless told the share of each."""
     ended = start("--slurm", "-N", "3", "--ps", "1", "--workers", "8", "true").wait(60, code=0)
-    places = re.findall(r"^(n\d) +\d+ +(?:ps|worker) ", ended.out, re.M)
+    places = re.findall(r"^(?:ps|worker)/\d+ +(n\d) ", ended.out, re.M)
     assert sorted(places) == ["n1"] * 3 + ["n2"] * 3 + ["n3"] * 3
 
 

@@ -60,7 +60,8 @@ def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
     where = shown if case.moment == cases.CHECK else text
     reasons = "failed|wrong|exited|killed|ended|copied|not fetched|no port|no answer|sent"
     about_host = re.search(rf"(?m)^(launch: .*)?\b{host}\b.*({reasons})", where)
-    lines = set(re.findall(rf"(?m)^launch: host {host} .*", text))  # the report may repeat one
+    # That the job is stopped is told at once, the reason at the end.
+    lines = set(re.findall(rf"(?m)^launch: host {host} (?!is lost; ).*", text))
     forged = _FORGED.search(shown)
     found = {
         f"exit code {code}": code not in (_FLOODED if case.endless else right),

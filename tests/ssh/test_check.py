@@ -40,7 +40,7 @@ def test_four_in_good_health(ssh_launch: Launch):
     assert not ended.said
     table, _, rest = ended.out.partition("\n\n")
     rows = [line.split() for line in table.splitlines()]
-    assert [row[0] for row in rows] == ["host", *NAMES]
+    assert [row[0] for row in rows] == ["HOST", *NAMES]
     assert all(re.fullmatch(r"3\.\d+\.\d+", row[1]) for row in rows[1:])
     assert rest.startswith("16 of 16 connections between the hosts work\n")
 

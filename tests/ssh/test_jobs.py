@@ -149,7 +149,7 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     assert time.monotonic() - since < 12, "its lease would have been over later"
     assert f"host node2 is lost: its agent did not answer in {limit}s" in ended.err
     assert "it cannot be reached: it stops its tasks when its lease expires" in ended.err
-    assert re.search(r"^node1 .* stopped ", ended.out, re.MULTILINE)
+    assert re.search(r"^worker/0 +node1 .* stopped ", ended.out, re.MULTILINE)
     hosts[1].restore()
 
 

@@ -50,8 +50,8 @@ def test_mnist_on_three_hosts(ssh_launch: Launch, hosts: list[LabHost], project:
     found = re.findall(r"^node\d (worker/\d) +\| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
     assert {name for name, _ in found} == {"worker/0", "worker/1"}, ended.out[-3000:]
     assert all(float(accuracy) >= 0.85 for _, accuracy in found), found
-    rows = re.findall(r"^(node\d) +\d+ +(worker|ps) +\d +(succeeded|stopped)", ended.out, re.MULTILINE)
-    assert sorted(name for name, _, _ in rows) == ["node1", "node2", "node3"]
+    rows = re.findall(r"^(worker|ps)/\d +(node\d) +\d+ +(succeeded|stopped)", ended.out, re.MULTILINE)
+    assert sorted(name for _, name, _ in rows) == ["node1", "node2", "node3"]
     assert last_run(ssh_launch).states()["ps/0"] == "stopped"
     # The cache is all that stays: the fixture `lab` sees to the rest.
     soon(lambda: not any(host.processes() for host in hosts), 30)

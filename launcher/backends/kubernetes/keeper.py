@@ -83,10 +83,11 @@ def keep(arguments: dict[str, Any]) -> int:
     # The launcher writes its plan, plan.json, when the tasks start. This ends when the launcher does.
     with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
         _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
-    code = launcher.wait()
-    if code < 0:  # It was killed. This runs the command of --on-end that it has left.
-        with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run([argv[0], "stop", run_folder], env=environ, timeout=_STOP_SECONDS)
+        code = launcher.wait()
+        if code < 0:  # It was killed. This runs the command of --on-end that it has left.
+            stop = [argv[0], "stop", run_folder]
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(stop, stdout=log, stderr=log, env=environ, timeout=_STOP_SECONDS)
     code = code if code >= 0 else 128 - code  # As a shell reports the end by a signal.
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))

@@ -140,10 +140,12 @@ class NoticeCutter(LineCutter):
     def _without_messages(self, lines: bytes) -> bytes:
         """Return whole lines of the task without start-up messages.
 
-        Most blocks are returned at once: those without a bracket, which each message of C++ code has, and
-        without an N, which each line of Python code has (``WARNING``, ``INFO``). memchr looks for these.
+        Most blocks are returned at once: those without a colon, which each message has, or with neither a
+        bracket, which each message of C++ code has, nor an N, which each line of Python code has
+        (``WARNING``, ``INFO``). memchr looks for these.
         """
-        if self._rest is None and b"]" not in lines and b"N" not in lines:
+        may_have_messages = b":" in lines and (b"]" in lines or b"N" in lines)
+        if self._rest is None and not may_have_messages:
             return lines
         start, shown = len(self.prefix), []
         for line in lines.splitlines(keepends=True):

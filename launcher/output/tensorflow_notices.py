@@ -75,9 +75,7 @@ def _rule_for(line: bytes) -> _Rule | None:
     """Return the rule for a line with which a start-up message begins. None for any other line."""
     if line.startswith(_PYTHON_BEGINNINGS):
         return _first_match(line)
-    # Most lines contain neither, which is found out much faster than whether they match the pattern.
-    is_of_cpp = b".cc:" in line or b".h:" in line
-    message = re.match(_MESSAGE_PATTERN, line) if is_of_cpp else None
+    message = re.match(_MESSAGE_PATTERN, line) if _may_be_of_cpp(line) else None
     if message is None:
         return None
     is_error, file, text = message["letter"] == b"E", message["file"], message["text"]
@@ -85,6 +83,24 @@ def _rule_for(line: bytes) -> _Rule | None:
         return rule if rule.probe or not is_error else None
     is_left_out = not is_error and file in _table().files and not _table().matters.search(text)
     return _OTHER if is_left_out else None
+
+
+def _may_be_of_cpp(text: bytes) -> bool:
+    """Return whether a text may have a message of C++ code. It's much faster than to match the pattern."""
+    return b".cc:" in text or b".h:" in text
+
+
+def _may_have_messages(lines: bytes) -> bool:
+    """Return whether a message may begin in a block of lines.
+
+    Each message has a colon, each one of C++ code a bracket, and each one of Python code an N. memchr finds
+    out that a block has none of them, which is faster than a search for words.
+    """
+    if b":" not in lines:
+        return False
+    if b"]" in lines and _may_be_of_cpp(lines):
+        return True
+    return b"N" in lines and (b"WARNING:" in lines or b"INFO:tensorflow:" in lines)
 
 
 def _first_match(text: bytes) -> _Rule | None:
@@ -140,12 +156,9 @@ class NoticeCutter(LineCutter):
     def _without_messages(self, lines: bytes) -> bytes:
         """Return whole lines of the task without start-up messages.
 
-        Most blocks are returned at once: those without a colon, which each message has, or with neither a
-        bracket, which each message of C++ code has, nor an N, which each line of Python code has
-        (``WARNING``, ``INFO``). memchr looks for these.
+        Most blocks are returned at once, as they have none of the words of first lines of messages.
         """
-        may_have_messages = b":" in lines and (b"]" in lines or b"N" in lines)
-        if self._rest is None and not may_have_messages:
+        if self._rest is None and not _may_have_messages(lines):
             return lines
         start, shown = len(self.prefix), []
         for line in lines.splitlines(keepends=True):

@@ -61,7 +61,7 @@ def test_a_run_that_runs_is_followed_with_times(launch: Launch, tmp_path: Path, 
     began = int(time.time())
     script = f"echo first; until test -e {tmp_path}/go; do sleep 0.05; done; sleep 1; printf last"
     started = launch.start(*detached, "--workers", "2", "--", "sh", "-c", script)
-    soon(lambda: any(launch.state.glob("*")) and index(launch, "worker-1").exists())
+    soon(lambda: any(launch.state.glob("*")) and all(index(launch, f"worker-{n}").exists() for n in (0, 1)))
     asked = launch.here("logs", "--timestamps", "--since", "1h", "worker/0").out
     following = launch.start(
         "logs", "-f", "--timestamps", "--since", f"{datetime.fromtimestamp(began):%H:%M:%S}"

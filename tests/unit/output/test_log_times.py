@@ -52,7 +52,7 @@ class Printed:
         return times
 
 
-@pytest.mark.parametrize("bytes_a_second", [1, 4000])
+@pytest.mark.parametrize("bytes_a_second", [1, pytest.param(4000, marks=pytest.mark.long)])
 def test_the_index_of_a_chatty_week_stays_small_and_is_precise_where_it_is_new(
     bytes_a_second: int, tmp_path: Path
 ):

@@ -23,6 +23,7 @@ from typing import IO, Any
 from launcher.common.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls
+from launcher.common.trusted_io import memory_file
 from launcher.itself import launch_command
 from launcher.output.logs import last_lines
 from launcher.threads import start_function
@@ -344,7 +345,7 @@ def _in_memory(content: bytes, until: ExitStack) -> int:
         content: The content of the file.
         until: The context at whose end the descriptor is closed.
     """
-    descriptor = os.memfd_create("launch")
+    descriptor = memory_file("launch")
     until.callback(os.close, descriptor)
     os.pwrite(descriptor, content, 0)  # This does not move the position, at which reading starts.
     return descriptor

@@ -12,6 +12,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from launcher.common.trusted_io import memory_file
+
 USER_FILE = "~/.ssh/config"
 _SYSTEM_FILE = "/etc/ssh/ssh_config"
 #: A file for ``ssh -F``. ssh closes all descriptors but the first three, and opens the file for each reading.
@@ -49,7 +51,7 @@ def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.C
     argv = ["ssh", *file_option, "-G", *arguments]
     user_file = glob.escape(os.path.expanduser(USER_FILE))
     # Without ``-F``, ssh does not read its stdin.
-    with open(os.memfd_create("ssh_config"), "r+b") as stdin:
+    with open(memory_file("ssh_config"), "r+b") as stdin:
         stdin.write(f'Include "{user_file}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape"))
         stdin.flush()
         return subprocess.run(argv, stdin=stdin, capture_output=True, timeout=seconds)

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from launcher.common.text import closest_match, escape_controls
 
+_MFD_CLOEXEC = 1
 #: The largest size of a file that a person has written.
 MAX_FILE_BYTES = 1 << 20
 
@@ -44,6 +45,28 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def memory_file(name: str) -> int:
+    """Return the descriptor of a new file in memory, which has no path that others could open.
+
+    Args:
+        name: What process lists call it.
+
+    Raises:
+        OSError: No file descriptor is left, or the system has no such files.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    # A Python that was built for older systems, too, such as many of uv, does not have that function.
+    import ctypes  # noqa: PLC0415 - takes 5 ms
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.memfd_create(os.fsencode(name), _MFD_CLOEXEC) if hasattr(libc, "memfd_create") else -1
+    if fd < 0:
+        number = ctypes.get_errno() or errno.ENOSYS
+        raise OSError(number, os.strerror(number))
+    return fd
 
 
 def read_regular(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:

@@ -27,7 +27,6 @@ gets ``{"event": "Dropped", "why": TEXT}`` as its last line. With ``"output": tr
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -41,7 +40,13 @@ from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.report import Report
 from launcher.common.text import join_names
-from launcher.common.trusted_io import PACKET_BYTES, SOCKET_BACKLOG, accept_own, control_address
+from launcher.common.trusted_io import (
+    PACKET_BYTES,
+    SOCKET_BACKLOG,
+    accept_own,
+    control_address,
+    memory_file,
+)
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
 from launcher.output.renderers import record_as_dict
@@ -210,7 +215,7 @@ class Control:
         except Exception as error:  # noqa: BLE001 - a fault of ours in answering must not end the job
             answer = {"error": f"launch failed to answer: {error!r}"}
         # It fails if the client has exited, or if no file descriptor is left.
-        with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
+        with suppress(OSError), open(memory_file("answer"), "wb", buffering=0) as file:
             file.write(json.dumps(answer).encode())
             socket.send_fds(client, [b"answer"], [file.fileno()])
             if "next" in answer:  # It has asked for the events of the job.

@@ -95,6 +95,14 @@ def test_the_tasks_of_a_run(launch: Launch):
     assert tasks_of(launch)["ps/0"]["status"] == {"code": None, "signal": 9}
 
 
+def test_a_python_that_was_built_for_older_systems(launch: Launch, tmp_path: Path):
+    """As many of uv. It has no function for files in memory, which answers need."""
+    (tmp_path / "sitecustomize.py").write_text("import os; vars(os).pop('memfd_create', None)")
+    started = launch.start("--", *WAITS, env={"PYTHONPATH": str(tmp_path)}).up(1)
+    assert "running" in launch.here("ps", "latest", code=0).out
+    assert started.stop(signal.SIGINT).code == 130
+
+
 def test_a_task_that_waits_to_start_again(launch: Launch):
     """Each wait is twice as long as the one before."""
     script = "if test $JOB_NAME$TASK_INDEX = worker0; then exit $LAUNCH_ATTEMPT; fi; echo up; exec sleep 300"

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from launcher.api.remote.node import TFNodeContext
 from launcher.common.errors import LaunchError
+from launcher.common.trusted_io import memory_file
 from launcher.feed.remote import data_feed
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def _instance(work: Message, order: Message) -> Message:
     sys.stderr.flush()
     number, attempt, outcome = order["number"], order["attempt"], {}
     # The fork inherits this file in memory, and writes its message there.
-    with open(os.memfd_create("outcome"), "w+b") as file:
+    with open(memory_file("outcome"), "w+b") as file:
         pid = os.fork()
         if pid == 0:  # This is the fork, which `_leave` ends.
             output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]

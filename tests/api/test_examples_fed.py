@@ -89,6 +89,7 @@ def test_text_search(run: Run, tmp_path: Path):
     assert (tmp_path / "text_model" / "saved_model.pb").is_file()
 
 
+@pytest.mark.long
 def test_the_migrated_program(run: Run):
     out = run("tfos_migration/after.py", "--images", "6000", "--cluster_size", "2")
     (step,) = re.findall(r"done at step (\d+): ", out)

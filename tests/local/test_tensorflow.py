@@ -57,6 +57,7 @@ def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
     family.gone(1.0)
 
 
+@pytest.mark.long
 def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     launch: Launch, family: Family, tmp_path: Path
 ):

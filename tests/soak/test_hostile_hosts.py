@@ -131,6 +131,7 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
         yield hostfile
 
 
+@pytest.mark.long
 @pytest.mark.promise("a hostile agent that speaks the protocol")
 def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The other host runs an agent of ours: its task ends with the job."""

@@ -439,6 +439,8 @@ class RunPaths(Record):
     on_end = _RunFile("on-end.json")
     #: The messages of a launcher in the background (``--detach``), with the failure report and the table.
     messages = _RunFile("launcher.log")
+    #: What tasks have used, and how far they were, at many moments: see `launcher.runs.samples`.
+    samples = _RunFile("samples.jsonl")
     #: The folder of the logs.
     logs = _RunFile("logs")
 

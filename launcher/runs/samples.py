@@ -1,0 +1,189 @@
+"""Samples of tasks: what they used and how far they were, at many moments, as ``samples.jsonl`` tells it.
+
+`launcher.launch.sampling` writes the file, and commands and pages read it here, while the job runs or later.
+A line is a moment. Tasks may damage or replace the file, so a line that is wrong is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from launcher.common.cluster import is_task_name
+from launcher.common.record import Record
+from launcher.common.text import escape_controls
+from launcher.common.trusted_io import open_regular
+from launcher.job import RunPaths
+
+#: No more of a file is read. The launcher writes less, even for the largest job.
+_MAX_BYTES = 32 << 20
+_MAX_METRICS = 20
+_MAX_NAME = 64
+#: Steps per second are those of the last time of this length.
+_RATE_SECONDS = 60.0
+
+
+class Sample(Record):
+    """What one task used, and how far it was, at one moment. What is not known is None."""
+
+    #: Seconds since the epoch.
+    at: float
+    attempt: int
+    #: How many cores were in use since the sample before.
+    cpu: float | None = None
+    #: The resident bytes of all its processes.
+    memory: int | None = None
+    #: The use of its GPUs in percent, the mean of all.
+    gpu: float | None = None
+    #: The bytes that its processes use on GPUs.
+    gpu_memory: int | None = None
+    #: When the task has printed something last, in seconds since the epoch.
+    printed_at: float | None = None
+    #: The last step that it has printed, and how many there will be.
+    step: float | None = None
+    total: float | None = None
+    #: Other numbers beside the step, by name.
+    metrics: Mapping[str, float] = {}
+
+
+class SampleReader:
+    """The samples of a run, of which `read` finds new ones again and again.
+
+    Args:
+        paths: The files of the run.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._path = paths.samples
+        #: The samples of each task, by its name, the oldest first.
+        self.series: dict[str, list[Sample]] = {}
+        #: Which file was read: its device and its number.
+        self._file: tuple[int, int] | None = None
+        #: How many bytes of it were read. A line whose end is not written yet is read later.
+        self._offset = 0
+
+    def read(self) -> bool:
+        """Read what is new in the file, and return whether there was anything.
+
+        The launcher replaces a file that is full, and then all of it is read again.
+        """
+        with suppress(OSError), open_regular(self._path, links=False) as file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino)
+            if identity != self._file or status.st_size < self._offset:
+                self._file, self._offset, self.series = identity, 0, {}
+            file.seek(self._offset)
+            complete, newline, _ = file.read(_MAX_BYTES - self._offset).rpartition(b"\n")
+            self._offset += len(complete) + len(newline)
+            for line in complete.splitlines():
+                self._add(line)
+            return bool(newline)
+        return False
+
+    def _add(self, line: bytes) -> None:
+        """Add the samples of a line, without those that are wrong."""
+        with suppress(ValueError, RecursionError, AttributeError, LookupError, TypeError):
+            moment = json.loads(line)
+            at = _number(moment, "at", 0, 1e10)
+            for task, fields in moment["tasks"].items() if at is not None else ():
+                if is_task_name(task) and (sample := _sample(at, fields)) is not None:
+                    self.series.setdefault(task, []).append(sample)
+
+
+def _sample(at: float, fields: Any) -> Sample | None:
+    """Return the sample of one task in a line. None if it is none."""
+    attempt = _number(fields, "attempt", 1, 1e9)
+    if attempt is None:
+        return None
+    memory, gpu_memory = (_number(fields, name, 0, 1 << 62) for name in ("memory", "gpu_memory"))
+    metrics = fields.get("metrics")
+    names = [*metrics][:_MAX_METRICS] if isinstance(metrics, dict) else []
+    return Sample(
+        at,
+        int(attempt),
+        cpu=_number(fields, "cpu", 0, 1 << 20),
+        memory=None if memory is None else int(memory),
+        gpu=_number(fields, "gpu", 0, 100),
+        gpu_memory=None if gpu_memory is None else int(gpu_memory),
+        printed_at=_number(fields, "printed_at", 0, 1e10),
+        step=_number(fields, "step"),
+        total=_number(fields, "total"),
+        metrics={
+            escape_controls(name[:_MAX_NAME]): value
+            for name in names
+            if (value := _number(metrics, name)) is not None
+        },
+    )
+
+
+def _number(fields: Any, name: str, low: float = -1e300, high: float = 1e300) -> float | None:
+    """Return a number in a JSON object. None if it is missing, infinite or outside its limits."""
+    value = fields.get(name) if isinstance(fields, dict) else None
+    # True is no number here, and NaN is outside all limits.
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+        return float(value)
+    return None
+
+
+def steps_per_second(samples: Sequence[Sample]) -> float | None:
+    """Return how many steps a task does in a second, in the last minute of its last attempt.
+
+    A step that falls below the one before belongs to the next epoch, and the rest of the one before was done.
+    A task that has not changed its step for longer than usual becomes slower and slower.
+
+    Args:
+        samples: The samples of the task, the oldest first.
+
+    Returns:
+        None if it has printed fewer than two steps.
+    """
+    # The first sample of each step, the newest first. The last of them is the first one of the minute, or
+    # the one before, if the task changes its step less often.
+    changes: list[Sample] = []
+    for sample in reversed(samples):
+        if sample.attempt != samples[-1].attempt:
+            break
+        if sample.step is None:
+            continue
+        if changes and changes[-1].step == sample.step:
+            changes[-1] = sample
+            continue
+        if len(changes) > 1 and samples[-1].at - _time_of(changes[-1]) >= _RATE_SECONDS:
+            break
+        changes.append(sample)
+    if len(changes) < 2:
+        return None
+    steps = sum(_steps_between(before, after) for after, before in zip(changes, changes[1:], strict=False))
+    newest = _time_of(changes[0])
+    seconds = max(newest - _time_of(changes[-1]), samples[-1].at - newest)
+    return steps / seconds if seconds > 0 else None
+
+
+def _time_of(sample: Sample) -> float:
+    """Return when the step of a sample was printed."""
+    return sample.at if sample.printed_at is None else min(sample.at, sample.printed_at)
+
+
+def _steps_between(before: Sample, after: Sample) -> float:
+    """Return how many steps were done from one sample to a later one, perhaps of the next epoch."""
+    assert before.step is not None and after.step is not None
+    if after.step > before.step:
+        return after.step - before.step
+    rest = 0.0 if before.total is None else max(0.0, before.total - before.step)
+    return rest + max(0.0, after.step)
+
+
+def seconds_left(samples: Sequence[Sample]) -> float | None:
+    """Return how many seconds a task still needs for all of its steps. None if that is not known.
+
+    Args:
+        samples: The samples of the task, the oldest first.
+    """
+    last = next((sample for sample in reversed(samples) if sample.step is not None), None)
+    rate = steps_per_second(samples)
+    if last is None or last.step is None or last.total is None or not rate or last.step > last.total:
+        return None
+    return (last.total - last.step) / rate

@@ -88,8 +88,8 @@ class SampleReader:
         with suppress(ValueError, RecursionError, AttributeError, LookupError, TypeError):
             moment = json.loads(line)
             at = _number(moment, "at", 0, 1e10)
-            for task, fields in moment["tasks"].items() if at is not None else ():
-                if is_task_name(task) and (sample := _sample(at, fields)) is not None:
+            for task, fields in moment["tasks"].items():
+                if at is not None and is_task_name(task) and (sample := _sample(at, fields)) is not None:
                     self.series.setdefault(task, []).append(sample)
 
 

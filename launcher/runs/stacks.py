@@ -1,0 +1,157 @@
+"""Where the tasks of a run are: their Python stacks, with equal ones folded, asked from its launcher.
+
+`launcher.launch.stacks` lets py-spy take them on the hosts, while the tasks go on. ``launch stacks``, ``launch
+top`` and the page call `stacks_of`. All texts come from tasks, and are harmless for a terminal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError, ProtocolError
+from launcher.common.record import Record
+from launcher.common.validation import FieldReader
+from launcher.runs.client import ask
+from launcher.runs.run import Run
+
+#: How long the hosts of a job of usual size may take.
+STACKS_TIMEOUT_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+#: The longest stack that is printed has this many frames.
+_MAX_PRINTED_FRAMES = 30
+#: The name that Python gives to the thread in which a program begins.
+_MAIN_THREAD = "MainThread"
+
+
+class StackFrame(Record):
+    """A function that a thread is in."""
+
+    function: str
+    #: The path of its file on the host.
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """Return the frame for the user, with the file's name alone."""
+        return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})"
+
+
+class ThreadStack(Record):
+    """The Python stack of a thread at one moment."""
+
+    name: str
+    #: The innermost function comes first.
+    frames: tuple[StackFrame, ...]
+
+
+class TaskStacks(Record):
+    """The Python stacks of a task at one moment."""
+
+    task: TaskId
+    #: The threads of all its Python processes that run Python code. The main one comes first.
+    threads: tuple[ThreadStack, ...] = ()
+    #: Why there are none, for the user. Otherwise empty.
+    note: str = ""
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What is equal for tasks that are at the same place in the same program."""
+        frames = self.threads[0].frames if self.threads else ()
+        return (self.task.role, self.note, tuple((frame.function, str(frame)) for frame in frames))
+
+
+class StackGroup(Record):
+    """Tasks of a role that are at the same place: their main threads have equal stacks."""
+
+    tasks: tuple[TaskId, ...]
+    #: The stacks of the first of the tasks.
+    threads: tuple[ThreadStack, ...] = ()
+    #: Why there are none, for the user. Otherwise empty.
+    note: str = ""
+
+    @property
+    def names(self) -> str:
+        """The names of the tasks, as in ``worker[0-6,9]``."""
+        first, *others = self.tasks
+        if not others:
+            return first
+        numbered = enumerate(task.index for task in self.tasks)
+        runs = [
+            [index for _, index in run]
+            for _, run in itertools.groupby(numbered, lambda each: each[1] - each[0])
+        ]
+        ranges = (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+        return f"{first.role}[{','.join(ranges)}]"
+
+
+def fold(stacks: Iterable[TaskStacks]) -> list[StackGroup]:
+    """Return the stacks of tasks with those folded that are at the same place.
+
+    Returns:
+        The groups. The smallest comes first, because the odd task is the one that is looked for. Tasks without
+        stacks come last.
+    """
+    groups: dict[tuple[object, ...], list[TaskStacks]] = {}
+    for each in stacks:
+        groups.setdefault(each.place, []).append(each)
+    folded = sorted(groups.values(), key=lambda group: (bool(group[0].note), len(group)))
+    return [
+        StackGroup(tuple(each.task for each in group), group[0].threads, group[0].note) for group in folded
+    ]
+
+
+def stacks_of(
+    run: Run, tasks: Collection[str] = (), seconds: float = STACKS_TIMEOUT_SECONDS
+) -> Sequence[StackGroup]:
+    """Let the hosts of a run take the Python stacks of tasks, which go on, and return them folded.
+
+    Args:
+        run: The run, whose launcher is a process of this machine.
+        tasks: Names of tasks, roles and ranges. Empty: all that run.
+        seconds: How long to wait at most. A task whose host does not answer in time says so in its note.
+
+    Raises:
+        LaunchError: The launcher cannot be asked, or no task runs.
+    """
+    deadline = time.monotonic() + seconds
+    request: Mapping[str, Any] = {"request": "stacks", "tasks": [*tasks]}
+    try:
+        answer = ask(run, {**request, "take": True}, seconds)
+        while answer["taking"] and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            answer = ask(run, request, max(_POLL_SECONDS, deadline - time.monotonic()))
+        reader = FieldReader(trusted=True)
+        late = [
+            TaskStacks(TaskId(task), note=f"its host has not answered within {seconds:g}s")
+            for task in answer["taking"]
+        ]
+        return [*(StackGroup(*reader.read(StackGroup, group)) for group in answer["groups"]), *fold(late)]
+    except ConnectionError as error:
+        raise LaunchError(f"no task of {run.called} runs now") from error
+    except (LookupError, TypeError, ValueError, ProtocolError) as error:
+        raise LaunchError(f"{run.name} has a launcher of another version of launch: {error!r}") from error
+
+
+def stack_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
+    """Yield the lines that show stacks to the user: for each group its tasks, and the functions they are in."""
+    for group in groups:
+        same = ": the same" if len(group.tasks) > 1 and not group.note else ":"
+        yield f"{group.names}{same}{f' {group.note}' if group.note else ''}"
+        for thread in group.threads:
+            if thread.name != _MAIN_THREAD:
+                yield f"  thread {thread.name}:"
+            left_out = len(thread.frames) - _MAX_PRINTED_FRAMES
+            yield from (f"    {frame}" for frame in thread.frames[:_MAX_PRINTED_FRAMES])
+            if left_out > 0:
+                yield f"    ... {left_out} more"
+
+
+def summary_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
+    """Yield a line for each group: its tasks, and the innermost function of their main thread."""
+    for group in groups:
+        if group.threads and group.threads[0].frames:
+            yield f"{group.names} in {group.threads[0].frames[0]}"

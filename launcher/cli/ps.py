@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import BatchJobStatus, JobPhase
+from launcher.backends.follower import CONNECTED, RunFollower
 from launcher.backends.queued_runs import find, relayed, states
-from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words
 from launcher.common.errors import ProtocolError

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 
 from launcher.backends.queued_runs import find, shares_files, shown_there
 from launcher.cli.run_names import run_argument
@@ -27,8 +28,9 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_for_user
 from launcher.output.table import path_line, result_table, table_lines, verdict_lines
 from launcher.runs.client import snapshot
-from launcher.runs.history import RunHistory, read_history, report_by_events
+from launcher.runs.history import RunHistory, read_history
 from launcher.runs.run import Run, RunState, program_of
+from launcher.runs.view import report_in_files
 
 SUMMARY = "tell what happened in a run"
 
@@ -93,17 +95,13 @@ def _report_of(run: Run, history: RunHistory) -> tuple[Report, RunState]:
 
     The launcher of a run that runs is asked. If it does not answer, or is elsewhere, the events tell.
     """
-    state = run.state
-    if state in (RunState.RUNNING, RunState.ENDED):
-        try:
+    if run.state is RunState.RUNNING:
+        with suppress(LaunchError):
             now = snapshot(run)
             # The files may have been copied from another machine.
             report = replace(now.report, run_dir=run.paths.root)
             return report, RunState.ENDED if now.ended else RunState.RUNNING
-        except LaunchError:
-            if state is RunState.ENDED:
-                raise
-    return report_by_events(run, history, time.time()), run.state
+    return report_in_files(run, history, time.time()), run.state
 
 
 def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:

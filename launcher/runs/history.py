@@ -7,23 +7,30 @@ may be damaged or written by another user, so that everything in it is checked.
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.common.cluster import TaskId
+from launcher.common.cluster import TaskId, is_task_name
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
-from launcher.common.report import Reason, Report, TaskState, report_from_json
+from launcher.common.report import Reason, Report, TaskReport, TaskState, report_from_json
 from launcher.common.text import escape_controls
-from launcher.common.trusted_io import MAX_FILE_BYTES, open_regular
+from launcher.common.trusted_io import open_regular
+from launcher.common.validation import FieldReader
+from launcher.job import RunPaths
 from launcher.runs.run import Run, RunState, tasks, time_in
 
 #: Only the last messages are kept, the last losses of hosts, and the last attempts of each task.
 _MAX_MESSAGES = 50
 _MAX_LOST_HOSTS = 1000
 _MAX_ATTEMPTS = 100
+#: The largest number of tasks that the events may name.
+_MAX_TASKS = 100_000
+#: How much of the events is read at once.
+_MAX_READ_BYTES = 1 << 20
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
 #: What is not known about an attempt before an event tells it.
@@ -42,48 +49,123 @@ class RunHistory(Record):
     restarts: int
     #: By task and number, each attempt in the form of ``report.json``.
     attempts: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    #: What is remarkable about the last attempt of tasks, such as a slow one: texts by kind, by task.
+    noticed: Mapping[str, Mapping[str, str]] = {}
+
+    @property
+    def restarting(self) -> frozenset[str]:
+        """The names of the tasks that wait to start again."""
+        last = {task: [*attempts.values()][-1] for task, attempts in self.attempts.items()}
+        return frozenset(task for task, attempt in last.items() if attempt.get("restarting"))
+
+
+class HistoryReader:
+    """A reader of the events of a run, which may still grow. What is damaged is left out.
+
+    Args:
+        paths: The paths of the run.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget all events, because the file is read from its start."""
+        self._offset = 0
+        self._messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
+        self._lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
+        self._attempts: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._noticed: dict[str, dict[str, str]] = {}
+        self._restarts = 0
+
+    def read(self, max_bytes: int = _MAX_READ_BYTES) -> bool:
+        """Read the next complete events.
+
+        Args:
+            max_bytes: How much to read at most, so that a large file keeps nobody busy for long.
+
+        Returns:
+            Whether there was anything new, so that there may be more.
+        """
+        try:
+            with open_regular(self._paths.events) as file:
+                if os.fstat(file.fileno()).st_size < self._offset:  # It is another file.
+                    self._clear()
+                file.seek(self._offset)
+                data = file.read(max_bytes)
+        except OSError:
+            return False
+        # The end of the last line may not be written yet. A line that is too long is dropped.
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == max_bytes else b"")
+        self._offset += len(whole)
+        for line in filter(None, whole.split(b"\n")):
+            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError, ProtocolError):
+                self._note(json.loads(line))
+        return bool(whole)
+
+    def history(self) -> RunHistory:
+        """Return what the events so far tell."""
+        attempts = {task: dict(numbered) for task, numbered in self._attempts.items()}
+        noticed = {task: dict(texts) for task, texts in self._noticed.items()}
+        return RunHistory([*self._messages][1:], [*self._lost_hosts], self._restarts, attempts, noticed)
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        """Note an event, which may be damaged.
+
+        Raises:
+            ProtocolError: A field has another type. Other exceptions may come, too.
+        """
+        at, kind = time_in(event, "at"), event["event"]
+        if at is None:
+            return
+        self._restarts += kind == "Restarting"
+        if kind == "TaskMoved":
+            self._note_move(event)
+        elif kind == "Tell":
+            self._messages.append((at, escape_controls(event["text"])))
+        elif kind == "Noticed":
+            text = escape_controls(event["text"])
+            self._messages.append((at, text))
+            if (task := event["task"]) in self._attempts:
+                self._noticed.setdefault(task, {})[escape_controls(event["kind"])] = text
+        elif kind == "AgentLost":
+            host, why = escape_controls(event["host"]), escape_controls(event["why"])
+            self._lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
+
+    def _note_move(self, move: Mapping[str, Any]) -> None:
+        """Note an event about the state of a task.
+
+        Raises:
+            ProtocolError: A field has another type.
+        """
+        task, number, state = move["task"], move["attempt"], move["state"]
+        if not is_task_name(task) or (task not in self._attempts and len(self._attempts) >= _MAX_TASKS):
+            return
+        attempts = self._attempts.get(task, {})
+        fields = {**_UNKNOWN, **attempts.get(number, {}), **move}
+        if fields["started_at"] is None and fields.get("pid") is not None:
+            fields["started_at"] = move["at"]
+        if fields["ended_at"] is None and state in (*_OVER_STATES, TaskState.ENDED.value):
+            fields["ended_at"] = move["at"]
+        times = [fields[name] for name in ("started_at", "ended_at")]
+        if any(moment is not None and time_in({"at": moment}, "at") is None for moment in times):
+            return
+        # A wrong type shall not reach the report.
+        FieldReader(trusted=True).read(TaskReport, {**fields, "port": None})
+        if number not in attempts:
+            self._noticed.pop(task, None)
+        self._attempts.setdefault(task, {})[number] = fields
+        if len(attempts) > _MAX_ATTEMPTS:
+            del attempts[next(iter(attempts))]
 
 
 def read_history(run: Run) -> RunHistory:
     """Read the events of a run, in bounded memory. What is damaged is left out."""
-    messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
-    lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
-    attempts: dict[str, dict[int, dict[str, Any]]] = {task: {} for task in tasks(run)}
-    restarts = 0
-    with suppress(OSError), open_regular(run.paths.events) as file:
-        while line := file.readline(MAX_FILE_BYTES):
-            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                event = json.loads(line)
-                at, kind = time_in(event, "at"), event["event"]
-                if at is None:
-                    continue
-                restarts += kind == "Restarting"
-                if kind == "TaskMoved":
-                    _note_move(attempts[event["task"]], event)
-                elif kind == "Tell":
-                    messages.append((at, escape_controls(event["text"])))
-                elif kind == "AgentLost":
-                    host, why = escape_controls(event["host"]), escape_controls(event["why"])
-                    lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
-    return RunHistory([*messages][1:], [*lost_hosts], restarts, attempts)
-
-
-def _note_move(attempts: dict[int, dict[str, Any]], move: Mapping[str, Any]) -> None:
-    """Add an event about the state of a task to the attempts of the task.
-
-    Args:
-        attempts: The attempts by their numbers, in the form of ``report.json``, where further fields are
-            ignored.
-        move: The event.
-    """
-    state, fields = move["state"], attempts.setdefault(move["attempt"], dict(_UNKNOWN))
-    fields.update(move)
-    if fields["started_at"] is None and fields.get("pid") is not None:
-        fields["started_at"] = move["at"]
-    if fields["ended_at"] is None and state in (*_OVER_STATES, TaskState.ENDED.value):
-        fields["ended_at"] = move["at"]
-    if len(attempts) > _MAX_ATTEMPTS:
-        del attempts[next(iter(attempts))]
+    reader = HistoryReader(run.paths)
+    while reader.read():
+        continue
+    return reader.history()
 
 
 def remaining(run: Run) -> list[TaskId]:
@@ -149,7 +231,9 @@ def _task_fields(
 
 def _first_failure(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the failure of the first task that failed and was not to start again. None if there is none."""
-    failed = [task for task in tasks if task["state"] == TaskState.FAILED.value and not task["restarting"]]
+    failed = [
+        task for task in tasks if task["state"] == TaskState.FAILED.value and not task.get("restarting")
+    ]
     if not failed:
         return None
     first = min(failed, key=lambda task: float(task["ended_at"]))

@@ -1,0 +1,244 @@
+"""What there is to see of a run at one moment: its verdict, its tasks, how far and how fast they are.
+
+``launch top``, ``launch page`` and ``launch report --html`` show it. It is computed from the files of the
+run, which may be damaged or written by another user, so all texts here are safe to show on one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
+
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError, ProtocolError
+from launcher.common.record import Record, replace
+from launcher.common.report import Report, TaskReport, TaskState, report_from_json
+from launcher.common.text import escape_controls, join_names, plural
+from launcher.output.logs import last_lines
+from launcher.output.table import ending
+from launcher.output.tensorflow_notices import last_of_program
+from launcher.runs.history import RunHistory, report_by_events
+from launcher.runs.run import Run, RunState
+from launcher.runs.samples import Sample, seconds_left, steps_per_second
+
+#: More tasks than this are folded by role and state.
+MAX_ROWS = 40
+#: The largest number of tasks that are named before the folded rows.
+_MAX_NAMED = 20
+#: The number of bytes at the end of a log in which the last line is looked for.
+_TAIL_BYTES = 8 * 1024
+_BAD_STATES = (TaskState.FAILED, TaskState.LOST)
+#: States in which a task may have processes.
+_ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
+
+
+class TaskRow(Record):
+    """What there is to see of one task. What is not known is None or empty."""
+
+    task: TaskId
+    #: The host, with the machine under a host that is a pod.
+    host: str
+    state: TaskState
+    attempt: int
+    #: Whether it waits to start again.
+    restarting: bool
+    #: How it ended, such as ``exit code 7``.
+    detail: str
+    #: What is remarkable about its attempt, such as that it is slow, as one text.
+    noticed: str
+    #: Seconds since its host last answered.
+    heard: float | None = None
+    step: float | None = None
+    total: float | None = None
+    #: Steps per second in the last minute.
+    rate: float | None = None
+    #: Seconds until the last step.
+    left: float | None = None
+    #: Seconds since it last printed something.
+    silent: float | None = None
+    #: Cores in use, resident bytes, percent of its GPUs, and bytes on them.
+    cpu: float | None = None
+    memory: int | None = None
+    gpu: float | None = None
+    gpu_memory: int | None = None
+    #: The last line that is no start-up message of TensorFlow. Empty until `with_last_lines` has read it.
+    last_line: str = ""
+
+    @property
+    def state_text(self) -> str:
+        """Its state in words."""
+        return self.state.value + (", starts again" if self.restarting else "")
+
+    @property
+    def is_remarkable(self) -> bool:
+        """Whether something is wrong with it, so that it stands first."""
+        return self.state in _BAD_STATES or self.restarting or bool(self.noticed)
+
+
+class FoldedRow(Record):
+    """What there is to see of all tasks of one role in the same state."""
+
+    role: str
+    state_text: str
+    count: int
+    #: The smallest and the largest step.
+    steps: tuple[float, float] | None
+    #: The median of the tasks.
+    rate: float | None
+    cpu: float | None
+    gpu: float | None
+    #: The largest of the tasks.
+    silent: float | None
+    memory: int | None
+    heard: float | None
+
+
+class RunView(Record):
+    """What there is to see of a run at one moment."""
+
+    #: The run, whose files are here.
+    run: Run
+    state: RunState
+    #: How it ended, or how it is now.
+    report: Report
+    history: RunHistory
+    #: The samples of tasks by their names, the oldest first.
+    samples: Mapping[str, Sequence[Sample]]
+    #: The names of tasks that wait to start again.
+    restarting: Collection[str]
+    #: When this was so, in seconds since the epoch.
+    seen_at: float
+    #: What is known about a run whose tasks have not started, or that cannot be asked. It may be empty.
+    note: str = ""
+    #: How often failed tasks may still start again. None if that is not known.
+    restarts_left: int | None = None
+    #: Seconds until ``--timeout``. None without one.
+    time_left: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over, so that nothing changes any more."""
+        return self.state in (RunState.ENDED, RunState.DIED)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return max(0.0, self.report.ended_at - self.report.started_at)
+
+    @property
+    def headline(self) -> str:
+        """How the run ended, or what it does now, in few words."""
+        failure = self.report.failure
+        if self.state is RunState.ENDED:
+            return escape_controls(ending(self.report))
+        if self.state is RunState.DIED:
+            return "died: its launcher was killed, or its machine was restarted"
+        if not any(task.started_at for task in self.report.tasks):
+            return escape_controls(self.note or "starts: no task runs yet")
+        if failure is not None:
+            return escape_controls(f"ends: {failure.text}")
+        if self.restarting:
+            return f"runs: {join_names(sorted(self.restarting))} starts again"
+        alive = sum(task.state in _ALIVE_STATES for task in self.report.tasks)
+        where = "" if self.state is RunState.RUNNING or not self.note else f" ({self.note})"
+        return escape_controls(f"runs: {alive} of {plural(len(self.report.tasks), 'task')}{where}")
+
+    def rows(self) -> list[TaskRow]:
+        """Return a row for each task, in the order of the plan, without its last line."""
+        return [self._row(task) for task in self.report.tasks]
+
+    def _row(self, task: TaskReport) -> TaskRow:
+        """Return the row of a task. What it uses is only known while it has processes."""
+        samples = self.samples.get(task.task, ())
+        last = samples[-1] if samples and samples[-1].attempt == task.attempt else None
+        is_alive = task.state in _ALIVE_STATES and not self.has_ended
+        row = TaskRow(
+            task=TaskId(escape_controls(task.task)),
+            host=escape_controls(f"{task.host} on {task.node}" if task.node else task.host),
+            state=task.state,
+            attempt=task.attempt,
+            restarting=task.task in self.restarting,
+            detail=escape_controls(task.detail),
+            noticed="; ".join(self.history.noticed.get(task.task, {}).values()),
+        )
+        if last is None:
+            return row
+        row = replace(row, step=last.step, total=last.total, rate=steps_per_second(samples))
+        if not is_alive:
+            return row
+        return replace(
+            row,
+            heard=max(0.0, self.seen_at - last.at),
+            left=seconds_left(samples),
+            silent=None if last.printed_at is None else max(0.0, self.seen_at - last.printed_at),
+            cpu=last.cpu,
+            memory=last.memory,
+            gpu=last.gpu,
+            gpu_memory=last.gpu_memory,
+        )
+
+    def with_last_lines(self, rows: Iterable[TaskRow]) -> list[TaskRow]:
+        """Return rows with the last line of each task. This reads the end of each log."""
+        root = self.run.paths.root
+        return [
+            replace(row, last_line=last_of_program(last_lines(root, row.task, size=_TAIL_BYTES)))
+            for row in rows
+        ]
+
+
+def named_and_folded(rows: Sequence[TaskRow]) -> tuple[list[TaskRow], list[FoldedRow]]:
+    """Return the tasks of a large job that are shown by name, and rows for all others, by role and state.
+
+    Args:
+        rows: The rows of all tasks. If they are not many, all of them are named.
+    """
+    if len(rows) <= MAX_ROWS:
+        return [*rows], []
+    named = [row for row in rows if row.is_remarkable][:_MAX_NAMED]
+    names = {row.task for row in named}
+    groups: dict[tuple[str, str], list[TaskRow]] = {}
+    for row in rows:
+        if row.task not in names:
+            groups.setdefault((row.task.role, row.state_text), []).append(row)
+    return named, [_folded(role, state, group) for (role, state), group in groups.items()]
+
+
+def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
+    """Return the row of tasks that are alike."""
+    steps, rates, cpus, gpus, silences, memories, heards = (
+        [value for row in rows if (value := getattr(row, name)) is not None]
+        for name in ("step", "rate", "cpu", "gpu", "silent", "memory", "heard")
+    )
+    return FoldedRow(
+        role,
+        state_text,
+        len(rows),
+        (min(steps), max(steps)) if steps else None,
+        rate=median(rates) if rates else None,
+        cpu=median(cpus) if cpus else None,
+        gpu=median(gpus) if gpus else None,
+        silent=max(silences, default=None),
+        memory=max(memories, default=None),
+        heard=max(heards, default=None),
+    )
+
+
+def report_in_files(run: Run, history: RunHistory, now: float) -> Report:
+    """Return the report of a run by its files: the one at its end, or what its events tell.
+
+    Args:
+        run: The run.
+        history: What its events tell.
+        now: The present time, up to which a run lasts that has not ended.
+
+    Raises:
+        LaunchError: The files are damaged, or of another version of launch.
+    """
+    content = run.report()
+    if not content and run.state is not RunState.ENDED:
+        return report_by_events(run, history, now)
+    try:
+        # The files may have been copied from another machine.
+        return replace(report_from_json(content), run_dir=run.paths.root)
+    except (ProtocolError, ValueError) as error:
+        raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.backends.follower import RunFollower
@@ -35,6 +37,20 @@ _PAUSE_FACTOR = 4.0
 _QUEUE_POLL_SECONDS = 10.0
 #: How much of the end of the messages of a launcher in the background is read.
 _MESSAGE_BYTES = 4 * 1024
+
+
+@contextmanager
+def watched(run: Run) -> Iterator[RunWatcher]:
+    """Open a context with a watcher of a run, also if its files are not on this machine.
+
+    Then the watcher reads a private copy of what is new in them, which is removed at the end, and its ``run``
+    is that copy: its paths are those to read. Requests, such as to stop the run, are for the run itself.
+
+    Raises:
+        LaunchError: The launcher is elsewhere, and has not begun yet or cannot be reached.
+    """
+    with RunWatcher(run) as watcher:
+        yield watcher
 
 
 class RunWatcher:

@@ -95,8 +95,8 @@ def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | N
     return _read_command(node, label, faults, Program.of)
 
 
-def _read_end_command(node: ConfigNode, label: str, faults: FaultList) -> tuple[str, ...] | None:
-    """Read the command of ``on_end:`` from a file, see `_read_command`. No fault shows its words."""
+def _read_own_command(node: ConfigNode, label: str, faults: FaultList) -> tuple[str, ...] | None:
+    """Read the command of ``on_end:`` or ``on_event:`` of a file. No fault shows its words."""
     return _read_command(node, label, faults, _checked_words, secret=True)
 
 
@@ -133,8 +133,8 @@ def _split_words(text: str) -> list[str]:
         raise ValueError("expected quotes in pairs, as in a shell") from None
 
 
-def _end_command(text: str) -> tuple[str, ...]:
-    """Read the command of ``--on-end``, which is split into words as a shell does."""
+def _own_command(text: str) -> tuple[str, ...]:
+    """Read the command of ``--on-end`` or ``--on-event``, which is split into words as a shell does."""
     return _checked_words(_split_words(text))
 
 
@@ -310,8 +310,12 @@ TIMEOUT = Setting(
     default=0.0, given_in=EVERYWHERE,
 )  # fmt: skip
 ON_END: Setting[tuple[str, ...]] = Setting(
-    "on_end", _end_command, "run this once, however the job ended", metavar="COMMAND",
-    default=(), given_in=EVERYWHERE, read=_read_end_command, masked=lambda _: HIDDEN,
+    "on_end", _own_command, "run this once, however the job ended", metavar="COMMAND",
+    default=(), given_in=EVERYWHERE, read=_read_own_command, masked=lambda _: HIDDEN,
+)  # fmt: skip
+ON_EVENT: Setting[tuple[str, ...]] = Setting(
+    "on_event", _own_command, "run this at a restart, lost host, stall, nan, ...", metavar="COMMAND",
+    default=(), given_in=EVERYWHERE, read=_read_own_command, masked=lambda _: HIDDEN,
 )  # fmt: skip
 
 DETACH = Setting(
@@ -377,7 +381,7 @@ FIRST_GROUPS = (
 #: The groups of the help that stand after those of the backends.
 LAST_GROUPS = (
     Group("failed tasks", (RESTARTS, RESTART, STALL)),
-    Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END)),
+    Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END, ON_EVENT)),
     Group(
         "output",
         (DETACH, NAME, NOTE, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW,

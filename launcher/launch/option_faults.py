@@ -94,11 +94,12 @@ def program_faults(settings: Settings, words: LaunchWords) -> Iterator[Fault | N
     yield from _path_faults(settings)
     yield from _api_faults(settings, words.command)
     yield from _conflict_faults(settings)
-    if found := shell_syntax(settings[table.ON_END][1:]):
-        # A word with a $ may be a secret, which no message shows.
-        what = "a word with $" if found.startswith("$") else found
-        problem = f"the command gets {what} as it is written: no shell reads it"
-        yield Note(f"{settings.source(table.ON_END)}: {problem}; sh -c '...' runs a whole line in a shell")
+    for row in (table.ON_END, table.ON_EVENT):
+        if found := shell_syntax(settings[row][1:]):
+            # A word with a $ may be a secret, which no message shows.
+            what = "a word with $" if found.startswith("$") else found
+            problem = f"the command gets {what} as it is written: no shell reads it"
+            yield Note(f"{settings.source(row)}: {problem}; sh -c '...' runs a whole line in a shell")
     yield from _no_program_faults(settings, words)
 
 

@@ -51,6 +51,7 @@ from launcher.threads import start_function
 
 if TYPE_CHECKING:
     from launcher.launch.display import Display
+    from launcher.launch.event_command import EventCommandRunner
     from launcher.launch.orchestrator import Orchestrator
     from launcher.launch.requested_files import RequestedFiles
     from launcher.launch.staged_files import StagedFiles
@@ -135,6 +136,8 @@ class Session:
         self.requeue = Requeue.NO
         #: The command of ``--on-end``, as `run` has found it. None without that option.
         self.end_command: EndCommand | None = None
+        #: What runs the command of ``--on-event``. None without that option.
+        self.event_command: EventCommandRunner | None = None
 
     def run(self) -> int:
         """Run the job to its end, or print its plan with ``--dry-run``.
@@ -155,7 +158,7 @@ class Session:
             if self.settings[table.EVENTS_FD] is not None:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
-                self.find_end_command()
+                self.find_own_commands()
                 with ExitStack() as self.allocation_stack:
                     self.allocate()
                     self.place()
@@ -178,20 +181,25 @@ class Session:
                     raise HostsError([*error.faults, hint]) from error
                 raise
             finally:
+                self.end_event_commands()
                 self.run_end_command()
 
     # ------------------------------------------------------------------ before the job
 
-    def find_end_command(self) -> None:
-        """Find the program of ``--on-end``, before anything is started.
+    def find_own_commands(self) -> None:
+        """Find the programs of ``--on-end`` and ``--on-event``, before anything is started.
 
         Raises:
-            JobError: It does not exist, or cannot be run.
+            JobError: One does not exist, or cannot be run.
         """
         if self.settings[table.ON_END]:
             from launcher.runs.end_command import find_end_command  # noqa: PLC0415 - few launches have one
 
             self.end_command = find_end_command(self.settings)
+        if self.settings[table.ON_EVENT]:
+            from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have one
+
+            self.event_command = EventCommandRunner.of(self.settings)
 
     def allocate(self) -> None:
         """Get the hosts of the launch, until the outer stack of `run` gives them back.
@@ -360,6 +368,8 @@ class Session:
         self.display = self.display_class(
             self.options, self.shown_tasks, self.paths, self.tmux, self.background, self.messages
         )
+        if self.event_command is not None:
+            self.display.renderers = (*self.display.renderers, self.event_command)
         return self.display
 
     def supervise(self) -> Report:
@@ -584,6 +594,13 @@ class Session:
             say(f"{self.interrupts.first_name}: no task was started")
 
     # ------------------------------------------------------------------ when all has ended
+
+    def end_event_commands(self) -> None:
+        """Wait until the commands of ``--on-event`` that still run have ended. Ctrl-C kills them."""
+        if self.event_command is not None and self.event_command.is_running:
+            with self.interrupts.queued(), slow("waiting for the command of --on-event"):
+                self.interrupts.read()  # What has stopped the job is no reason to stop the command.
+                self.event_command.end(lambda: signal.SIGINT in self.interrupts.read())
 
     def run_end_command(self) -> None:
         """Run the command of ``--on-end``, unless another launcher continues the run."""

@@ -1,5 +1,7 @@
 """The command of ``--on-end``, which runs once, when the job is over.
 
+`launcher.launch.event_command` runs that of ``--on-event`` in the same way, while the job runs.
+
 The launcher finds its program before anything is started, stores the command in the folder of the run, and
 runs it at the end. If the launcher was killed, a later command of launch does. Whoever runs the command first
 removes its file, and only one process can do that, so the command never runs twice. Its arguments may be
@@ -26,7 +28,7 @@ from launcher.common.record import Record, as_dict
 from launcher.common.report import Reason
 from launcher.common.text import escape_controls, signal_name
 from launcher.common.trusted_io import open_regular, read_at_most
-from launcher.config.settings import Settings
+from launcher.config.settings import Setting, Settings
 from launcher.config.table import ON_END
 from launcher.job import RunPaths
 from launcher.messages import message_prefix, say
@@ -51,6 +53,8 @@ _STDERR = 2
 #: How the job has ended, for the command: ``stopped`` if a user or a signal has stopped it, ``lost`` if its
 #: launcher was killed and has left no report.
 EndStatus = Literal["succeeded", "failed", "stopped", "lost"]
+#: How a job is, for a command: as it has ended, or still running.
+JobStatus = Literal[EndStatus, "running"]
 
 
 class EndCommand(Record):
@@ -78,13 +82,13 @@ class EndCommand(Record):
             raise LaunchError(f"cannot write {paths.on_end!r}: {error.strerror}") from error
 
 
-def find_end_command(settings: Settings) -> EndCommand | None:
-    """Return the command of ``--on-end``, or None without that option.
+def find_end_command(settings: Settings, row: Setting[tuple[str, ...]] = ON_END) -> EndCommand | None:
+    """Return the command of ``--on-end``, or of another such option, or None without that option.
 
     Raises:
         JobError: Its program does not exist, or cannot be run.
     """
-    words, folder = settings[ON_END], os.getcwd()
+    words, folder = settings[row], os.getcwd()
     if not words:
         return None
     try:
@@ -94,7 +98,7 @@ def find_end_command(settings: Settings) -> EndCommand | None:
         is_hidden = re.search(r"\s|://", words[0])
         problem = "program not found: its name contains blanks or ://" if is_hidden else str(error)
         expected = "expected the program and its arguments as words of their own" if is_hidden else ""
-        raise JobError([Fault(settings.source(ON_END), problem, expected)]) from error
+        raise JobError([Fault(settings.source(row), problem, expected)]) from error
     return EndCommand((program, *words[1:]), folder)
 
 
@@ -143,9 +147,12 @@ def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[]
             say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
             return
     # There is no report if the disk is full.
-    lines = _run(command, run, status_of(run.report(), "failed"), is_interrupted)
+    print_late(_run(command, run, status_of(run.report(), "failed"), is_interrupted))
+
+
+def print_late(lines: Iterable[str]) -> None:
+    """Print messages when the job has ended, which it has even if nobody can read them: `say` would wait."""
     text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)
-    # The job has ended well even if nobody can read this. `say` would wait for the reader.
     writer = Writer()
     writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
     writer.close()
@@ -192,7 +199,11 @@ def _run(
 
 
 def execute(
-    command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
+    command: EndCommand,
+    run: Run,
+    status: JobStatus,
+    is_interrupted: Callable[[], bool] = lambda: False,
+    more: Mapping[str, str] | None = None,
 ) -> tuple[str, list[str]]:
     """Run a command in a process group of its own, and wait until all of that group has ended.
 
@@ -201,8 +212,9 @@ def execute(
     Args:
         command: The command.
         run: The run, of which variables tell the command.
-        status: How it has ended.
+        status: How it has ended, or that it runs.
         is_interrupted: Returns whether the user no longer wants to wait.
+        more: More variables for the command.
 
     Returns:
         Why it failed, as in ``exit code 1``, or an empty text; and the last lines that it printed.
@@ -218,7 +230,7 @@ def execute(
         process = subprocess.Popen(
             command.words,
             cwd=command.folder,
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **(more or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

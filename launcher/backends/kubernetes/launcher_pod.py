@@ -38,7 +38,7 @@ from launcher.backends.programs import RemoteProgram, start_program
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
-from launcher.config.table import ON_END
+from launcher.config.table import ON_END, ON_EVENT
 from launcher.event_loop import await_readable
 from launcher.files.requests import Item, SyncRequest, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, sync
@@ -124,9 +124,10 @@ class LauncherPod(KubernetesAllocation):
         # The memory of the launcher grows with the number of the tasks.
         options = launcher_options(options, sum(role.count for role in spec.roles))
         super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
-        # After SIGTERM the launcher first stops the tasks, which takes their grace, runs the command
-        # of --on-end, and exits.
-        self.grace += _LAUNCHER_GRACE_SECONDS + (LIMIT_SECONDS if request.settings[ON_END] else 0)
+        # After SIGTERM the launcher first stops the tasks, which takes their grace, waits for the commands
+        # of --on-event, runs that of --on-end, and exits.
+        commands = [row for row in (ON_END, ON_EVENT) if request.settings[row]]
+        self.grace += _LAUNCHER_GRACE_SECONDS + LIMIT_SECONDS * len(commands)
         # The objects of the launcher have a label of their own, see `manifest`.
         self.selector_option = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 

@@ -1,0 +1,178 @@
+"""Makes of a run what its page shows: as JSON, and the first time as HTML.
+
+The server of the page calls it. The comment at the top of ``static/page.js`` tells the keys. All texts may
+come from hosts and tasks: the template escapes them, and the script adds them as text only.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+
+from launcher.common.report import TaskState
+from launcher.common.text import byte_size, duration, escape_controls, plural, shortened
+from launcher.output.failure import failure_report
+from launcher.output.renderers import record_as_dict
+from launcher.runs.run import Run, command_of
+from launcher.runs.timeline import timeline
+from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
+
+_TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
+_MAX_COMMAND_CHARACTERS = 20_000
+_MAX_PROBLEMS = 20
+#: The columns of the table of tasks: a key of its rows, the header, and the form of the values.
+_COLUMNS = (
+    ("task", "Task", "text"),
+    ("state", "State", "text"),
+    ("attempt", "Attempt", "number"),
+    ("step", "Step", "number"),
+    ("rate", "Steps/s", "number"),
+    ("ends_at", "Time left", "until"),
+    ("printed_at", "Silent for", "since"),
+    ("cpu", "CPU", "number"),
+    ("memory", "Memory", "bytes"),
+    ("gpu", "GPU %", "number"),
+    ("gpu_memory", "GPU memory", "bytes"),
+    ("host", "Host", "text"),
+    ("last_line", "Last line", "text"),
+)
+
+
+def page_content(view: RunView) -> dict[str, Any]:
+    """Return what the page shows of a run as it was at one moment, by key, ready for JSON."""
+    rows, report, seen_at = view.rows(), view.report, view.seen_at
+    named, folded = named_and_folded(rows)
+    lines = {row.task: row.last_line for row in view.with_last_lines(named)}
+    noticed = view.history.noticed
+    problems = [row for row in rows if row.is_remarkable][:_MAX_PROBLEMS]
+    return {
+        "title": view.run.title,
+        "state": view.state.value,
+        "verdict": view.headline,
+        "tone": _tone(view, has_problems=bool(problems)),
+        "problems": [row.noticed or f"{row.task} {row.state_text}: {row.detail}" for row in problems],
+        "command": _command(view.run),
+        "note": escape_controls(view.run.origin.note),
+        "started_at": report.started_at,
+        "ended_at": report.ended_at if view.has_ended else None,
+        "seen_at": seen_at,
+        # The clock moves this a little at each moment.
+        "stops_at": None if view.time_left is None else round(seen_at + view.time_left),
+        "restarts": report.restarts,
+        "restarts_left": view.restarts_left,
+        "run_dir": view.run.paths.root,
+        "tensorboard": report.tensorboard,
+        "failure": failure_report(report, view.run.paths, is_alone=True),
+        "tasks": [
+            _task_content(row, view, noticed.get(row.task, {}), lines.get(row.task, "")) for row in rows
+        ],
+        # The table shows these and the folded ones, until the user asks for others.
+        "first": [row.task for row in named],
+        "folded": [_folded_content(row, seen_at) for row in folded],
+        "timeline": [record_as_dict(row) for row in timeline(report)],
+        "messages": [{"at": at, "text": text} for at, text in view.history.messages],
+    }
+
+
+def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
+    """Return the page as it is sent first.
+
+    Args:
+        content: What `page_content` returned, and the ``number`` by which the script asks for later changes.
+        may_act: Whether this viewer may stop and restart tasks.
+    """
+    by_name = {task["task"]: task for task in content["tasks"]}
+    rows = [*(by_name[name] for name in content["first"]), *content["folded"]]
+    template = _environment().get_template("index.html")
+    return template.render(content=content, rows=rows, columns=_COLUMNS, may_act=may_act)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates with their filters."""
+    environment = Environment(autoescape=True, loader=FileSystemLoader(_TEMPLATES), trim_blocks=True)
+    environment.filters["shown"] = _shown
+    return environment
+
+
+def _command(run: Run) -> str:
+    """Return the command line of a run, as its plan contains it: without secret values."""
+    words = command_of(run.plan())
+    return shortened(escape_controls(shlex.join(words)), _MAX_COMMAND_CHARACTERS)
+
+
+def _tone(view: RunView, *, has_problems: bool) -> str:
+    """Return whether the run is ``good``, ``bad``, to be looked at (``warn``), or simply runs (``plain``)."""
+    if view.has_ended:
+        return "good" if view.report.exit_code == 0 else "bad"
+    if view.report.failure is not None:
+        return "bad"
+    return "warn" if has_problems else "plain"
+
+
+def _task_content(row: TaskRow, view: RunView, noticed: Mapping[str, str], last_line: str) -> dict[str, Any]:
+    """Return a row of the table of tasks, without what is not known."""
+    fields = {
+        "task": row.task,
+        "role": row.task.role,
+        "state": ", ".join((row.state_text, *noticed)),
+        "attempt": row.attempt,
+        "step": row.step,
+        "total": row.total,
+        "rate": row.rate,
+        # They are moments, so that a row changes only if its task does something.
+        "ends_at": None if row.left is None else round(view.seen_at + row.left),
+        "printed_at": None if row.silent is None else round(view.seen_at - row.silent, 1),
+        "cpu": row.cpu,
+        "memory": row.memory,
+        "gpu": row.gpu,
+        "gpu_memory": row.gpu_memory,
+        "host": row.host,
+        "last_line": last_line or row.detail,
+        "mark": "bad"
+        if row.state in (TaskState.FAILED, TaskState.LOST)
+        else "warn"
+        if row.is_remarkable
+        else "",
+    }
+    return {key: value for key, value in fields.items() if value not in (None, "")}
+
+
+def _folded_content(row: FoldedRow, seen_at: float) -> dict[str, Any]:
+    """Return a row of the table for tasks of one role in the same state, with the same keys."""
+    steps = row.steps and " to ".join(dict.fromkeys(map(_number, row.steps)))
+    fields = {
+        "task": f"{row.role}: {plural(row.count, 'task')}",
+        "role": row.role,
+        "state": row.state_text,
+        "step": steps,
+        "rate": row.rate,
+        "printed_at": None if row.silent is None else round(seen_at - row.silent, 1),
+        "cpu": row.cpu,
+        "memory": row.memory,
+        "gpu": row.gpu,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _shown(value: Any, form: str, seen_at: float) -> str:
+    """Return a value of a column as the page shows it. Empty if it is not known."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if form == "bytes":
+        return byte_size(value)
+    if form == "since":
+        return duration(max(0.0, seen_at - value))
+    if form == "until":
+        return duration(max(0.0, value - seen_at))
+    return _number(value)
+
+
+def _number(value: float) -> str:
+    """Return a number with at most three digits behind the point where it is small."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

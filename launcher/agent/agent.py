@@ -20,6 +20,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 from launcher.agent import host, ports, processes
 from launcher.agent.connection import LauncherConnection
 from launcher.agent.fork_servers import ForkServers
+from launcher.agent.measuring import Measurements
 from launcher.agent.output import Outputs
 from launcher.agent.questions import Questions
 from launcher.agent.remote_programs import Children
@@ -134,8 +135,14 @@ class Agent:
             on_refused=self._start_cold,
             on_notice=self._tell,
         )
+        #: Measures what tasks use, while the launcher wants to know it.
+        self._measurements = Measurements(
+            self._children, list_processes=self._list_processes, on_event=connection.send
+        )
         #: The parts that have something to do at certain times, except the stopping of tasks.
-        self._timed = (self._children, self._fork_servers, self._outputs, self._questions, connection)
+        self._timed = (
+            self._children, self._fork_servers, self._outputs, self._questions, self._measurements, connection
+        )  # fmt: skip
         #: The addresses of all tasks, once the launcher has sent them.
         self._cluster: Optional[ClusterSpec] = None
         #: What the agent does now: serve a job, or end it in one of several ways.
@@ -155,7 +162,7 @@ class Agent:
             events.StartTask: self._start,
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
-            events.Measure: self._measure,
+            events.Measure: self._measurements.measure,
             events.HoldOutput: lambda command: connection.hold_output(is_held=command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
@@ -425,6 +432,7 @@ class Agent:
             started: The process, its output and its process tag.
         """
         task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
+        task.gpus = start.env.get("CUDA_VISIBLE_DEVICES", "")
         self._tasks[task.id] = self._by_pid[task.pid] = task
         # This task was not stopped by the launcher.
         self._is_stopped = False
@@ -664,17 +672,10 @@ class Agent:
 
     # ------------------------------------------------------------------ questions
 
-    def _measure(self, _: events.Measure) -> None:
-        """Tell the launcher how many bytes of each task are in physical memory.
-
-        The bytes of all living processes of a task are added. The command of the launcher has no fields.
-        """
-        orphans = self._task_processes.orphans()
-        memory = {}
-        for task in self._tasks.values():
-            members = self._task_processes.members(task, orphans)
-            memory[task.id] = sum(processes.resident(process.pid) for process in members)
-        self._send(events.Measured(*_stamp(), memory))
+    def _list_processes(self) -> List[Tuple[RunningTask, List[processes.Process]]]:
+        """Return the tasks with all their living processes."""
+        orphans = self._task_processes.orphans() if self._tasks else {}
+        return [(task, self._task_processes.members(task, orphans)) for task in self._tasks.values()]
 
     def _list_servers(self) -> List[Tuple[str, int, int]]:
         """Return the running tasks that should listen on their ports, because TensorFlow connects to them.

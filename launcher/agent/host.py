@@ -88,9 +88,15 @@ def own_addresses() -> List[str]:
     return addresses
 
 
-def become_nvidia_smi() -> None:
-    """Replace this process, a child of the agent, by an ``nvidia-smi`` that lists the GPUs."""
-    os.execvp(NVIDIA_SMI[0], (*NVIDIA_SMI, "--query-gpu=index,name,memory.total"))
+def become_nvidia_smi(query: str = "--query-gpu=index,name,memory.total", units: str = "") -> None:
+    """Replace this process, a child of the agent, by an ``nvidia-smi`` that answers a query.
+
+    Args:
+        query: What to print in a line for each GPU, or each process. By default the GPUs are listed.
+        units: ``,nounits`` to print numbers without units.
+    """
+    program, form = NVIDIA_SMI
+    os.execvp(program, (program, form + units, query))
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:

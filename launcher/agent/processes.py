@@ -180,6 +180,8 @@ class Process(Record):
     #: Clock ticks from boot to the start of the process. It distinguishes processes that have the same pid.
     start: int
     threads: int = 1
+    #: Clock ticks of CPU time, with those of children for which the process has waited.
+    cpu: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -206,6 +208,7 @@ def read_process(pid: int) -> Optional[Process]:
         session=int(fields[3]),
         start=int(fields[19]),
         threads=int(fields[17]),
+        cpu=sum(map(int, fields[11:15])),
     )
 
 

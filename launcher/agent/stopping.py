@@ -199,6 +199,8 @@ class RunningTask:
         #: The descriptor from which the output is read, or None after it was closed.
         self.output: Optional[int] = output
         self.steps = steps
+        #: The GPUs that launch has assigned to it, as in ``CUDA_VISIBLE_DEVICES``. Empty if there are none.
+        self.gpus = ""
         #: Whether the main process was reaped.
         self.has_exited = False
         #: Whether the agent has sent a signal to the main process.

@@ -139,10 +139,16 @@ class SignalSent(HostEvent):
 
 
 class Measured(HostEvent):
-    """The answer to `Measure`: how much memory the tasks of a host use."""
+    """An answer to `Measure`: what the processes of each task of a host use."""
 
-    #: The resident bytes of all processes of each task. Memory that processes share counts for each of them.
+    #: Their resident bytes. Memory that they share counts for each of them.
     memory: Mapping[TaskId, int]
+    #: The CPU seconds that they have used so far, with those of children for which they have waited.
+    cpu_s: Mapping[TaskId, float] = {}
+    #: How busy the GPUs of a task are in percent, the mean of all. Only tasks with GPUs are named.
+    gpu: Mapping[TaskId, float] = {}
+    #: Their bytes on GPUs. Only tasks that use a GPU are named.
+    gpu_memory: Mapping[TaskId, int] = {}
 
 
 class TaskExited(AttemptEvent):
@@ -346,7 +352,10 @@ class SignalTask(HostCommand):
 
 
 class Measure(HostCommand):
-    """Tells an agent to answer with `Measured`."""
+    """Tells an agent to answer with `Measured`: once, or again and again."""
+
+    #: The seconds between two answers. 0 asks for one answer at once.
+    every: float = 0.0
 
 
 class HoldOutput(HostCommand):

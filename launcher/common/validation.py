@@ -37,6 +37,8 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "cpus": (1, 1 << 20),
     "first": _COUNT_RANGE,
     "free": _BYTE_RANGE,
+    "gpu": (0, 100),
+    "gpu_memory": _BYTE_RANGE,
     "leftovers": _PROCESS_RANGE,
     "memory": _BYTE_RANGE,
     "mode": (0, 0o777),
@@ -54,7 +56,10 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "user": (0, 1 << 32),
 }
 #: The largest number of items in a list or an object, by the name of its field.
-MAX_LENGTHS: Mapping[str, int] = {"ports": 1 << 16, "memory": 1 << 16, "unreachable": 16}
+MAX_LENGTHS: Mapping[str, int] = {
+    **dict.fromkeys(("cpu_s", "gpu", "gpu_memory", "memory", "ports"), 1 << 16),
+    "unreachable": 16,
+}
 #: The largest number of items in any other list or object.
 _MAX_ITEMS = 1000
 #: The largest number of characters in texts that programs use as they are, by the name of the field. All

@@ -7,6 +7,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,21 @@ def test_memory_of_running_tasks(agent: Driver, eyes: Eyes):
     agent.send(events.Measure(agent.host))
     agent.until(lambda: len(agent.all(events.Measured)) == 2)
     assert list(agent.all(events.Measured)[1].memory) == ["worker/1"]
+
+
+def test_what_tasks_use_is_measured_again_and_again(agent: Driver, eyes: Eyes):
+    """With the CPU time of children, whether they run or have ended. Without tasks nothing is sent."""
+    agent.send(events.Measure(agent.host, every=0.2))
+    agent.quiet(1)
+    assert not agent.all(events.Measured)
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    code = f"import os, time\nif os.fork() == 0:\n os._exit(exec({busy!r}) or 0)\nos.wait()\ntime.sleep(60)"
+    agent.start("worker/0", [eyes.site.python, "-c", code])
+    agent.until(
+        lambda: sum(event.cpu_s[TaskId("worker/0")] > 0.2 for event in agent.all(events.Measured)) > 2
+    )
+    for earlier, later in pairwise(agent.all(events.Measured)):
+        assert earlier.at < later.at and later.memory[TaskId("worker/0")] > 1 << 20
 
 
 @pytest.mark.parametrize("shell", [[], ["sh", "-c", '"$0" "$@"; true']], ids=["by itself", "in a shell"])

@@ -24,6 +24,7 @@ RIGHT: dict[str, Any] = {
     "text": "a notice", "ports": {"{{task}}": 40000}, "unreachable": {"node1:1": "no answer"},
     "task": "{{task}}", "attempt": 1, "code": 1, "signal": 15, "processes": 1, "states": "SR",
     "memory": {"{{task}}": 1 << 20}, "peak_rss": 4096, "cpu_s": 0.5, "oom": "",
+    "gpu": {"{{task}}": 50}, "gpu_memory": {"{{task}}": 1 << 20},
     "leftovers": 0, "unkillable": [4711], "session": "0" * 32, "received": 0, "count": 0,
     "command": 1, "size": 1, "status": 0, "stderr": "", "path": "a/file", "kind": "f", "mode": 0o644,
     "mtime_ns": 1, "target": "", "paths": ["/tmp"], "missing": False,
@@ -55,6 +56,11 @@ _WRONG: dict[str, list[Any]] = {
         None, 1, "x", [], {"ps/9": 1}, {"{{task}}": -1}, {"{{task}}": "1"}, {"{{task}}": 2**63},
         {"{{task}}": 0.5},
     ],
+    "gpu": [
+        None, 1, "x", [], {"ps/9": 1}, {"{{task}}": -1}, {"{{task}}": "1"}, {"{{task}}": 101},
+        {"{{task}}": float("nan")},
+    ],
+    "gpu_memory": [None, 1, "x", [], {"ps/9": 1}, {"{{task}}": -1}, {"{{task}}": 2**63}],
     "unreachable": [None, 1, "x", [], {"a": None}, {"a": 1}, {str(n): "x" for n in range(1000)}],
     "missing": [None, 0, 1, "x", [], {}],
     "states": ["x" * 2_000_000], "session": ["x" * 65, ""], "stderr": ["x" * 70_000],
@@ -126,6 +132,8 @@ def fields_of(record: Any) -> dict[str, Any]:
         fields["signal"] = None
     if record is events.TaskNotStarted:
         fields["code"] = 126
+    if record is events.Measured:
+        fields["cpu_s"] = {"{{task}}": 0.5}
     return fields
 
 
@@ -145,7 +153,7 @@ def _wrong(record: Any, name: str) -> Iterator[Any]:
     elif right is None:
         yield from (True, "1", 1.5, [], {})
     for value in _WRONG.get(name, ()):
-        if (record, name, value) != (events.SignalSent, "signal", 0):
+        if (record, name, value) not in ((events.SignalSent, "signal", 0), (events.Measured, "cpu_s", {})):
             yield value
 
 

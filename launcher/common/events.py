@@ -383,6 +383,17 @@ class Tell(Record):
     urgent: bool = False
 
 
+class Noticed(Record):
+    """Tells the launcher to show the user what was found in the output or the samples of a task."""
+
+    at: float
+    #: What it is: ``nan`` or ``slow`` of a task, or ``progress`` if ``--progress`` was given up.
+    kind: str
+    task: TaskId
+    #: One line, which names the task.
+    text: str
+
+
 class TaskMoved(Record):
     """Tells the launcher that a task has a new state, that its process exists, or that it will start again.
 

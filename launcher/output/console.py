@@ -14,7 +14,7 @@ from itertools import cycle
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import Tell
+from launcher.common.events import Noticed, Tell
 from launcher.common.record import Record
 from launcher.common.report import Failure, Report, TaskState
 from launcher.common.text import duration, shortened
@@ -119,8 +119,8 @@ class Console(Renderer):
             return
         if self._live_line is not None:
             self._live_line.on(event)
-        if isinstance(event, Tell):
-            self._waiting_notices.append(event)
+        if isinstance(event, (Tell, Noticed)):
+            self._waiting_notices.append(event if isinstance(event, Tell) else Tell(event.text))
             self._show_notices()
         elif isinstance(event, events.TaskMoved):
             if event.state is TaskState.RUNNING:

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import Event, Restarting, TaskMoved, Tell
+from launcher.common.events import Event, Noticed, Restarting, TaskMoved, Tell
 from launcher.common.record import Record, as_dict
 from launcher.common.report import Report
 from launcher.job import Placement, RunPaths
@@ -24,7 +24,7 @@ from launcher.output.writer import Writer
 
 #: Events that a renderer shows. `TaskMoved` carries the state of a task, so what agents say about it is not
 #: among them.
-DisplayEvent = Event | Tell | TaskMoved | Restarting
+DisplayEvent = Event | Tell | Noticed | TaskMoved | Restarting
 
 
 class RunInfo(Record):

@@ -16,7 +16,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from launcher.common.report import TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened
-from launcher.output.failure import failure_report
+from launcher.job import RunPaths
+from launcher.output.failure import exception_of, failure_report
 from launcher.output.renderers import record_as_dict
 from launcher.runs.run import Run, command_of
 from launcher.runs.timeline import timeline
@@ -55,7 +56,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "state": view.state.value,
         "verdict": view.headline,
         "tone": _tone(view, has_problems=bool(problems)),
-        "problems": [row.noticed or f"{row.task} {row.state_text}: {row.detail}" for row in problems],
+        "problems": [_problem(row, view.run.paths) for row in problems],
         "command": _command(view.run),
         "note": escape_controls(view.run.origin.note),
         "started_at": report.started_at,
@@ -67,7 +68,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "restarts_left": view.restarts_left,
         "run_dir": view.run.paths.root,
         "tensorboard": report.tensorboard,
-        "failure": failure_report(report, view.run.paths, is_alone=True),
+        "failure": failure_report(report, view.run.paths, is_alone=True).removeprefix("launch: "),
         "tasks": [
             _task_content(row, view, noticed.get(row.task, {}), lines.get(row.task, "")) for row in rows
         ],
@@ -99,6 +100,14 @@ def _environment() -> Environment:
     environment = Environment(autoescape=True, loader=FileSystemLoader(_TEMPLATES), trim_blocks=True)
     environment.filters["shown"] = _shown
     return environment
+
+
+def _problem(row: TaskRow, paths: RunPaths) -> str:
+    """Return in words what is wrong with a task, which its text names."""
+    if row.noticed:
+        return row.noticed
+    exception = exception_of(row.task, paths) if row.state is TaskState.FAILED else ""
+    return ": ".join(filter(None, (f"{row.task} {row.state_text}", row.detail, escape_controls(exception))))
 
 
 def _command(run: Run) -> str:

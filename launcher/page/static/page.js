@@ -20,6 +20,7 @@ const content = {folded: [], first: [], messages: [], timeline: []};
 const tasks = new Map();
 /** How much later the clock of the server is than that of the browser, in seconds. */
 let clockOffset = 0;
+const MAX_CLOCK_ERROR_SECONDS = 2;
 const now = () => Date.now() / 1000 + clockOffset;
 
 // ------------------------------------------------------------------ texts and elements
@@ -75,6 +76,8 @@ function shown(value, format) {
 async function ask(address, options) {
   try {
     const answer = await fetch(address, options);
+    const offset = (Date.parse(answer.headers.get("Date")) - Date.now()) / 1000;
+    clockOffset = Math.abs(offset) > MAX_CLOCK_ERROR_SECONDS ? offset : 0;
     const text = await answer.text();
     try {
       return JSON.parse(text);
@@ -482,7 +485,6 @@ async function act() {
 function take(changed) {
   const {tasks: rows = [], gone = [], ...others} = changed;
   Object.assign(content, others);
-  if (others.seen_at) clockOffset = others.seen_at - Date.now() / 1000;
   for (const name of gone) tasks.delete(name);
   for (const row of rows) tasks.set(row.task, row);
   if (content.verdict === undefined) return;

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from statistics import median
 from typing import Any
 
 from launcher.common.cluster import TaskId
@@ -72,34 +71,20 @@ class Progress(Record):
     metrics: Mapping[str, float] = {}
 
 
-def compiled(pattern: str) -> Any:
-    """Return the compiled pattern of ``--progress``.
-
-    Raises:
-        ValueError: The pattern is wrong, or has no group ``step``.
-    """
-    import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it: `re` has no time limit
-
-    try:
-        found = regex.compile(pattern)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"expected a regular expression ({error})") from None
-    if "step" not in found.groupindex:
-        raise ValueError(
-            "expected a group for the step, as in 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'"
-        )
-    return found
-
-
 class ProgressReader:
     """Recognizes progress at the end of the logs of tasks.
 
     Args:
-        pattern: The pattern of ``--progress``. None without that option.
+        pattern: The pattern of ``--progress``, which is right. None without that option.
     """
 
     def __init__(self, pattern: str | None = None) -> None:
-        self._pattern: Any = None if pattern is None else compiled(pattern)
+        #: The compiled pattern. None without that option.
+        self._pattern: Any = None
+        if pattern is not None:
+            import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it: `re` has no time limit
+
+            self._pattern = regex.compile(pattern)
         #: Whether the pattern of the user was given up, because it took too much time.
         self.has_given_up = False
         #: The CPU time that the pattern has taken so far, and how often it was used.
@@ -336,7 +321,7 @@ def _slow_tasks(role: Mapping[TaskId, Pace]) -> Iterator[tuple[TaskId, str]]:
         role: The tasks of the role, at least two, whose steps per second are all known.
     """
     rates = {task: pace.rate or 0.0 for task, pace in role.items()}
-    middle = median(rates.values())
+    middle = _median(rates.values())
     for task, rate in rates.items():
         if rate < middle / 2:
             yield task, f"{task} is slow: {rate:.3g} steps/s, and the median of its role is {middle:.3g}"
@@ -364,7 +349,13 @@ def _busiest(unit: str, least: float, uses: Mapping[TaskId, float | None]) -> tu
     task = max(known, key=lambda each: known[each], default=None)
     if task is None or len(known) < len(uses):
         return None
-    use, others = known.pop(task), median(known.values())
+    use, others = known.pop(task), _median(known.values())
     if use < max(2 * others, others + least):
         return None
     return task, f"{task} may be slow: it uses {use:.2g} {unit}, while the others wait with {others:.2g}"
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median of numbers, of which there is at least one."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

@@ -233,6 +233,16 @@ class OutputDelayed(Record):
     at: float
 
 
+class StepsRead(Record):
+    """The logs of tasks were read for their steps, as ``--progress`` describes them."""
+
+    at: float
+    #: The tasks whose step has changed, or that have printed their first one, each with its attempt.
+    changed: Mapping[TaskId, int]
+    #: Whether steps are not read any longer, because the pattern takes too long.
+    given_up: bool = False
+
+
 class TimeUp(Record):
     """A timer of the supervisor has expired."""
 
@@ -246,7 +256,9 @@ AgentEvent = Union[
     AgentReady, HostGpus, PortsHeld, PortsRefused, PeersTried, TaskStarted, TaskNotStarted, TaskOutput,
     TaskSignalled, SignalSent, Measured, TaskExited, TaskGone, HostNotice, AgentClosed,
 ]  # fmt: skip
-Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, TaskStopAsked, OutputDelayed, TimeUp]
+Event = Union[
+    AgentEvent, AgentLost, StopAsked, RestartAsked, TaskStopAsked, OutputDelayed, StepsRead, TimeUp
+]  # fmt: skip
 
 
 #: A stop sequence of ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process

@@ -57,6 +57,23 @@ def _environment(text: str) -> str:
     return values.environment(text)
 
 
+def _progress(text: str) -> str:
+    """Read the pattern of ``--progress``.
+
+    Raises:
+        ValueError: It is wrong, or has no group ``step``.
+    """
+    import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it
+
+    try:
+        pattern = regex.compile(text)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected a regular expression ({error})") from None
+    if "step" not in pattern.groupindex:
+        raise ValueError("expected a group step, as in 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'")
+    return text
+
+
 def _lease(text: str) -> float:
     """Read a lease, which is how long the tasks of a host run on without a connection to the launcher.
 
@@ -288,6 +305,10 @@ STALL = Setting(
     "stall", values.duration, "a task silent for so long fails: 90s, 10m (default: 0)", metavar="S",
     default=0.0, given_in=EVERYWHERE,
 )  # fmt: skip
+PROGRESS: Setting[str | None] = Setting(
+    "progress", _progress, "how lines with steps look: 'step (?P<step>[0-9]+)'", metavar="REGEX",
+    default=None, given_in=EVERYWHERE,
+)  # fmt: skip
 
 ON_FAILURE = Setting(
     "on_failure", OneOf("stop", "continue"), "stop or continue if a task fails (default: stop)",
@@ -380,7 +401,7 @@ FIRST_GROUPS = (
 )
 #: The groups of the help that stand after those of the backends.
 LAST_GROUPS = (
-    Group("failed tasks", (RESTARTS, RESTART, STALL)),
+    Group("failed tasks", (RESTARTS, RESTART, STALL, PROGRESS)),
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END, ON_EVENT)),
     Group(
         "output",

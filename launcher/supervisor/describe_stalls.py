@@ -14,7 +14,14 @@ from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor.describe import on_host, time_limit
 from launcher.supervisor.records import TaskRecord
-from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, silent_since, silent_tasks, tick_seconds
+from launcher.supervisor.silence import (
+    TICKS_IN_LIMIT,
+    counts_steps,
+    has_ended,
+    silent_since,
+    silent_tasks,
+    tick_seconds,
+)
 from launcher.supervisor.state import JobState
 
 _STACKS_ADVICE = (
@@ -96,6 +103,8 @@ def hint_at_timeout(state: JobState) -> str:
 def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
     """Return that tasks printed nothing for this time, or only that TensorFlow waits."""
     where = on_host(state, silent[0].host) if len(silent) == 1 else ""
+    if all(counts_steps(state, record) for record in silent):
+        return f"{state.tasks.names_of(silent)}{where} made no step for {limit}"
     only_waited = all(record.current.waiting_pieces for record in silent)
     what = "nothing but messages about waiting" if only_waited else "nothing"
     return f"{state.tasks.names_of(silent)}{where} printed {what} for {limit}"

@@ -280,4 +280,5 @@ _EVENT_HANDLERS: Mapping[type, Callable[[JobState, Any], None]] = {
     events.RestartAsked: restarting.handle_restart_asked,
     events.TaskStopAsked: requests.handle_task_stop_asked,
     events.OutputDelayed: stalls.handle_output_delayed,
+    events.StepsRead: stalls.handle_steps_read,
 }

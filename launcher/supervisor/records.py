@@ -207,6 +207,9 @@ class TaskAttempt:
         self.start_tick = 0
         #: The tick at its last output. None if it has printed nothing.
         self.output_tick: int | None = None
+        #: The tick at which its step was last seen to change. None if it has printed no step, or if nobody
+        #: has said how steps look (``--progress``).
+        self.step_tick: int | None = None
         #: The number of ticks between which it has printed something.
         self.ticks_with_output = 0
         #: How many pieces of output in a row have said only that TensorFlow waits.

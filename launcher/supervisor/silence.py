@@ -6,7 +6,8 @@ that print, when one of them belongs to its role. Services and sidecars do not c
 is.
 
 Silence is counted in ticks of one timer and not in seconds: the time in which the launcher is suspended then
-counts as one tick. This module only looks; what follows from silence is decided by
+counts as one tick. With ``--progress``, a task that has printed a step is silent when it prints no other one,
+whatever else it prints. This module only looks; what follows from silence is decided by
 `launcher.supervisor.stalls`.
 """
 
@@ -65,27 +66,42 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     # There are no others, or they only serve the chief.
     if serving_roles.issuperset(record.task.role for record in others):
         return silent
-    # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them. The
-    # tick of now has just begun, so what was printed lately carries the number of the one before.
-    last_tick = state.stalls.ticks - 1
-    printing_roles = {record.task.role for record in others if record.current.output_tick == last_tick}
-    printing_roles -= serving_roles
+    # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them.
+    printing_roles = {record.task.role for record in others if _prints_now(state, record)} - serving_roles
     beside_others = [record for record in silent if record.task.role in printing_roles]
     return [record for record in beside_others if _is_silent(state, record, limit_beside_others)]
 
 
 def _is_silent(state: JobState, record: TaskRecord, limit: int) -> bool:
     """Return whether a task runs and has printed nothing for more than this number of ticks."""
-    return record.state is TaskState.RUNNING and state.stalls.ticks - silent_since(state, record) > limit
+    # Whether there are new steps was last known when the logs were read.
+    now = state.stalls.steps_read_tick if counts_steps(state, record) else state.stalls.ticks
+    return record.state is TaskState.RUNNING and (now or 0) - silent_since(state, record) > limit
+
+
+def _prints_now(state: JobState, record: TaskRecord) -> bool:
+    """Return whether a task has printed something since the last tick but one, a step if that counts."""
+    if counts_steps(state, record) and record.current.step_tick != state.stalls.steps_read_tick:
+        return False
+    # The tick of now has just begun, so what was printed lately carries the number of the one before.
+    return record.current.output_tick == state.stalls.ticks - 1
+
+
+def counts_steps(state: JobState, record: TaskRecord) -> bool:
+    """Return whether a task counts as silent if it makes no steps, whatever else it prints."""
+    has_steps = record.current.step_tick is not None and state.stalls.steps_read_tick is not None
+    return has_steps and state.policy.stall is not None
 
 
 def silent_since(state: JobState, record: TaskRecord) -> int:
     """Return the tick from which the silence of a task counts.
 
-    It is the last of three: the start of the attempt, its last output, and the tick from which the silence of
-    all tasks counts.
+    It is the last of three: the start of the attempt, its last output or step, and the tick from which the
+    silence of all tasks counts.
     """
-    return max(record.current.start_tick, record.current.output_tick or 0, state.stalls.since)
+    attempt = record.current
+    last_tick = attempt.step_tick if counts_steps(state, record) else attempt.output_tick
+    return max(attempt.start_tick, last_tick or 0, state.stalls.since)
 
 
 def has_ended(state: JobState, task: TaskId) -> bool:

@@ -51,6 +51,14 @@ def handle_output_delayed(state: JobState, event: events.OutputDelayed) -> None:
     state.stalls.since = state.stalls.ticks
 
 
+def handle_steps_read(state: JobState, event: events.StepsRead) -> None:
+    """Note which tasks have made steps. From its first step on, that counts for ``--stall``, and not output."""
+    state.stalls.steps_read_tick = None if event.given_up else state.stalls.ticks
+    for task, attempt in event.changed.items():
+        if state.tasks[task].attempt == attempt:
+            state.tasks[task].current.step_tick = state.stalls.ticks
+
+
 # ---------------------------------------------------------------------- output
 
 

@@ -107,6 +107,8 @@ class StallState:
         self.ticks = 0
         #: The tick from which the silence of all tasks counts.
         self.since = 0
+        #: The tick at which the logs were last read for steps. None if they are not read.
+        self.steps_read_tick: int | None = None
         #: The number of messages about silent tasks.
         self.line_count = 0
         #: Whether the advice about sessions that wait for every task was shown.

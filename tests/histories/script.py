@@ -17,6 +17,8 @@
     time up end                 a timer
     silence 11                  so many looks for silent tasks
     output delayed              the reader is slow, or a connection is broken
+    steps worker/0,worker/1     the logs were read (--progress): the steps of these have changed, or of none
+    no steps                    they are not read any longer
     ... @ 5.5                   at this time, though earlier events may have a later one
 """
 
@@ -257,6 +259,10 @@ class Script:
             yield events.TaskOutput(self.host_of[task], task=TaskId(task), attempt=1, data=words.encode())
         elif text == "output delayed":
             yield events.OutputDelayed(now())
+        elif first == "steps":
+            yield events.StepsRead(now(), {TaskId(task): 1 for task in rest.split(",") if task})
+        elif text == "no steps":
+            yield events.StepsRead(now(), {}, given_up=True)
         elif first == "silence":
             yield from (events.TimeUp(now(), "silence") for _ in range(int(rest)))
         elif text.startswith("time up "):

@@ -18,6 +18,7 @@ NOT_WRITTEN = {
     "TaskOutput",
     "Measured",
     "OutputDelayed",
+    "StepsRead",
     "TaskStarted",
     "TaskNotStarted",
     "TaskExited",

@@ -62,12 +62,6 @@ _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 _MEASURE_TIMEOUT_SECONDS = 2.0
 #: Seconds between two questions whether the hosts have measured it.
 _POLL_SECONDS = 0.05
-#: The shortest pause between two tables of ``--watch``.
-_MIN_PAUSE_SECONDS = 0.5
-#: The pause is at least this many times as long as a table takes, so that watching uses little of a CPU.
-_PAUSE_FACTOR = 4.0
-#: The escape sequence that clears a terminal.
-_CLEAR = "\x1b[H\x1b[J"
 #: The number of bytes at the end of each log in which its last line is looked for.
 _TAIL_BYTES = 8 * 1024
 #: The largest number of hosts that are named. If there are more, only their number is shown.
@@ -96,15 +90,16 @@ def run(settings: Settings) -> int:
         InputError: The name matches no run, or several.
         LaunchError: The launcher of the run cannot be asked.
     """
-    if settings[WATCH] or settings[RUN]:
+    if settings[WATCH]:
+        return watch(find(settings[RUN]), as_json=settings[JSON])
+    if settings[RUN]:
         target_run = find(settings[RUN])
         # If the launcher runs at a cluster, its machine runs this command.
         # Then this process has nothing more to do. None means that the files of the run are here.
-        options = [row.flag for row in (WATCH, JSON) if settings[row]]
+        options = [JSON.flag] if settings[JSON] else []
         if (code := relayed(target_run, "ps", *options, target_run.paths.root)) is not None:
             return code
-        show = _watch if settings[WATCH] else _print_tasks
-        show(target_run, settings[JSON])
+        _print_tasks(target_run, settings[JSON])
         return 0
     runs = all_runs()
     swept = kill_leftovers(runs)
@@ -147,45 +142,46 @@ def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
     return state is RunState.RUNNING or (queued is not None and queued.phase is not JobPhase.OVER)
 
 
-def _watch(run: Run, as_json: bool) -> None:
-    """Show the tasks of a run until it has ended.
+def watch(run: Run, *, as_json: bool = False, table_first: bool = False) -> int:
+    """Show the tasks of a run until it has ended, on a terminal as a living view.
 
-    On a terminal the table is drawn again whenever the state of a task changes. Elsewhere, and as JSON, a
-    line is printed for each change.
+    Elsewhere, and as JSON, a line is printed for each change of the state of a task.
+
+    Args:
+        run: The run.
+        as_json: Whether to print JSON.
+        table_first: Whether the table is printed first, not only at the end.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        LaunchError: The launcher of the run cannot be asked.
     """
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json:
+        from launcher.cli.screen import watch_on_terminal  # noqa: PLC0415 - takes 60 ms, for this alone
+
+        if (code := watch_on_terminal(run)) is not None:
+            return code
+        _print_tasks(run, as_json)
+        return 0
+    # If the launcher runs at a cluster, its machine runs this command.
+    options = [WATCH.flag, *([JSON.flag] if as_json else [])]
+    if (code := relayed(run, "ps", *options, run.paths.root)) is not None:
+        return code
     run.check_trusted()  # It raises if another user may have written the record of the run.
-    redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
+    follower = RunFollower(run)
     # The run may have ended although events of it are still to be read. And without a connection to the
     # launcher, the run may still go on.
     while follower.is_live or run.state is RunState.RUNNING:
         events = follower.wait()
-        moves = [event for event in events if event["event"] == "TaskMoved"]
-        # The first table is drawn when the launcher can be asked.
-        if redraws and (moves or {"event": CONNECTED} in events):
-            _redraw(run, follower)
-        elif not redraws:
-            _print_moves(moves, as_json)
-    print(_CLEAR if redraws else "", end="")
+        if table_first and {"event": CONNECTED} in events:
+            _print_tasks(run, as_json)
+            table_first = False
+        _print_moves([event for event in events if event["event"] == "TaskMoved"], as_json)
     if not as_json:
         _print_tasks(run, as_json)
-
-
-def _redraw(run: Run, follower: RunFollower) -> None:
-    """Draw the table of tasks on a cleared terminal, and pause so that drawing uses little of a CPU.
-
-    Nothing is drawn if the run has ended in the meantime. `follower` is connected to the launcher of the run.
-    """
-    # The table shows the present state, so the events until now need no table of their own.
-    while follower.wait(0.0):
-        continue
-    if not follower.is_live:
-        return
-    started = time.monotonic()
-    print(_CLEAR, end="")
-    # Four lines are for the headers, what is left out, TensorBoard and the last line below.
-    _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
-    print(f"{run.called} runs; Ctrl-C ends only this table", end="", flush=True)
-    time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - started)))
+    return 0
 
 
 def _print_moves(moves: Sequence[Mapping[str, Any]], as_json: bool) -> None:
@@ -208,7 +204,7 @@ def described(moved: Mapping[str, Any]) -> str:
     return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{restart_note}"
 
 
-def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
+def _print_tasks(run: Run, as_json: bool) -> None:
     """Print the tasks of a run, with the memory that they use now.
 
     For a run that has ended, the table of its report is printed.
@@ -216,7 +212,6 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
     Args:
         run: The run.
         as_json: Whether to print JSON instead of a table.
-        max_tasks: The number of tasks to print at most. None means all tasks.
 
     Raises:
         LaunchError: The launcher of the run cannot be asked.
@@ -232,13 +227,11 @@ def _print_tasks(run: Run, as_json: bool, max_tasks: int | None = None) -> None:
         print(result_table(state.report) + verdict_lines(state.report), end="")
         return
     # While the run goes on, its report contains the present states of the tasks.
-    records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"][:max_tasks]]
+    records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"]]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
         print_table(_TASK_HEADERS, map(_task_row, records), columns=_columns())
-        if len(records) < len(state.report.tasks):
-            print(f"... and {len(state.report.tasks) - len(records)} more")
         if state.report.tensorboard:
             print(f"TensorBoard: {escape_controls(state.report.tensorboard)}")
 

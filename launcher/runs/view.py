@@ -44,8 +44,8 @@ class TaskRow(Record):
     restarting: bool
     #: How it ended, such as ``exit code 7``.
     detail: str
-    #: What is remarkable about its attempt, such as that it is slow, as one text.
-    noticed: str
+    #: What is remarkable about its attempt, by its kind, such as ``slow``.
+    noticed: Mapping[str, str]
     #: Seconds since its host last answered.
     heard: float | None = None
     step: float | None = None
@@ -67,7 +67,7 @@ class TaskRow(Record):
     @property
     def state_text(self) -> str:
         """Its state in words."""
-        return self.state.value + (", starts again" if self.restarting else "")
+        return ", ".join([self.state.value, *(["starts again"] if self.restarting else []), *self.noticed])
 
     @property
     def is_remarkable(self) -> bool:
@@ -159,7 +159,7 @@ class RunView(Record):
             attempt=task.attempt,
             restarting=task.task in self.restarting,
             detail=escape_controls(task.detail),
-            noticed="; ".join(self.history.noticed.get(task.task, {}).values()),
+            noticed=self.history.noticed.get(task.task, {}),
         )
         if last is None:
             return row
@@ -186,13 +186,16 @@ class RunView(Record):
         ]
 
 
-def named_and_folded(rows: Sequence[TaskRow]) -> tuple[list[TaskRow], list[FoldedRow]]:
+def named_and_folded(
+    rows: Sequence[TaskRow], max_rows: int = MAX_ROWS
+) -> tuple[list[TaskRow], list[FoldedRow]]:
     """Return the tasks of a large job that are shown by name, and rows for all others, by role and state.
 
     Args:
-        rows: The rows of all tasks. If they are not many, all of them are named.
+        rows: The rows of all tasks.
+        max_rows: Up to this number, all of them are named, and at most `MAX_ROWS`.
     """
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= min(max_rows, MAX_ROWS):
         return [*rows], []
     named = [row for row in rows if row.is_remarkable][:_MAX_NAMED]
     names = {row.task for row in named}

@@ -19,7 +19,8 @@ from launcher.package_data import read_table
 COMMANDS = {
     word: answer
     for words, answer in (
-        ("status list ls get job jobs runs queue monitor tasks top htop", "launch ps"),
+        ("status list ls get job jobs runs queue tasks", "launch ps"),
+        ("monitor htop", "launch top"),
         ("show describe info inspect summary", "launch report"),
         ("history", "launch ps --all"),
         ("tail output", "launch logs"),

@@ -52,7 +52,7 @@ def handle_output_delayed(state: JobState, event: events.OutputDelayed) -> None:
 
 
 def handle_steps_read(state: JobState, event: events.StepsRead) -> None:
-    """Note which tasks have made steps. From its first step on, that counts for ``--stall``, and not output."""
+    """Note which tasks have made steps. Once a task has made one, ``--stall`` counts steps and not output."""
     state.stalls.steps_read_tick = None if event.given_up else state.stalls.ticks
     for task, attempt in event.changed.items():
         if state.tasks[task].attempt == attempt:

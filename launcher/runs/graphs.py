@@ -48,6 +48,8 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
         series: The samples by task, the oldest first.
         since: Only later moments are drawn. Of all moments, at most 600 are drawn, evenly spread.
     """
+    # Another thread may add samples of further tasks meanwhile.
+    series = dict(series)
     # A speed also needs earlier samples.
     recent = {task: _after(since, samples) for task, samples in series.items()}
     longer = {task: _after(since - _SPEED_SECONDS, samples) for task, samples in series.items()}

@@ -310,6 +310,11 @@ PROGRESS: Setting[str | None] = Setting(
     default=None, given_in=EVERYWHERE,
 )  # fmt: skip
 
+NO_SAMPLES = Setting(
+    "no_samples", switch, "do not look at CPU, memory, GPUs and steps of tasks", default=False,
+    given_in=EVERYWHERE,
+)  # fmt: skip
+
 ON_FAILURE = Setting(
     "on_failure", OneOf("stop", "continue"), "stop or continue if a task fails (default: stop)",
     default="stop", given_in=EVERYWHERE,
@@ -405,8 +410,8 @@ LAST_GROUPS = (
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END, ON_EVENT)),
     Group(
         "output",
-        (DETACH, NAME, NOTE, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW,
-         NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD,
+        (DETACH, NAME, NOTE, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, NO_SAMPLES, VERBOSE, FOLD, TIMESTAMPS,
+         SHOW, NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD,
          DRIVER),
     ),
 )  # fmt: skip

@@ -31,9 +31,11 @@ from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.plan_output import plan_as_dict
 from launcher.launch.recovery import Recovery
+from launcher.launch.sampling import Sampling
 from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
+from launcher.progress import ProgressReader
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
 
@@ -61,6 +63,7 @@ class Orchestrator:
             start. None if there are no other machines, or the user wants no checks.
         tensorboard: TensorBoard and its URL. None if the job runs no TensorBoard.
         commands_fd: The inherited pipe from which commands are read. None if there is none.
+        progress: Recognizes how far tasks are. None if no samples are taken.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a launch, which only a session knows, by name
@@ -76,6 +79,7 @@ class Orchestrator:
         hints: HostHints | None,
         tensorboard: TensorBoardSidecar | None,
         commands_fd: int | None,
+        progress: ProgressReader | None,
     ) -> None:
         """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called.
 
@@ -105,6 +109,9 @@ class Orchestrator:
         send = self._connections.send
         job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
         self._control = Control(loop, display.event_buffer, job)
+        self._sampling: Sampling | None = None
+        if progress is not None:
+            self._sampling = Sampling(loop, self._machine, run_info.paths, progress)
         #: The timers of the supervisor that are set.
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.
@@ -263,8 +270,12 @@ class Orchestrator:
         self._machine.verify(message)
         if isinstance(message, events.Measured):  # It answers `launch ps`, and is no event of the job.
             self._control.measured(message)  # It waits for the next request of ``launch ps``.
-        else:
-            self._handle(message)
+            if self._sampling is not None:
+                self._sampling.measured(message)
+            return
+        if self._sampling is not None and isinstance(message, events.AgentReady):
+            self._sampling.agent_ready(message)
+        self._handle(message)
 
     def _handle(self, event: events.Event) -> None:
         """Show an event, pass it to the supervisor, and execute the commands that follow.
@@ -376,6 +387,8 @@ class Orchestrator:
         # last, because no task waits for it.
         self._connections.send_to_all(events.SetCluster("", self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.handle_plan(self.plan))
+        if self._sampling is not None:
+            self._connections.send_to_all(self._sampling.command)
         try:
             info, restarts = self._run_info, self._spec.policy.restarts
             write_json(info.paths.plan, plan_as_dict(self.plan, info.run_name, info.command, restarts))

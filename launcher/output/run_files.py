@@ -242,7 +242,7 @@ class Files(Renderer):
         try:
             if replaces:
                 self._close(path)
-                _replace(path, data.decode(), 0o600)
+                replace_file(path, data.decode(), 0o600)
                 return
             fd = self._open_fds.get(path)
             if fd is None:
@@ -280,7 +280,7 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written. What was there before is unchanged.
     """
-    _replace(path, json_text(value), 0o600)
+    replace_file(path, json_text(value), 0o600)
 
 
 def write_for_user(path: str, text: str) -> None:
@@ -300,7 +300,7 @@ def write_for_user(path: str, text: str) -> None:
     except FileNotFoundError:  # A regular file is created.
         is_regular = True
     if is_regular:
-        _replace(os.path.realpath(path), text, 0o666)
+        replace_file(os.path.realpath(path), text, 0o666)
     else:
         _write_to_pipe(path, text.encode("utf-8", "backslashreplace"))
 
@@ -341,7 +341,7 @@ def _field(field: object) -> str:
 _compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _replace(path: str, text: str, mode: int) -> None:
+def replace_file(path: str, text: str, mode: int) -> None:
     """Write a new file and move it over an earlier one, so that no reader sees a part of it.
 
     Args:

@@ -405,7 +405,9 @@ class Session:
             hints=HostHints(self.placement.hosts()) if checks_hosts else None,
             tensorboard=self.tensorboard,
             commands_fd=self.settings[table.COMMANDS_FD],
-            progress=None if self.settings[table.NO_SAMPLES] else ProgressReader(),
+            progress=None
+            if self.settings[table.NO_SAMPLES]
+            else ProgressReader(self.settings[table.PROGRESS]),
         )
         # Signals wait, and the orchestrator reads them as requests to stop the job. So a signal after the end
         # of the job, as at scancel (Slurm), does not prevent the report.

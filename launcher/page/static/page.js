@@ -16,7 +16,7 @@ A key of a row that nobody knows is missing. Times are seconds since the epoch, 
 
 const $ = (id) => document.getElementById(id);
 /** The content of the page, and the rows of its tasks by their names. */
-const content = {folded: [], first: [], messages: [], timeline: []};
+const content = {ended_at: null, stops_at: null, restarts_left: null, folded: [], first: [], messages: [], timeline: []};
 const tasks = new Map();
 /** How much later the clock of the server is than that of the browser, in seconds. */
 let clockOffset = 0;
@@ -99,6 +99,8 @@ function showVerdict() {
   setText($("verdict"), content.verdict);
   $("verdict").className = content.tone;
   setList($("problems"), content.problems);
+  const latest = content.messages[content.messages.length - 1];
+  setText($("latest"), latest ? `${clock(latest.at)}: ${latest.text}` : "");
   setText($("command"), content.command);
   setText($("note"), content.note);
   setText($("failure"), content.failure);

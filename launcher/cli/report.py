@@ -1,7 +1,7 @@
 """``launch report``: tell what happened in a run that has ended, that runs, or whose launcher died.
 
-The command reads the files of the run, and asks its launcher if that runs. It changes nothing but the file of
-``--junit``.
+The command reads the files of the run, and asks its launcher if that runs. It changes nothing but the files
+of ``--html`` and ``--junit``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words, time_stamp
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
-from launcher.common.report import Attempt, Report, TaskReport, TaskState
+from launcher.common.report import Report
 from launcher.common.text import duration, escape_controls, plural, shortened
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import not_empty
-from launcher.output.failure import exception_of, failure_report
+from launcher.output.attempts import ATTEMPT_HEADERS, attempt_rows
+from launcher.output.failure import failure_report
 from launcher.output.junit import junit_xml
 from launcher.output.lines import wants_colour
 from launcher.output.renderers import record_as_dict
@@ -30,7 +31,8 @@ from launcher.output.table import path_line, result_table, table_lines, verdict_
 from launcher.runs.client import snapshot
 from launcher.runs.history import RunHistory, read_history
 from launcher.runs.run import Run, RunState, program_of
-from launcher.runs.view import report_in_files
+from launcher.runs.samples import SampleReader
+from launcher.runs.view import RunView, report_in_files
 
 SUMMARY = "tell what happened in a run"
 
@@ -38,22 +40,24 @@ EXAMPLES = """\
 launch report                      the run that runs, else the newest
 launch report k3f9m                a run by the last letters of its id
 launch report --json k3f9m         the same for programs, as report.json
+launch report --html run.html      the same as a page with graphs, to look at and to send
 launch report --junit junit.xml    a file for CI, with a case for each task
 
 Exit code: 0; 2 there is no such run; 125 the run cannot be read."""
 
-_ATTEMPT_HEADERS = ("task", "attempt", "host", "began", "ended", "time", "state", "cause")
 _MAX_ATTEMPTS = 60
-_MAX_CAUSE_CHARACTERS = 120
 _MAX_PROGRAM_CHARACTERS = 300
 
 
 RUN = run_argument(" (default: `latest`)")
+HTML: Setting[str | None] = Setting(
+    "html", not_empty, "also write it to this file, as a page with graphs", metavar="FILE", default=None
+)
 JUNIT: Setting[str | None] = Setting(
     "junit", not_empty, "also write it to this file, as JUnit for CI", metavar="FILE", default=None
 )
 JSON = Setting("json", switch, "print it as JSON, in the form of report.json", default=False)
-GROUPS = (Group("positional arguments", (RUN,)), Group("options", (JSON, JUNIT)))
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (JSON, HTML, JUNIT)))
 
 
 def run(settings: Settings) -> int:
@@ -64,11 +68,11 @@ def run(settings: Settings) -> int:
 
     Raises:
         InputError: There is no such run.
-        LaunchError: Its files cannot be read or are damaged, or with ``--junit`` it has not ended or the file
-            cannot be written.
+        LaunchError: Its files cannot be read or are damaged, a file cannot be written, or with ``--junit`` it
+            has not ended.
     """
-    target_run, file = find(settings[RUN]), settings[JUNIT]
-    if file is None or shares_files(target_run):
+    target_run, file, page = find(settings[RUN]), settings[JUNIT], settings[HTML]
+    if (file is None and page is None) or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
         if (code := shown_there(target_run, *words, follow=False)) is not None:
@@ -79,6 +83,8 @@ def run(settings: Settings) -> int:
     try:
         if file is not None:
             _write_junit(file, report, target_run, state)
+        if page is not None:
+            _write_page(page, report, target_run, state, history)
         if settings[JSON]:
             more = {"state": state.value, "lost_hosts": history.lost_hosts}
             text = json.dumps({**record_as_dict(report), **more}, indent=2)
@@ -112,8 +118,31 @@ def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
     """
     if state not in (RunState.ENDED, RunState.DIED):
         raise LaunchError(f"{run.called} has not ended: {JUNIT.flag} needs its end")
+    _write(path, junit_xml(report))
+
+
+def _write_page(path: str, report: Report, run: Run, state: RunState, history: RunHistory) -> None:
+    """Write the file of ``--html``.
+
+    Raises:
+        LaunchError: The file cannot be written.
+    """
+    from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which nothing else needs
+
+    reader, now = SampleReader(run.paths), time.time()
+    reader.read()
+    view = RunView(run, state, report, history, reader.series, history.restarting, seen_at=now)
+    _write(path, report_html(view))
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file for the user.
+
+    Raises:
+        LaunchError: It cannot be written.
+    """
     try:
-        write_for_user(path, junit_xml(report))
+        write_for_user(path, text)
     except OSError as error:
         raise LaunchError(f"cannot write {path!r}: {error.strerror}") from error
 
@@ -146,30 +175,8 @@ def _told(run: Run, report: Report, state: RunState, history: RunHistory) -> str
 
 def _attempt_lines(report: Report, run: Run) -> list[str]:
     """Return the table of all attempts, in the order of their starts. Empty if no task was started again."""
-    attempts: list[tuple[TaskReport, Attempt | TaskReport]] = []
-    for task in report.tasks:
-        if task.earlier:
-            attempts += [*((task, each) for each in task.earlier), (task, task)]
-    attempts.sort(key=lambda pair: pair[1].started_at or 0.0)
-    left_out = max(0, len(attempts) - _MAX_ATTEMPTS)
-    lines = table_lines(_ATTEMPT_HEADERS, [_attempt_row(*pair, run) for pair in attempts[left_out:]])
+    rows, left_out = attempt_rows(report, run.paths, _MAX_ATTEMPTS)
+    lines = table_lines(ATTEMPT_HEADERS, rows)
     if left_out:
         lines.append(f"{plural(left_out, 'earlier attempt')} left out: --json has them")
     return lines
-
-
-def _attempt_row(task: TaskReport, attempt: Attempt | TaskReport, run: Run) -> list[str]:
-    """Return the cells of an attempt of a task, with the exception that it has printed if it failed."""
-    cause, began, ended = attempt.detail, attempt.started_at, attempt.ended_at
-    if attempt.state is TaskState.FAILED:
-        exception = exception_of(task.task, run.paths, None if attempt is task else attempt.attempt)
-        cause += f": {exception}" if exception else ""
-    return [
-        str(task.task),
-        str(attempt.attempt),
-        attempt.host,
-        *("-" if at is None else time_stamp(at) for at in (began, ended)),
-        duration(None if began is None or ended is None else ended - began),
-        attempt.state.value,
-        shortened(cause, _MAX_CAUSE_CHARACTERS),
-    ]

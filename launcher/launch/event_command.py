@@ -1,8 +1,8 @@
-"""The command of ``--on-event``, which runs while the job runs: at a restart, a lost host, a stall and the like.
+"""The command of ``--on-event``, which runs while the job runs: at a restart, a lost host, a stall and others.
 
 It is a renderer, since what happens is what renderers are shown. Threads wait for the commands, so that none
-can hold up the loop. Between two calls for the same kind of event a minute passes, which is longer than a call
-may take, so at most one of each kind runs. What happens meanwhile is told together at the next call.
+can hold up the loop. Between two calls for the same kind of event a minute passes, which is longer than a
+call may take, so at most one of each kind runs. What happens meanwhile is told together at the next call.
 """
 
 from __future__ import annotations

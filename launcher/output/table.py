@@ -16,7 +16,7 @@ from launcher.output.lines import coloured
 
 #: The columns of the result. The attempt is shown only for a job with restarts, and remarks only if there
 #: are any.
-_HEADERS = ("task", "host", "port", "state", "exit", "time", "peak memory", "attempt", "")
+RESULT_HEADERS = ("task", "host", "port", "state", "exit", "time", "peak memory", "attempt", "")
 #: The columns that are aligned to the right in all tables, because they contain numbers.
 _NUMBER_HEADERS = frozenset(
     ("slots", "max slots", "attempt", "port", "pid", "CPU", "CPUs", "memory", "peak memory", "time")
@@ -45,8 +45,8 @@ def result_table(report: Report, *, colour: bool = False) -> str:
     """
     tasks, groups = _tasks_to_show(report)
     lines = table_lines(
-        _HEADERS,
-        [_cells_of(task, report) for task in tasks],
+        RESULT_HEADERS,
+        [result_cells(task, report) for task in tasks],
         colours=[_COLOURS.get(task.state, "") if colour else "" for task in tasks],
     )
     return "".join(f"{line}\n" for line in [*lines, *groups])
@@ -151,8 +151,8 @@ def _group_line(role: str, state: TaskState, group: list[TaskReport]) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
-def _cells_of(task: TaskReport, report: Report) -> list[str]:
-    """Return the cells of a task in the result, in the order of `_HEADERS`."""
+def result_cells(task: TaskReport, report: Report) -> list[str]:
+    """Return the cells of a task in the result, in the order of `RESULT_HEADERS`."""
     port = "-" if task.port is None else str(task.port)
     host = f"{task.host} on {task.node}" if task.node else task.host
     end = [task.state.value, _exit_text(task), duration(task.seconds), byte_size(task.peak_rss)]

@@ -62,7 +62,8 @@ def test_of_two_restarts_within_a_minute_it_is_told_once(launch: Launch, listene
 def test_a_stall_that_ends_the_job(launch: Launch, listener: Listener, tmp_path: Path):
     """The launcher waits for the call. The command stands in a job file, too."""
     (tmp_path / "job.yaml").write_text(
-        f"command: [sh, -c, 'exec sleep 300']\nroles: {{worker: 1}}\nstall: 0.5\non_event: [{listener.path}, {SECRET}]\n"
+        f"command: [sh, -c, 'exec sleep 300']\nroles: {{worker: 1}}\nstall: 0.5\n"
+        f"on_event: [{listener.path}, {SECRET}]\n"
     )
     launch(tmp_path / "job.yaml", code=124)
     ((kind, text, *_),) = listener.notes()

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from launcher.common.report import TaskState
+from launcher.common.report import Reason, TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened
 from launcher.job import RunPaths
 from launcher.output.failure import exception_of, failure_report
@@ -68,7 +68,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "restarts_left": view.restarts_left,
         "run_dir": view.run.paths.root,
         "tensorboard": report.tensorboard,
-        "failure": failure_report(report, view.run.paths, is_alone=True).removeprefix("launch: "),
+        "failure": failure_report(report, view.run.paths).removeprefix("launch: "),
         "tasks": [
             _task_content(row, view, noticed.get(row.task, {}), lines.get(row.task, "")) for row in rows
         ],
@@ -118,10 +118,12 @@ def _command(run: Run) -> str:
 
 def _tone(view: RunView, *, has_problems: bool) -> str:
     """Return whether the run is ``good``, ``bad``, to be looked at (``warn``), or simply runs (``plain``)."""
+    failure = view.report.failure
+    if failure is not None:
+        # The user has stopped it.
+        return "plain" if failure.reason is Reason.INTERRUPTED else "bad"
     if view.has_ended:
         return "good" if view.report.exit_code == 0 else "bad"
-    if view.report.failure is not None:
-        return "bad"
     return "warn" if has_problems else "plain"
 
 

@@ -76,8 +76,6 @@ function shown(value, format) {
 async function ask(address, options) {
   try {
     const answer = await fetch(address, options);
-    const offset = (Date.parse(answer.headers.get("Date")) - Date.now()) / 1000;
-    clockOffset = Math.abs(offset) > MAX_CLOCK_ERROR_SECONDS ? offset : 0;
     const text = await answer.text();
     try {
       return JSON.parse(text);
@@ -373,6 +371,8 @@ function showTimeline() {
     }
     return element("li", {}, element("span", {class: "name"}, name), bars, element("span", {class: "text"}, text));
   }));
+  const scale = [element("span", {}, clock(start)), element("span", {}, clock(end))];
+  $("timeline").append(element("li", {class: "scale", "aria-hidden": true}, element("span"), element("span", {}, ...scale)));
   setList($("marks"), content.messages.map(({at, text}) => `${clock(at)}  ${text}`));
 }
 
@@ -485,11 +485,15 @@ async function act() {
 // ------------------------------------------------------------------ what comes from the server
 
 function take(changed) {
+  const isFirst = content.verdict === undefined;
   const {tasks: rows = [], gone = [], ...others} = changed;
   Object.assign(content, others);
   for (const name of gone) tasks.delete(name);
   for (const row of rows) tasks.set(row.task, row);
   if (content.verdict === undefined) return;
+  const offset = content.seen_at - Date.now() / 1000;
+  // The first content may be old.
+  if (!isFirst) clockOffset = Math.abs(offset) > MAX_CLOCK_ERROR_SECONDS ? offset : 0;
   showVerdict();
   showTimes();
   showTasks();

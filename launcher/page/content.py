@@ -19,6 +19,7 @@ from launcher.common.text import byte_size, duration, escape_controls, plural, s
 from launcher.job import RunPaths
 from launcher.output.failure import exception_of, failure_report
 from launcher.output.renderers import record_as_dict
+from launcher.runs.graphs import MAX_LINES
 from launcher.runs.run import Run, command_of
 from launcher.runs.timeline import timeline
 from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
@@ -26,6 +27,8 @@ from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _MAX_COMMAND_CHARACTERS = 20_000
 _MAX_PROBLEMS = 20
+#: More tasks than this are folded, as the lines of the graphs are.
+_MAX_ROWS = MAX_LINES
 #: The columns of the table of tasks: a key of its rows, the header, and the form of the values.
 _COLUMNS = (
     ("task", "Task", "text"),
@@ -47,9 +50,8 @@ _COLUMNS = (
 def page_content(view: RunView) -> dict[str, Any]:
     """Return what the page shows of a run as it was at one moment, by key, ready for JSON."""
     rows, report, seen_at = view.rows(), view.report, view.seen_at
-    named, folded = named_and_folded(rows)
+    named, folded = named_and_folded(rows, _MAX_ROWS)
     lines = {row.task: row.last_line for row in view.with_last_lines(named)}
-    noticed = view.history.noticed
     problems = [row for row in rows if row.is_remarkable][:_MAX_PROBLEMS]
     return {
         "title": view.run.title,
@@ -69,9 +71,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "run_dir": view.run.paths.root,
         "tensorboard": report.tensorboard,
         "failure": failure_report(report, view.run.paths).removeprefix("launch: "),
-        "tasks": [
-            _task_content(row, view, noticed.get(row.task, {}), lines.get(row.task, "")) for row in rows
-        ],
+        "tasks": [_task_content(row, view.seen_at, lines.get(row.task, "")) for row in rows],
         # The table shows these and the folded ones, until the user asks for others.
         "first": [row.task for row in named],
         "folded": [_folded_content(row, seen_at) for row in folded],
@@ -105,7 +105,7 @@ def _environment() -> Environment:
 def _problem(row: TaskRow, paths: RunPaths) -> str:
     """Return in words what is wrong with a task, which its text names."""
     if row.noticed:
-        return row.noticed
+        return "; ".join(row.noticed.values())
     exception = exception_of(row.task, paths) if row.state is TaskState.FAILED else ""
     return ": ".join(filter(None, (f"{row.task} {row.state_text}", row.detail, escape_controls(exception))))
 
@@ -127,19 +127,19 @@ def _tone(view: RunView, *, has_problems: bool) -> str:
     return "warn" if has_problems else "plain"
 
 
-def _task_content(row: TaskRow, view: RunView, noticed: Mapping[str, str], last_line: str) -> dict[str, Any]:
+def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any]:
     """Return a row of the table of tasks, without what is not known."""
     fields = {
         "task": row.task,
         "role": row.task.role,
-        "state": ", ".join((row.state_text, *noticed)),
+        "state": row.state_text,
         "attempt": row.attempt,
         "step": row.step,
         "total": row.total,
         "rate": row.rate,
         # They are moments, so that a row changes only if its task does something.
-        "ends_at": None if row.left is None else round(view.seen_at + row.left),
-        "printed_at": None if row.silent is None else round(view.seen_at - row.silent, 1),
+        "ends_at": None if row.left is None else round(seen_at + row.left),
+        "printed_at": None if row.silent is None else round(seen_at - row.silent, 1),
         "cpu": row.cpu,
         "memory": row.memory,
         "gpu": row.gpu,

@@ -437,6 +437,8 @@ class RunPaths(Record):
     stop_asked = _RunFile("stop-asked")
     #: The command of ``--on-end``, until somebody runs it.
     on_end = _RunFile("on-end.json")
+    #: Leads the browser of this user to the page, as long as that is served.
+    page = _RunFile("page.html")
     #: The messages of a launcher in the background (``--detach``), with the failure report and the table.
     messages = _RunFile("launcher.log")
     #: What tasks have used, and how far they were, at many moments: see `launcher.runs.samples`.

@@ -1,0 +1,175 @@
+"""``launch page``: show a run in a browser, while it runs or when it is over.
+
+The page is served by this process on the loopback interface, until Ctrl-C. It reads the files of the run and
+follows its launcher, so that it cannot harm the job. ``launch --page`` runs this command beside its job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.backends.queued_runs import find
+from launcher.backends.watcher import watched
+from launcher.cli.run_names import run_argument
+from launcher.common.errors import Fault, InputError
+from launcher.common.trusted_io import is_ours, open_regular, read_at_most
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.values import not_empty, one_line, whole
+from launcher.runs.run import Run
+from launcher.threads import start_function
+
+SUMMARY = "show a run in a browser"
+
+EXAMPLES = """\
+launch page                      the run that runs, else the newest
+launch page --port 8080 k3f9m    at the same address each time
+launch page --share              also an address that only allows to read
+launch page --port 9400 --token-file FILE   with /metrics for Prometheus
+
+Only this machine can open it, with the token in the address; from another one
+through SSH. Ctrl-C ends the page, and not the run.
+Exit code: 130 Ctrl-C; 0 with --until-end; 2 there is no such run; 125 the port
+is not free."""
+
+_TOKEN_PATTERN = r"[A-Za-z0-9._~+/=-]{16,}"
+_MAX_TOKEN_BYTES = 1024
+
+
+RUN = run_argument(" (default: `latest`)")
+PORT = Setting("port", whole(0, 65535), "its port (default: any free one)", metavar="N", default=0)
+SHARE = Setting("share", switch, "print a second address, which only allows to read", default=False)
+NO_BROWSER = Setting("no_browser", switch, "do not open a browser", default=False)
+ALLOW_HOST: Setting[tuple[str, ...]] = Setting(
+    "allow_host", one_line, "another name of this server, such as a proxy's; repeatable", metavar="NAME",
+    default=(), repeatable=True,
+)  # fmt: skip
+TOKEN_FILE: Setting[str | None] = Setting(
+    "token_file", not_empty, "serve /metrics to whoever has the token in this file", metavar="FILE",
+    default=None,
+)  # fmt: skip
+UNTIL_END = Setting("until_end", switch, "end when the run has ended", default=False)
+GROUPS = (
+    Group("positional arguments", (RUN,)),
+    Group("options", (PORT, NO_BROWSER, SHARE, ALLOW_HOST, TOKEN_FILE, UNTIL_END)),
+)
+
+
+def run(settings: Settings) -> int:
+    """Serve the page of a run until Ctrl-C, or with ``--until-end`` until the run has ended.
+
+    Raises:
+        InputError: There is no such run, or the file of the token is missing or can be read by others.
+        LaunchError: The port is not free, or the run cannot be read.
+    """
+    # Only this command needs these libraries, which take 0.2 s.
+    from launcher.page.access import Access  # noqa: PLC0415 - with starlette
+    from launcher.page.app import PageApp  # noqa: PLC0415 - with starlette
+    from launcher.page.server import follow, listen, serving  # noqa: PLC0415 - with uvicorn
+
+    target_run = find(settings[RUN])
+    target_run.check_trusted()
+    access = Access(
+        allowed_hosts=settings[ALLOW_HOST],
+        is_shared=settings[SHARE],
+        metrics_token=_metrics_token(settings),
+    )
+    with watched(target_run) as watcher:
+        app = PageApp(target_run, access)
+        app.show(watcher.look(0.0))
+        listener = listen(settings[PORT])
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        with _signals_raised(), serving(app, listener):
+            print(f"page of {target_run.called}: {address}?token={access.token}")
+            if access.read_token:
+                print(f"only to read: {address}?token={access.read_token}")
+            try:
+                with _browser(f"{address}?token={access.token}", watcher.run, settings):
+                    follow(app, watcher, until_end=settings[UNTIL_END])
+            except KeyboardInterrupt:
+                if not settings[UNTIL_END]:
+                    raise
+                app.show(watcher.look(0.0))  # How the run ended.
+    return 0
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Open a context in which signals that end this process raise `KeyboardInterrupt`."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:  # Another signal must not interrupt the end.
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
+    """Open a browser with the page, or print how it is opened from another machine.
+
+    The browser gets the path of a file of this user, which leads to the page. So no list of processes has the
+    token. The file is removed at the end of the context.
+
+    Args:
+        url: The address with the token.
+        run: The run, to whose folder the file is written.
+        settings: The settings of the command.
+    """
+    path, port = run.paths.page, url.split("/")[2].partition(":")[2]
+    has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if not has_display:
+        print(f"from another machine: ssh -L {port}:127.0.0.1:{port} {os.uname().nodename}")
+    sys.stdout.flush()
+    if not has_display or settings[NO_BROWSER]:
+        yield
+        return
+    try:
+        # The folder may not be writable. The address was printed.
+        with suppress(OSError):
+            with suppress(FileNotFoundError):  # A page that was killed has left one.
+                os.unlink(path)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(fd, "w") as file:
+                file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">')
+            # Some browsers keep whoever starts them waiting.
+            start_function(webbrowser.open, Path(path).as_uri(), name="browser")
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _metrics_token(settings: Settings) -> str:
+    """Return the token for ``/metrics``. Empty if nobody may read them.
+
+    Raises:
+        InputError: The file is missing, or can be read by others, or contains no token; or there is no port.
+    """
+    path = settings[TOKEN_FILE]
+    if path is None:
+        return ""
+    if not settings[PORT]:
+        raise InputError([Fault("--token-file", "Prometheus needs a fixed address", "expected --port, too")])
+    try:
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            token = read_at_most(file, _MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise InputError([Fault("--token-file", f"cannot read {path!r}: {error.strerror}")]) from error
+    if not is_ours(status.st_uid) or status.st_mode & 0o077:
+        expected = "expected a file that only you can read (chmod 600)"
+        raise InputError([Fault("--token-file", f"others can read or write {path!r}", expected)])
+    if not re.fullmatch(_TOKEN_PATTERN, token):
+        expected = "expected at least 16 letters, digits or -._~+/="
+        raise InputError([Fault("--token-file", f"{path!r} contains no token", expected)])
+    return token

@@ -1,0 +1,170 @@
+"""Decides who may see the page, and what they may do there.
+
+The page is served on the loopback interface, where every user of this machine can connect, and where any site
+in the user's browser can send requests. So each request needs a token, which moves from the address into a
+cookie, and the names of the server and of the requesting page are compared. No answer may contain a token.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_TOKEN_BYTES = 32
+_FORBIDDEN = "Open the address with the token that `launch` has printed.\n"
+#: Only files of the page itself are loaded. uPlot sets styles of elements.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Right(enum.Enum):
+    """What the holder of a token may do."""
+
+    READ = "read"
+    #: Also stop and restart tasks.
+    ACT = "act"
+
+
+class Access:
+    """The tokens of one page, and the names by which it may be reached.
+
+    Args:
+        allowed_hosts: Further names of the server, such as that of a proxy.
+        is_shared: Whether there is a second token, which can only read.
+        metrics_token: The token of ``/metrics``. Empty if nobody may read them.
+    """
+
+    def __init__(
+        self, *, allowed_hosts: Collection[str] = (), is_shared: bool = False, metrics_token: str = ""
+    ) -> None:
+        self._allowed_hosts = {name.lower() for name in allowed_hosts}
+        self._metrics_token = metrics_token
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        #: Empty if there is none.
+        self.read_token = secrets.token_urlsafe(_TOKEN_BYTES) if is_shared else ""
+        #: Pages on other ports of this machine get the same cookies, so that each needs a name of its own.
+        self.cookie = f"launch-page-{secrets.token_hex(4)}"
+
+    def right_of(self, token: str) -> Right | None:
+        """Return what the holder of a token may do. None if it is no token of this page."""
+        rights = ((self.token, Right.ACT), (self.read_token, Right.READ))
+        # Both are compared, so that the time tells nothing.
+        found = [right for known, right in rights if _are_equal(token, known)]
+        return found[0] if found else None
+
+    def may_read_metrics(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request for ``/metrics`` has the token of ``--token-file``."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and _are_equal(token.strip(), self._metrics_token)
+
+    def is_own_host(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the browser means this page by the name of its server.
+
+        The owner of any domain can let it point to this machine (DNS rebinding).
+        """
+        return self._is_known(_host_in(f"//{headers.get('host', '')}"))
+
+    def is_own_origin(self, headers: Mapping[str, str]) -> bool:
+        """Return whether this page itself sends a request, and not another one in the same browser."""
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return False
+        origin = headers.get("origin", "")
+        scheme, _, authority = origin.partition("://")
+        if scheme not in ("http", "https"):
+            return False
+        # A proxy may have changed the name of the server in the request.
+        return authority == headers.get("host") or _host_in(origin) in self._allowed_hosts
+
+    def _is_known(self, name: str) -> bool:
+        return name in _LOOPBACK_NAMES or name in self._allowed_hosts
+
+
+class Guard:
+    """Answers each request that is not allowed, and lets the app answer the others.
+
+    The app finds the `Right` of the viewer as ``request.state.right``.
+
+    Args:
+        app: The app.
+        access: Decides about the requests.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI wants it."""
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":  # A WebSocket. There are none.
+            return
+        answer = self._answer(Request(scope))
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    def _answer(self, request: Request) -> Response | None:
+        """Return the answer to a request, or None if the app shall answer it."""
+        access, headers = self._access, request.headers
+        if not access.is_own_host(headers):
+            name = "this name of the server is not allowed: see `launch page --allow-host`\n"
+            return PlainTextResponse(name, 403)
+        if request.url.path == "/metrics":
+            return None if access.may_read_metrics(headers) else PlainTextResponse(_FORBIDDEN, 403)
+        if "token" in request.query_params and request.url.path == "/":
+            return self._answer_token(request.query_params["token"])
+        right = access.right_of(request.cookies.get(access.cookie, ""))
+        if right is None:
+            return PlainTextResponse(_FORBIDDEN, 403)
+        if request.method not in ("GET", "HEAD"):
+            if right is not Right.ACT:
+                return PlainTextResponse("this address only allows to read\n", 403)
+            if not access.is_own_origin(headers):
+                return PlainTextResponse("the request comes from another page\n", 403)
+        request.state.right = right
+        return None
+
+    def _answer_token(self, token: str) -> Response:
+        """Move a token from the address into a cookie.
+
+        A browser that follows a redirect of another page would not send such a cookie. So this is a page of
+        its own, which leads to the clean address.
+        """
+        if self._access.right_of(token) is None:
+            return PlainTextResponse(_FORBIDDEN, 403)
+        response = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=./">')
+        # Without a path the cookie is for the folder of the address, as a proxy may serve others beside it.
+        response.set_cookie(self._access.cookie, token, path=None, httponly=True, samesite="strict")
+        return response
+
+
+def _are_equal(given: str, known: str) -> bool:
+    """Return whether a token is the known one, which may be empty if there is none."""
+    return bool(known) and secrets.compare_digest(given.encode(errors="replace"), known.encode())
+
+
+def _host_in(url: str) -> str:
+    """Return the name of the server in a URL. Empty if there is none."""
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""

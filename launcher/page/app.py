@@ -1,0 +1,227 @@
+"""The page of a run as an app of starlette: what each address answers.
+
+`launcher.page.server` serves it. All addresses are relative to that of the page, because a proxy may serve it
+below a path. `launcher.page.access` has checked each request before it comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from launcher.common.cluster import TaskId
+from launcher.common.record import as_dict, replace
+from launcher.common.text import escape_controls
+from launcher.itself import launch_command
+from launcher.messages import say
+from launcher.page import logs
+from launcher.page.access import Access, Guard, Right
+from launcher.page.content import page_content, page_html
+from launcher.page.metrics import metrics_text
+from launcher.page.viewers import MAX_VIEWERS, Viewers
+from launcher.runs.graphs import graphs
+from launcher.runs.run import Run, RunState
+from launcher.runs.view import RunView
+from launcher.stop_requests import TIMED_OUT_EXIT_CODE
+
+_STATIC_FOLDER = str(Path(__file__).parent / "static")
+_MAX_BODY_BYTES = 64 * 1024
+_MAX_WORDS_CHARACTERS = 1000
+#: How long a stop or a restart may take until the page says that it goes on.
+_ACTION_SECONDS = 5
+#: How long its command may take in all, for example to reach a cluster.
+_COMMAND_SECONDS = 60.0
+_OVER_STATES = (RunState.ENDED, RunState.DIED)
+
+
+class PageApp:
+    """The page of one run.
+
+    Args:
+        run: The run, as the user's commands find it.
+        access: Decides about requests.
+    """
+
+    def __init__(self, run: Run, access: Access) -> None:
+        self._run, self.viewers = run, Viewers()
+        #: What there is to see of the run. `show` sets it before the first request.
+        self._view: RunView
+        # A user who clicks often does not start many commands.
+        self._actions = asyncio.Semaphore(2)
+        get = {
+            "/": self._index,
+            "/events": self._events,
+            "/graphs": self._graphs,
+            "/log": self._log,
+            "/metrics": self._metrics,
+        }
+        post = {"/stop": self._stop, "/restart": self._restart, "/stacks": self._stacks}
+        routes: list[Route | Mount] = [Route(path, answer, methods=["GET"]) for path, answer in get.items()]
+        routes += [Route(path, answer, methods=["POST"]) for path, answer in post.items()]
+        routes.append(Mount("/static", StaticFiles(directory=_STATIC_FOLDER)))
+        handlers = {HTTPException: _refuse, Exception: _report_fault}
+        #: Serves the page, as ASGI wants it.
+        self.asgi = Guard(Starlette(routes=routes, exception_handlers=handlers), access)
+
+    def show(self, view: RunView) -> None:
+        """Show the run as it is now. Only one thread calls this."""
+        # The watcher adds to its samples while other threads read these.
+        samples = {task: tuple(samples) for task, samples in view.samples.items()}
+        self._view = replace(view, samples=samples)
+        self.viewers.publish(page_content(view))
+
+    # ------------------------------------------------------------------ what there is to see
+
+    async def _index(self, request: Request) -> Response:
+        """Answer with the page, which already contains what there is to see."""
+        await self.viewers.refresh()
+        number, content = self.viewers.latest
+        may_act = request.state.right is Right.ACT
+        html = await run_in_threadpool(page_html, {**content, "number": number}, may_act=may_act)
+        return HTMLResponse(html)
+
+    async def _events(self, request: Request) -> Response:
+        """Answer with what changes, as long as the viewer stays."""
+        if self.viewers.count >= MAX_VIEWERS:
+            return PlainTextResponse(f"{MAX_VIEWERS} viewers look at this page already\n", 503)
+        known = request.headers.get("last-event-id") or request.query_params.get("number", "")
+        number = int(known) if re.fullmatch("[0-9]{1,9}", known) else -1
+        return StreamingResponse(self.viewers.stream(number), media_type="text/event-stream")
+
+    async def _graphs(self, request: Request) -> Response:
+        """Answer with the graphs of the run."""
+        since = _number(request, "since") or 0
+        drawn = await run_in_threadpool(graphs, self._view.samples, since)
+        return JSONResponse({"graphs": [as_dict(graph) for graph in drawn]})
+
+    async def _log(self, request: Request) -> Response:
+        """Answer with a part of the log of a task, with lines that were searched, or with all of it."""
+        query, start = request.query_params, _number(request, "start")
+        path = self._view.run.paths.log(self._task(query.get("task", "")))
+        try:
+            if "download" in query:
+                size, pieces = await run_in_threadpool(logs.pieces, path)
+                name = path.rpartition("/")[2]
+                headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
+                headers["Content-Length"] = str(size)
+                return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+            if words := query.get("search", "")[:_MAX_WORDS_CHARACTERS]:
+                found = await run_in_threadpool(logs.search, path, words, _number(request, "before"))
+                return JSONResponse(found)
+            return JSONResponse(await run_in_threadpool(logs.window, path, start))
+        except FileNotFoundError:
+            return JSONResponse({"text": "", "rest": "", "start": 0, "end": 0, "size": 0, "lines": []})
+        except OSError as error:
+            return JSONResponse({"error": f"the log cannot be read: {error.strerror}"}, 404)
+
+    async def _metrics(self, _: Request) -> Response:
+        """Answer with the metrics of the run for Prometheus."""
+        await self.viewers.refresh()
+        text = await run_in_threadpool(metrics_text, self._view)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    def _task(self, name: str) -> TaskId:
+        """Return the task of the run that has a name. Only such a name becomes part of a path."""
+        if all(task.task != name for task in self._view.report.tasks):
+            raise HTTPException(404, "the run has no such task")
+        return TaskId(name)
+
+    # ------------------------------------------------------------------ what a viewer may do
+
+    async def _stop(self, request: Request) -> Response:
+        """Stop tasks of the run, or all of it."""
+        tasks = await self._named_tasks(request)
+        return await self._command("stop", *self._target(tasks, seconds=_ACTION_SECONDS))
+
+    async def _restart(self, request: Request) -> Response:
+        """Restart tasks of the run."""
+        tasks = await self._named_tasks(request)
+        if not tasks:
+            raise HTTPException(400, "no task is named")
+        return await self._command("restart", *self._target(tasks, seconds=_ACTION_SECONDS))
+
+    async def _stacks(self, request: Request) -> Response:
+        """Answer with the Python stacks of tasks, which go on."""
+        return await self._command("stacks", *self._target(await self._named_tasks(request)))
+
+    def _target(self, tasks: Sequence[str], seconds: int | None = None) -> list[str]:
+        """Return the words after a command: its time limit, the run and the tasks."""
+        limit = [] if seconds is None else ["--timeout", str(seconds)]
+        return [*limit, self._run.paths.root, *tasks]
+
+    async def _named_tasks(self, request: Request) -> Sequence[str]:
+        """Return the tasks that a request names, if the run can still be changed.
+
+        Raises:
+            HTTPException: It has ended, or there is no such task.
+        """
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MAX_BODY_BYTES:
+                raise HTTPException(413, "the request is too large")
+        try:
+            names = json.loads(body or b"{}").get("tasks") or []
+            tasks = [self._task(name) for name in names if isinstance(name, str)]
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise HTTPException(400, 'expected JSON such as {"tasks": ["worker/0"]}') from error
+        if self._view.state in _OVER_STATES:
+            raise HTTPException(409, f"{self._run.called} has already ended")
+        return tasks
+
+    async def _command(self, *words: str) -> Response:
+        """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
+        async with self._actions:
+            code, text = await run_in_threadpool(_run_command, words)
+        if code == TIMED_OUT_EXIT_CODE:
+            return JSONResponse({"text": f"asked, and not done yet: {text}"}, 202)
+        return JSONResponse({"error": text}, 409) if code else JSONResponse({"text": text})
+
+
+def _run_command(words: Sequence[str]) -> tuple[int, str]:
+    """Run a command of launch, and return its exit code and what it has printed, as harmless lines."""
+    try:
+        done = subprocess.run(
+            launch_command(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT_EXIT_CODE, f"launch {words[0]} has not ended within {_COMMAND_SECONDS:g}s"
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return done.returncode, "\n".join(escape_controls(line.removeprefix("launch: ")) for line in lines)
+
+
+def _number(request: Request, name: str) -> int | None:
+    """Return a number in the address of a request. None if it is missing, or is none."""
+    text = request.query_params.get(name, "").partition(".")[0]
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
+def _refuse(_: Request, error: Exception) -> Response:
+    """Answer a request that is wrong, with the reason."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+def _report_fault(request: Request, error: Exception) -> Response:
+    """Answer a request in which launch itself failed, and tell the user."""
+    say(f"the page failed to answer {request.url.path}: {error!r}")
+    return JSONResponse({"error": "launch failed to answer"}, 500)

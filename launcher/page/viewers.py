@@ -1,0 +1,135 @@
+"""Sends what changes on the page to all that look at it, by server-sent events.
+
+One thread publishes what the page shows, whenever that has changed. Each viewer waits for a change, and gets
+the difference to what it got before. Nothing waits for a slow viewer: it gets only the latest state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+#: What the page shows, see `launcher.page.content.page_content`.
+Content = Mapping[str, Any]
+MAX_VIEWERS = 100
+#: A viewer whose state is older gets all of the present one.
+_MAX_KEPT = 8
+#: The pause after which something is sent even without a change, so that lost connections are noticed.
+_ALIVE_SECONDS = 15.0
+#: How long a request waits for the content of now, and how often it looks for it.
+_REFRESH_SECONDS = 1.0
+_POLL_SECONDS = 0.02
+
+
+class Viewers:
+    """The present content of the page, and the browsers that show it."""
+
+    def __init__(self) -> None:
+        #: Set while somebody looks at the page, or has just asked for it.
+        self.wanted = threading.Event()
+        #: How often the content was looked at, also when it had not changed.
+        self._looks = 0
+        #: How many viewers are connected.
+        self.count = 0
+        #: The last contents by their numbers. The newest is the last one.
+        self._contents: OrderedDict[int, Content] = OrderedDict({0: {}})
+        #: Which loop serves the viewers. None before the first one.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Set, and replaced, at each change.
+        self._changed = asyncio.Event()
+        #: Whether nothing will change any longer, because the server ends.
+        self._is_closed = False
+        #: The last difference, as most viewers need the same.
+        self._last_change: tuple[int, int, bytes] = (0, 0, b"")
+
+    @property
+    def latest(self) -> tuple[int, Content]:
+        """The present content, after its number."""
+        number = next(reversed(self._contents))
+        return number, self._contents[number]
+
+    def publish(self, content: Content) -> None:
+        """Show new content to all viewers. Any thread may call this, but only one does."""
+        number, last = self.latest
+        self._looks += 1
+        if all(last.get(key) == value for key, value in content.items() if key != "seen_at"):
+            return
+        # One assignment, as the other thread reads it at the same time.
+        kept = [*self._contents.items()][-_MAX_KEPT:]
+        self._contents = OrderedDict([*kept, (number + 1, content)])
+        self._wake()
+
+    async def refresh(self) -> None:
+        """Wait until the content is that of now, at most for a short time."""
+        looks, pauses = self._looks, 0
+        # With viewers, it is looked at all the time.
+        while not self.count and self._looks == looks and pauses * _POLL_SECONDS < _REFRESH_SECONDS:
+            self.wanted.set()
+            await asyncio.sleep(_POLL_SECONDS)
+            pauses += 1
+
+    def close(self) -> None:
+        """End all connections after what they have not got yet. Any thread may call this."""
+        self._is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._notify)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def stream(self, number: int) -> AsyncIterator[bytes]:
+        """Yield the changes since a content as server-sent events, until the viewer or the server ends.
+
+        Args:
+            number: The number of the content that the viewer has. If it is not known any longer, the viewer
+                first gets all.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.count += 1
+        self.wanted.set()
+        try:
+            while True:
+                changed, newest = self._changed, self.latest[0]
+                if newest != number:
+                    yield self._change(number, newest)
+                    number = newest
+                elif self._is_closed:
+                    return
+                else:
+                    try:
+                        await asyncio.wait_for(changed.wait(), _ALIVE_SECONDS)
+                    except asyncio.TimeoutError:
+                        yield b":\n\n"
+        finally:
+            self.count -= 1
+
+    def _change(self, number: int, newest: int) -> bytes:
+        """Return the event that leads from one content to a newer one."""
+        if self._last_change[:2] != (number, newest):
+            fields = difference(self._contents.get(number, {}), self._contents[newest])
+            data = json.dumps({**fields, "number": newest}, separators=(",", ":"), allow_nan=False)
+            self._last_change = (number, newest, f"id: {newest}\ndata: {data}\n\n".encode())
+        return self._last_change[2]
+
+
+def difference(old: Content, new: Content) -> dict[str, Any]:
+    """Return the values that have changed. Of the tasks only the changed rows, and ``gone``: the other names.
+
+    Args:
+        old: The content that a viewer has. Empty if it has none.
+        new: The content that it shall get.
+    """
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    if "tasks" in changed:
+        before = {row["task"]: row for row in old.get("tasks", ())}
+        changed["tasks"] = [row for row in new["tasks"] if before.pop(row["task"], None) != row]
+        changed["gone"] = [*before]
+    return changed

@@ -34,7 +34,7 @@ from launcher.page.content import page_content, page_html
 from launcher.page.metrics import metrics_text
 from launcher.page.viewers import MAX_VIEWERS, Viewers
 from launcher.runs.graphs import graphs
-from launcher.runs.run import Run, RunState
+from launcher.runs.run import Run
 from launcher.runs.view import RunView
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
@@ -45,7 +45,6 @@ _MAX_WORDS_CHARACTERS = 1000
 _ACTION_SECONDS = 5
 #: How long its command may take in all, for example to reach a cluster.
 _COMMAND_SECONDS = 60.0
-_OVER_STATES = (RunState.ENDED, RunState.DIED)
 
 
 class PageApp:
@@ -179,7 +178,8 @@ class PageApp:
             tasks = [self._task(name) for name in names if isinstance(name, str)]
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise HTTPException(400, 'expected JSON such as {"tasks": ["worker/0"]}') from error
-        if self._view.state in _OVER_STATES:
+        await self.viewers.refresh()
+        if self._view.has_ended:
             raise HTTPException(409, f"{self._run.called} has already ended")
         return tasks
 

@@ -93,14 +93,17 @@ def follow(app: PageApp, watcher: RunWatcher, *, until_end: bool) -> None:
         watcher: Watches the run.
         until_end: Whether to return when the run has ended.
     """
-    viewers = app.viewers
+    viewers, seconds = app.viewers, _LOOK_SECONDS
     while True:
-        view = watcher.look(_LOOK_SECONDS)
+        view = watcher.look(seconds)
         app.show(view)
         if view.has_ended and until_end:
             return
         if viewers.count:
+            seconds = _LOOK_SECONDS
             time.sleep(_PAUSE_SECONDS)
         else:
-            viewers.wanted.wait(_IDLE_SECONDS)
+            # Somebody who comes then waits for the look.
+            seconds = 0.0
+            viewers.wanted.wait(_LOOK_SECONDS if until_end else _IDLE_SECONDS)
             viewers.wanted.clear()

@@ -130,6 +130,20 @@ class BatchQueue:
         """
         raise NotImplementedError
 
+    def command_there(self, run: Run, words: Sequence[str]) -> tuple[list[str], Mapping[str, str] | None]:
+        """Return the command that runs a command of launch on the node of a batch job, without a terminal.
+
+        Its stdout is that of the command there, byte for byte.
+
+        Args:
+            run: The run of the batch job.
+            words: The words of the command. They may contain the path of the run's folder.
+
+        Returns:
+            The command line, and its environment. None means that of this process.
+        """
+        raise NotImplementedError
+
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """Run a command of launch on the node of a batch job, and return its exit code.
 

@@ -52,6 +52,8 @@ _GAP = 2
 _LOG_BYTES = 64 * 1024
 _MAX_OUTPUT_BYTES = 1 << 20
 _READ_BYTES = 4096
+#: How long the thread that watches may take to end.
+_END_SECONDS = 5.0
 _ESCAPE = "\x1b"
 _HELP = "s sort  / filter  l log  p stacks  k stop  q quit"
 #: What ``s`` sorts by in turn: a name, and the key of a row, the smallest first.
@@ -115,6 +117,8 @@ class _Screen:
         #: Wakes the thread that draws: a signal, a new view, or the end of a command.
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._view: RunView | None = None
+        #: Whether the view ends, so that the thread that watches shall end, too.
+        self._is_leaving = False
         #: Why the run can no longer be watched.
         self._error: LaunchError | None = None
         self._order, self._filter = "", ""
@@ -186,7 +190,16 @@ class _Screen:
         Raises:
             LaunchError: The run can no longer be watched.
         """
-        start_function(self._watch, name="launch-watch")
+        watching = start_function(self._watch, name="launch-watch")
+        try:
+            return self._loop(messages)
+        finally:
+            self._is_leaving = True
+            if self._view is not None and self._view.run.paths != self._run.paths:
+                watching.join(_END_SECONDS)  # It removes its copy of the files.
+
+    def _loop(self, messages: MessageQueue) -> int | None:
+        """Draw, and handle keys and signals; see `show`."""
         while True:
             for message in messages.drain():
                 self._status = escape_controls(message.text)
@@ -212,7 +225,7 @@ class _Screen:
         """Watch the run in a thread of its own."""
         try:
             with watched(self._run) as watcher:
-                while self._view is None or not self._view.has_ended:
+                while not self._is_leaving and not (self._view and self._view.has_ended):
                     self._view = watcher.look(_LOOK_SECONDS)
                     self._wake()
         except LaunchError as error:

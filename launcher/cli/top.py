@@ -5,10 +5,13 @@ On a terminal `launcher.cli.screen` draws it. Elsewhere a table is printed, and 
 
 from __future__ import annotations
 
+import sys
+
 from launcher.backends.queued_runs import find
 from launcher.cli.ps import watch
 from launcher.cli.run_names import run_argument
-from launcher.config.settings import Group, Settings
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.runs.mirror import send_files
 
 SUMMARY = "watch the tasks of a run: step, speed, CPU, memory, last line"
 
@@ -22,7 +25,9 @@ q leaves it.
 Exit code: 0; 130 Ctrl-C has left the view; 2 there is no such run."""
 
 RUN = run_argument(" (default: `latest`)")
-GROUPS = (Group("positional arguments", (RUN,)),)
+#: Hidden: a viewer elsewhere gets the files of the run (`launcher.runs.mirror`).
+FILES = Setting("files", switch, default=False)
+GROUPS = (Group("positional arguments", (RUN, FILES)),)
 
 
 def run(settings: Settings) -> int:
@@ -32,4 +37,8 @@ def run(settings: Settings) -> int:
         InputError: There is no such run.
         LaunchError: The run cannot be watched.
     """
-    return watch(find(settings[RUN]), table_first=True)
+    target_run = find(settings[RUN])
+    if settings[FILES]:
+        send_files(target_run, sys.stdout.buffer)
+        return 0
+    return watch(target_run, table_first=True)

@@ -390,8 +390,8 @@ class Orchestrator:
         if self._sampling is not None:
             self._connections.send_to_all(self._sampling.command)
         try:
-            info, restarts = self._run_info, self._spec.policy.restarts
-            write_json(info.paths.plan, plan_as_dict(self.plan, info.run_name, info.command, restarts))
+            info, policy = self._run_info, self._spec.policy
+            write_json(info.paths.plan, plan_as_dict(self.plan, info.run_name, info.command, policy))
         except OSError as error:
             self.plan_unwritten = True
             text = f"cannot write {self._run_info.paths.plan}: {error.strerror}"

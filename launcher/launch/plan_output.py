@@ -16,7 +16,7 @@ from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.config import table
 from launcher.config.settings import Settings, SourceKind
-from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
+from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, Policy, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
 #: The version of the form of ``plan.json``.
@@ -37,7 +37,7 @@ OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER
 _TASK_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_DIFFERING_VARIABLES)
 
 
-def plan_as_dict(plan: Plan, run_name: str, command: Sequence[str], restarts: int) -> dict[str, object]:
+def plan_as_dict(plan: Plan, run_name: str, command: Sequence[str], policy: Policy) -> dict[str, object]:
     """Return the content of ``plan.json``.
 
     It contains only the variables that launch sets, because others may be secret. It contains the addresses
@@ -47,12 +47,13 @@ def plan_as_dict(plan: Plan, run_name: str, command: Sequence[str], restarts: in
         plan: The plan of the job.
         run_name: The name of the run.
         command: The command line of ``launch``, without values that may be secret.
-        restarts: How often failed tasks may start again.
+        policy: How often failed tasks may start again, and how long the job may take.
     """
     # Without lists it has placeholders for them, as in ``{worker_hosts}``.
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
-    head = {"schema": PLAN_SCHEMA, "job": run_name, "command": command, "restarts": restarts}
+    head = {"schema": PLAN_SCHEMA, "job": run_name, "command": command}
+    head |= {"restarts": policy.restarts, "timeout": policy.timeout}
     return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
 
 
@@ -92,7 +93,7 @@ def show_plan(
     plan = make_plan(spec, placement, ports)
     if as_json:
         more = {"example_ports": True, "notes": placement.notes, "files": files}
-        fields = plan_as_dict(plan, "dry-run", command, spec.policy.restarts)
+        fields = plan_as_dict(plan, "dry-run", command, spec.policy)
         print(json.dumps({**fields, **more}, indent=1))
     else:
         print("\n".join(_lines(plan, [*placement.notes, *files])))

@@ -176,18 +176,19 @@ def remaining(run: Run) -> list[TaskId]:
     return [task for task in tasks(run) if states.get(task) not in _OVER_STATES]
 
 
-def report_by_events(run: Run, history: RunHistory, now: float) -> Report:
+def report_by_events(run: Run, history: RunHistory, now: float, state: RunState | None = None) -> Report:
     """Return the report of a run that has left none, as far as its events tell.
 
     Args:
         run: The run.
         history: What its events tell.
         now: The present time, up to which a run lasts whose launcher has not died.
+        state: The state of the run, if somebody knows more than this machine.
 
     Raises:
         LaunchError: The events are damaged, or of another version of launch.
     """
-    has_died = run.state is RunState.DIED
+    has_died = (state or run.state) is RunState.DIED
     try:
         task_fields = [
             _task_fields(str(task), host, history.attempts.get(task, {}), has_died=has_died)

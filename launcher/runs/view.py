@@ -132,7 +132,7 @@ class RunView(Record):
         if self.state is RunState.ENDED:
             return escape_controls(ending(self.report))
         if self.state is RunState.DIED:
-            return "died: its launcher was killed, or its machine was restarted"
+            return self.note or "died: its launcher was killed, or its machine was restarted"
         if not any(task.started_at for task in self.report.tasks):
             return escape_controls(self.note or "starts: no task runs yet")
         if failure is not None:
@@ -226,20 +226,21 @@ def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
     )
 
 
-def report_in_files(run: Run, history: RunHistory, now: float) -> Report:
+def report_in_files(run: Run, history: RunHistory, now: float, state: RunState | None = None) -> Report:
     """Return the report of a run by its files: the one at its end, or what its events tell.
 
     Args:
         run: The run.
         history: What its events tell.
         now: The present time, up to which a run lasts that has not ended.
+        state: The state of the run, if somebody knows more than this machine.
 
     Raises:
         LaunchError: The files are damaged, or of another version of launch.
     """
     content = run.report()
     if not content and run.state is not RunState.ENDED:
-        return report_by_events(run, history, now)
+        return report_by_events(run, history, now, state)
     try:
         # The files may have been copied from another machine.
         return replace(report_from_json(content), run_dir=run.paths.root)

@@ -41,7 +41,7 @@ def test_the_plan_of_many_tasks_lists_their_addresses_once():
     job = JobSpec(roles, flags=True)
     placement = place(job, tuple(Host(f"node{n:04}", slots=4) for n in range(1000)))
     ports = {placed.task: 40000 + n for n, placed in enumerate(placement.tasks)}
-    text = json.dumps(plan_as_dict(make_plan(job, placement, ports), "job", (), 0))
+    text = json.dumps(plan_as_dict(make_plan(job, placement, ports), "job", (), job.policy))
     assert len(text) < 2_000_000
     last = json.loads(text)["tasks"][-1]
     assert text.count(f'"{last["address"]}"') == 3, "in the cluster, and twice in its own entry"

@@ -29,7 +29,9 @@ from launcher.runs.folder import with_batch_job
 from launcher.runs.run import BatchJob, Run, all_runs, json_of
 
 #: What a launcher writes into the folder of its run. The report, which is fetched last, is not among them.
-_FETCHED_FILES = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
+_FETCHED_FILES = (
+    "plan.json", "events.jsonl", "samples.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected",
+)  # fmt: skip
 _REPORT_FILE = "report.json"
 #: The file in the folder of a run on this machine that lists the folders for results.
 _RESULTS_FILE = "results.json"
@@ -170,6 +172,10 @@ class KubernetesQueue(BatchQueue):
                 self.withdraw(run)
         return None
 
+    def command_there(self, run: Run, words: Sequence[str]) -> tuple[list[str], Mapping[str, str] | None]:
+        """Return the ``kubectl exec`` of a command in the pod of a run's launcher; see `run_there`."""
+        return _command_there(run, words), None
+
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """Run a command of launch in the pod of a run's launcher, show its output, return its exit code.
 
@@ -178,18 +184,22 @@ class KubernetesQueue(BatchQueue):
             words: The words of the command. The path of the run's folder becomes its path in the pod.
             quiet: Whether to hide the output.
         """
-        assert run.batch is not None
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
-        pod_runner = launcher_pod.PodRunner(_kubectl_of(run.batch), run.batch.node)
-        words = [launcher_pod.RUN_PATH if word == run.paths.root else word for word in words]
-        terminal_options = ["--stdin", "--tty"] if terminal else []
-        argv = pod_runner.command(*terminal_options, words=[launcher_pod.PROGRAM_PATH, *words])
+        argv = _command_there(run, words, *(["--stdin", "--tty"] if terminal else []))
         return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
         """Remove the Job of a run's launcher, and with it the pod."""
         assert run.batch is not None
         _kubectl_of(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
+
+
+def _command_there(run: Run, words: Sequence[str], *options: str) -> list[str]:
+    """Return the ``kubectl exec``, with options of its own, of a command in the pod of a run's launcher."""
+    assert run.batch is not None
+    pod_runner = launcher_pod.PodRunner(_kubectl_of(run.batch), run.batch.node)
+    words = [launcher_pod.RUN_PATH if word == run.paths.root else word for word in words]
+    return pod_runner.command(*options, words=[launcher_pod.PROGRAM_PATH, *words])
 
 
 def _kubectl_of(batch: BatchJob) -> Kubectl:

@@ -137,6 +137,12 @@ class SlurmQueue(BatchQueue):
                 fields_by_job[number] = fields_by_job[name] = fields
         return {run.name: _batch_status(run, fields_by_job) for run in runs if run.batch is not None}
 
+    def command_there(self, run: Run, words: Sequence[str]) -> tuple[list[str], Mapping[str, str] | None]:
+        """Return the command line of a step on the node of a run's launcher, and its environment."""
+        assert run.batch is not None
+        step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
+        return step, environment()
+
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """Run a command of launch in a step on the node of a run's launcher, and return its exit code.
 
@@ -145,9 +151,8 @@ class SlurmQueue(BatchQueue):
             words: The words of the command.
             quiet: Whether to hide its output.
         """
-        assert run.batch is not None
-        step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
-        return run_shown(step, _HIDDEN_LINE, quiet, environ=environment())
+        argv, environ = self.command_there(run, words)
+        return run_shown(argv, _HIDDEN_LINE, quiet, environ=environ)
 
     def withdraw(self, run: Run) -> None:
         """Cancel the batch job of a run, by its number, or by its name while the number is unknown.

@@ -151,7 +151,9 @@ class Guard:
         """
         if self._access.right_of(token) is None:
             return PlainTextResponse(_FORBIDDEN, 403)
-        response = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=./">')
+        # Without an icon the browser would ask for one, in vain.
+        icon = '<link rel="icon" href="data:,">'
+        response = HTMLResponse(f'<!doctype html>{icon}<meta http-equiv="refresh" content="0;url=./">')
         # Without a path the cookie is for the folder of the address, as a proxy may serve others beside it.
         response.set_cookie(self._access.cookie, token, path=None, httponly=True, samesite="strict")
         return response

@@ -219,8 +219,8 @@ class RunWatcher:
             note = self._copy_error or note or queued
         view = RunView(run, state, report, history, self._samples.series, history.restarting, now, note)
         restarts, timeout = plan.get("restarts"), time_in(plan, "timeout")
-        if isinstance(restarts, int):
-            view = replace(view, restarts_left=max(0, restarts - report.restarts))
+        if isinstance(restarts, int) and restarts > 0:
+            view = replace(view, restarts_left=max(0, restarts - history.counted_restarts))
         if timeout is not None and not view.has_ended:
             view = replace(view, time_left=max(0.0, report.started_at + timeout - now))
         return view

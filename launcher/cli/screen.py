@@ -54,6 +54,7 @@ _MAX_OUTPUT_BYTES = 1 << 20
 _READ_BYTES = 4096
 #: How long the thread that watches may take to end.
 _END_SECONDS = 5.0
+_MINUTE = 59.5
 _ESCAPE = "\x1b"
 _HELP = "s sort  / filter  l log  p stacks  k stop  q quit"
 #: What ``s`` sorts by in turn: a name, and the key of a row, the smallest first.
@@ -376,7 +377,7 @@ class _Screen:
 def _facts(view: RunView, order: str, filtered: str) -> str:
     """Return the second line: how long the run takes, and what its limits are."""
     facts = [f"for {duration(view.seconds)}", plural(len(view.report.tasks), "task")]
-    if view.restarts_left is not None and (view.restarts_left or view.report.restarts):
+    if view.restarts_left is not None:
         facts.append(f"{plural(view.restarts_left, 'restart')} left")
     if view.time_left is not None:
         facts.append(f"{duration(view.time_left)} until --timeout")
@@ -395,7 +396,7 @@ def _cells_of(row: TaskRow) -> dict[str, str]:
         "task": row.task,
         "host": "" if row.host == "localhost" else row.host,
         "heard": _seconds(row.heard),
-        "state": row.state_text + (f": {row.detail}" if row.detail else ""),
+        "state": row.state_text + (f": {row.detail}" if row.detail and row.is_remarkable else ""),
         "attempt": str(row.attempt) if row.attempt > 1 else "",
         "step": step,
         "steps/s": "" if row.rate is None else f"{row.rate:.3g}",
@@ -455,4 +456,6 @@ def _table_lines(rows: Sequence[Mapping[str, str]], styles: Sequence[str], width
 
 def _seconds(value: float | None) -> str:
     """Return whole seconds in words. Empty if they are not known."""
-    return "" if value is None else duration(float(int(value)))
+    if value is None:
+        return ""
+    return f"{value:.0f}s" if value < _MINUTE else duration(value)

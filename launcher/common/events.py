@@ -442,6 +442,8 @@ class Restarting(Record):
 
     #: By task, the number of the attempt before the restart.
     attempts: Mapping[TaskId, int]
+    #: Its number among the restarts that count for ``--restarts``. 0 if it does not count.
+    number: int = 0
 
 
 #: Commands that agents accept.

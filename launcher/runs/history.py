@@ -29,6 +29,8 @@ _MAX_LOST_HOSTS = 1000
 _MAX_ATTEMPTS = 100
 #: The largest number of tasks that the events may name.
 _MAX_TASKS = 100_000
+#: The kinds of `launcher.common.events.Noticed` that are about one attempt of a task.
+_TASK_NOTICES = ("nan", "slow")
 #: How much of the events is read at once.
 _MAX_READ_BYTES = 1 << 20
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
@@ -49,6 +51,8 @@ class RunHistory(Record):
     restarts: int
     #: By task and number, each attempt in the form of ``report.json``.
     attempts: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    #: How many of these restarts count for ``--restarts``.
+    counted_restarts: int = 0
     #: What is remarkable about the last attempt of tasks, such as a slow one: texts by kind, by task.
     noticed: Mapping[str, Mapping[str, str]] = {}
 
@@ -77,7 +81,7 @@ class HistoryReader:
         self._lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
         self._attempts: dict[str, dict[int, Mapping[str, Any]]] = {}
         self._noticed: dict[str, dict[str, str]] = {}
-        self._restarts = 0
+        self._restarts = self._counted_restarts = 0
 
     def read(self, max_bytes: int = _MAX_READ_BYTES) -> bool:
         """Read the next complete events.
@@ -108,7 +112,14 @@ class HistoryReader:
         """Return what the events so far tell."""
         attempts = {task: dict(numbered) for task, numbered in self._attempts.items()}
         noticed = {task: dict(texts) for task, texts in self._noticed.items()}
-        return RunHistory([*self._messages][1:], [*self._lost_hosts], self._restarts, attempts, noticed)
+        return RunHistory(
+            [*self._messages][1:],
+            [*self._lost_hosts],
+            restarts=self._restarts,
+            attempts=attempts,
+            counted_restarts=self._counted_restarts,
+            noticed=noticed,
+        )
 
     def _note(self, event: Mapping[str, Any]) -> None:
         """Note an event, which may be damaged.
@@ -119,7 +130,10 @@ class HistoryReader:
         at, kind = time_in(event, "at"), event["event"]
         if at is None:
             return
-        self._restarts += kind == "Restarting"
+        if kind == "Restarting":
+            self._restarts += 1
+            number = event.get("number")
+            self._counted_restarts = number if type(number) is int and number > 0 else self._counted_restarts
         if kind == "TaskMoved":
             self._note_move(event)
         elif kind == "Tell":
@@ -127,8 +141,8 @@ class HistoryReader:
         elif kind == "Noticed":
             text = escape_controls(event["text"])
             self._messages.append((at, text))
-            if (task := event["task"]) in self._attempts:
-                self._noticed.setdefault(task, {})[escape_controls(event["kind"])] = text
+            if (task := event["task"]) in self._attempts and event["kind"] in _TASK_NOTICES:
+                self._noticed.setdefault(task, {})[event["kind"]] = text
         elif kind == "AgentLost":
             host, why = escape_controls(event["host"]), escape_controls(event["why"])
             self._lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})

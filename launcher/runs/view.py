@@ -110,7 +110,7 @@ class RunView(Record):
     seen_at: float
     #: What is known about a run whose tasks have not started, or that cannot be asked. It may be empty.
     note: str = ""
-    #: How often failed tasks may still start again. None if that is not known.
+    #: How often failed tasks may still start again. None without ``--restarts``.
     restarts_left: int | None = None
     #: Seconds until ``--timeout``. None without one.
     time_left: float | None = None

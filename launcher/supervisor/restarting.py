@@ -247,7 +247,8 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
     for record in records:
         record.mark_changed()  # An event tells those who show the job that the task will start again.
     if records:
-        state.emit(events.Restarting({record.task: record.attempt for record in records}))
+        attempts = {record.task: record.attempt for record in records}
+        state.emit(events.Restarting(attempts, restart.number))
     # The job waits again for those of them whose ends decide that it is done.
     state.tasks.deciding |= tasks & state.tasks.all_deciding
 

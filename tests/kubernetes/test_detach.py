@@ -12,8 +12,9 @@ import pytest
 
 from tests.backends import WAITS
 from tests.clusters import watched
-from tests.conftest import Launch, Started
+from tests.conftest import COMMAND, Launch, Started
 from tests.kubernetes.cluster import Cluster
+from tests.local.terminal import Terminal
 from tests.seeing import last_run, soon
 
 Start = Callable[..., Started]
@@ -83,6 +84,29 @@ def test_the_job_goes_on_without_this_machine(
     assert "up hunter2" in start("logs", "--since", "1h", name, "worker/0").wait().out
     again = start("rerun", "night", "--dry-run", env={"SECRET": "hunter3"}).wait(code=0)
     assert again.out.count("SECRET=hunter3") == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_top_shows_it_by_a_copy_of_its_files(
+    launch: Launch, submit: Submit, kubernetes: Cluster, tmp_path: Path
+):
+    """From the pod; the copy is renewed, and removed at the end, when all files are here."""
+    script = "for step in $(seq 90); do echo step $step loss 0.5; sleep 0.5; done; exit 7"
+    name = submit("--workers", "2", command=("sh", "-c", script))
+    env = {**kubernetes.environ, "TMPDIR": str(tmp_path)}
+    top = Terminal(launch, "top", name, command=(*kubernetes.enter, *COMMAND), env=env)
+    try:
+        top.until(lambda it: re.search(r"worker/1 +launch\S+ .* running .* step \d", it.shown), 90)
+        assert [path for path in tmp_path.iterdir() if path.name.startswith("launch-")]
+        step = int(re.findall(r"step (\d+)", top.shown)[-1])
+        top.until(lambda it: f"step {step + 5} " in it.shown, 30)
+        assert top.wait(150) == 0
+        assert re.search(r"worker/1 .* failed +7 ", top.text), top.text
+    finally:
+        top.close()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("launch-")]
+    assert last_run(launch).report["exit_code"] == 7
 
 
 def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):

@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import pyte
 import pytest
 
 from tests.conftest import COMMAND, Ended, Launch, Started
@@ -92,9 +93,24 @@ class Terminal:
             lines.append(next((part for part in reversed(parts) if part), ""))
         return lines
 
+    @property
+    def shown(self) -> str:
+        """What a terminal shows now, line by line, after all movements of its cursor."""
+        columns, lines = self._size
+        screen = pyte.Screen(columns, lines)
+        pyte.ByteStream(screen).feed(self.raw)
+        return "\n".join(line.rstrip() for line in screen.display)
+
     def resize(self, columns: int, lines: int) -> None:
         """Change its size, as a window manager would."""
+        self._size = (columns, lines)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it shows what is typed, and gives it to programs line by line: it is as at its start."""
+        flags = termios.tcgetattr(self._master)[3]
+        return bool(flags & termios.ECHO and flags & termios.ICANON)
 
     def press(self, keys: str) -> None:
         """Press keys: ``\\x03`` is Ctrl-C."""

@@ -14,7 +14,8 @@ import pytest
 
 from tests.backends import STAYS, WAITS
 from tests.clusters import watched
-from tests.conftest import Ended, Launch, Started, executable
+from tests.conftest import COMMAND, Ended, Launch, Started, executable
+from tests.local.terminal import Terminal
 from tests.seeing import last_run, soon
 from tests.slurm.cluster import Cluster
 
@@ -105,6 +106,22 @@ def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, subm
     assert re.search(r"^n2 worker/1 \| launch: attempt 2 starts here", shown, re.M)
     assert re.search(r"^worker/1 +n2 +\d+ +failed", shown, re.M), shown
     assert "hunter2" not in (last_run(launch).path / "plan.json").read_text()
+
+
+@pytest.mark.long
+def test_top_shows_it_on_the_login_node(launch: Launch, submit: Submit, slurm: Cluster):
+    """By the files of the run, which both machines see."""
+    script = "for step in $(seq 60); do echo step $step loss 0.5; sleep 0.5; done; exit 7"
+    name = submit("-N", "2", "--workers", "2", "--", "sh", "-c", script)
+    top = Terminal(launch, "top", name, command=(*slurm.enter, *COMMAND), env=slurm.environ)
+    try:
+        top.until(lambda it: re.search(r"worker/1 +n2 .* running .* step \d", it.shown), 90)
+        step = int(re.findall(r"step (\d+)", top.shown)[-1])
+        top.until(lambda it: f"step {step + 5} " in it.shown, 30)
+        assert top.wait(120) == 0
+        assert re.search(r"worker/1 .* failed +7 ", top.text), top.text
+    finally:
+        top.close()
 
 
 @pytest.mark.parametrize("now", [(), ("--now",)])

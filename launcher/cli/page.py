@@ -19,10 +19,11 @@ from launcher.backends.queued_runs import find
 from launcher.backends.watcher import watched
 from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError
+from launcher.common.record import replace
 from launcher.common.trusted_io import is_ours, open_regular, read_at_most
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import not_empty, one_line, whole
-from launcher.runs.run import Run
+from launcher.runs.run import Run, RunState
 from launcher.threads import start_function
 
 SUMMARY = "show a run in a browser"
@@ -95,7 +96,10 @@ def run(settings: Settings) -> int:
             except KeyboardInterrupt:
                 if not settings[UNTIL_END]:
                     raise
-                app.show(watcher.look(0.0))  # How the run ended.
+                view = watcher.look(0.0)
+                # The launcher waits for this process after it has written the report.
+                has_ended = bool(target_run.report())
+                app.show(replace(view, state=RunState.ENDED) if has_ended else view)
     return 0
 
 

@@ -349,6 +349,7 @@ DETACH = Setting(
     default=False,
 )  # fmt: skip
 DRY_RUN = Setting("dry_run", switch, "show the plan, start nothing", default=False)
+PAGE = Setting("page", switch, "show the job in a browser while it runs", default=False)
 REPORT: Setting[str | None] = Setting(
     "report", str, "write a report (JSON) to this file, too", metavar="FILE", default=None
 )
@@ -410,7 +411,7 @@ LAST_GROUPS = (
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END, ON_EVENT)),
     Group(
         "output",
-        (DETACH, NAME, NOTE, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, NO_SAMPLES, VERBOSE, FOLD,
+        (DETACH, NAME, NOTE, DRY_RUN, PAGE, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, NO_SAMPLES, VERBOSE, FOLD,
          TIMESTAMPS, SHOW, NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD,
          ROLES_FD, UNTIL_EOF_FD, DRIVER),
     ),

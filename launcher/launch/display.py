@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launcher.common.events import StopAsked, now
+from launcher.common.events import StopAsked, Tell, now
 from launcher.common.report import Report
 from launcher.config import table
 from launcher.job import RunPaths
@@ -155,6 +155,11 @@ class Display:
             self.unwritten = True
         self.unwritten = self.unwritten or self._files.unwritten
         self.writer.close()
+
+    def tell_user(self, text: str) -> None:
+        """Show a line to the user alone. No file that others of the job read gets it."""
+        self._console.on(Tell(text, urgent=True))
+        self.writer.flush()
 
     def show_messages(self) -> None:
         """Show the messages that arrive after `end_output`. Only the console is still open then."""

@@ -419,6 +419,7 @@ class Session:
                 say(note, urgent=False)
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
+            self.start_page()
             report = self.display.with_advice(self.orchestrator.run())
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
@@ -429,6 +430,18 @@ class Session:
             self.display.end_output(report, self.interrupts, run_continues=run_continues)
             self.is_reported = True
         return report
+
+    def start_page(self) -> None:
+        """Start the process of ``--page``. It ends before all that the job used is closed."""
+        if not self.settings[table.PAGE]:
+            return
+        if self.options.submitted is not None:  # Nobody could open it there.
+            say(f"there is no page here: `launch page {self.run_name}` shows the job where you are")
+            return
+        from launcher.launch.page_process import PageProcess  # noqa: PLC0415 - with subprocess
+
+        show, has_browser = self.display.tell_user, not self.settings[table.DETACH] and os.isatty(2)
+        self.job_stack.enter_context(PageProcess(self.paths, self.loop, show, has_browser=has_browser))
 
     def run_left_commands(self, runs: Sequence[Run]) -> None:
         """Run the commands of ``--on-end`` that killed launchers have left, while the job runs.

@@ -1,0 +1,105 @@
+"""The process that serves the page of a job for ``--page``.
+
+It is a `launch page` of its own, which reads the files of the run and is told nothing, so that it cannot harm
+the job. It ends with its launcher, even if that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+from launcher.common.text import why_not_started
+from launcher.event_loop import EventLoop
+from launcher.itself import launch_command
+from launcher.job import RunPaths
+from launcher.output.lines import clean_lines
+
+#: How long the page has to tell its viewers how the job has ended.
+_END_SECONDS = 3.0
+_READ_BYTES = 4096
+#: No more of what it prints is shown.
+_MAX_SHOWN_BYTES = 16 * 1024
+
+
+class PageProcess:
+    """The process of the page, from now on until the end of this context.
+
+    Args:
+        paths: The files of the run.
+        loop: Watches the process.
+        show: Shows a line to the user alone, because the address contains a token.
+        has_browser: Whether it may open a browser.
+    """
+
+    def __init__(
+        self, paths: RunPaths, loop: EventLoop, show: Callable[[str], None], *, has_browser: bool
+    ) -> None:
+        self._loop, self._show = loop, show
+        self._shown_bytes, self._pidfd = 0, -1
+        #: The start of a line whose end was not printed yet.
+        self._rest = b""
+        words = ["page", "--until-end", *([] if has_browser else ["--no-browser"]), paths.root]
+        #: None if it could not be started.
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            # Signals of this terminal are for the job.
+            self._process = subprocess.Popen(
+                launch_command(*words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError as error:
+            show(f"there is no page: {why_not_started(error)}")
+            return
+        assert self._process.stdout is not None
+        self._pipe = self._process.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        loop.watch(self._pipe.fileno(), self._read)
+        loop.watch(self._pidfd, self._on_exit)
+
+    def __enter__(self) -> PageProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process, which first tells its viewers how the job has ended."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close()
+
+    def _read(self) -> None:
+        """Show what the process has printed."""
+        data = self._pipe.read(_READ_BYTES) or b""
+        self._shown_bytes += len(data)
+        if not data or self._shown_bytes > _MAX_SHOWN_BYTES:
+            self._loop.watch(self._pipe.fileno())
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in clean_lines(b"\n".join(lines), is_cut=False):
+            self._show(line.removeprefix("launch: "))
+
+    def _on_exit(self) -> None:
+        """Forget a process that has ended before the job, so that no zombie is left."""
+        assert self._process is not None
+        self._read()
+        if self._process.poll() is not None:
+            self._close()
+            self._show("the page has ended; `launch page` shows the job again")
+
+    def _close(self) -> None:
+        """No longer watch the process."""
+        self._loop.watch(self._pipe.fileno())
+        self._loop.watch(self._pidfd)
+        self._pipe.close()
+        os.close(self._pidfd)
+        self._process = None

@@ -1,5 +1,7 @@
 """``launch report``: tell what happened in a run that has ended, that runs, or whose launcher died.
 
+With two runs it tells in what they differ.
+
 The command reads the files of the run, and asks its launcher if that runs. It changes nothing but the files
 of ``--html`` and ``--junit``.
 """
@@ -10,12 +12,13 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from launcher.backends.queued_runs import find, shares_files, shown_there
-from launcher.cli.run_names import run_argument
+from launcher.cli.run_names import unfinished_runs
 from launcher.clock_times import time_in_words, time_stamp
-from launcher.common.errors import LaunchError
+from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import duration, escape_controls, plural, shortened
@@ -27,20 +30,21 @@ from launcher.output.junit import junit_xml
 from launcher.output.lines import wants_colour
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_for_user
-from launcher.output.table import path_line, result_table, table_lines, verdict_lines
+from launcher.output.table import path_line, print_table, result_table, table_lines, verdict_lines
 from launcher.runs.client import snapshot
-from launcher.runs.history import RunHistory, read_history
+from launcher.runs.history import read_history
 from launcher.runs.run import Run, RunState, program_of
 from launcher.runs.samples import SampleReader
 from launcher.runs.view import RunView, report_in_files
 
-SUMMARY = "tell what happened in a run"
+SUMMARY = "tell what happened in a run, or compare two"
 
 EXAMPLES = """\
 launch report                      the run that runs, else the newest
 launch report k3f9m                a run by the last letters of its id
 launch report --json k3f9m         the same for programs, as report.json
 launch report --html run.html      the same as a page with graphs, to look at and to send
+launch report k3f9m 7h2xq          compare two runs: options, times, metrics
 launch report --junit junit.xml    a file for CI, with a case for each task
 
 Exit code: 0; 2 there is no such run; 125 the run cannot be read."""
@@ -49,7 +53,10 @@ _MAX_ATTEMPTS = 60
 _MAX_PROGRAM_CHARACTERS = 300
 
 
-RUN = run_argument(" (default: `latest`)")
+RUNS: Setting[tuple[str, ...]] = Setting(
+    "runs", not_empty, "a run (default: `latest`), or two to compare: name, id, its end, or folder", metavar="RUN",
+    default=(), positional="*", repeatable=True, complete=unfinished_runs,
+)  # fmt: skip
 HTML: Setting[str | None] = Setting(
     "html", not_empty, "also write it to this file, as a page with graphs", metavar="FILE", default=None
 )
@@ -57,82 +64,133 @@ JUNIT: Setting[str | None] = Setting(
     "junit", not_empty, "also write it to this file, as JUnit for CI", metavar="FILE", default=None
 )
 JSON = Setting("json", switch, "print it as JSON, in the form of report.json", default=False)
-GROUPS = (Group("positional arguments", (RUN,)), Group("options", (JSON, HTML, JUNIT)))
+GROUPS = (Group("positional arguments", (RUNS,)), Group("options", (JSON, HTML, JUNIT)))
 
 
 def run(settings: Settings) -> int:
-    """Print what happened in a run.
+    """Print what happened in a run, or in what two runs differ.
 
     Returns:
         0, or the exit code of the command on the machine of its launcher.
 
     Raises:
-        InputError: There is no such run.
+        InputError: There is no such run, or more than two are named.
         LaunchError: Its files cannot be read or are damaged, a file cannot be written, or with ``--junit`` it
             has not ended.
     """
-    target_run, file, page = find(settings[RUN]), settings[JUNIT], settings[HTML]
+    names, file, page = settings[RUNS], settings[JUNIT], settings[HTML]
+    if len(names) > 2:
+        raise InputError([Fault("RUN", f"{len(names)} runs are named", "expected one, or two to compare")])
+    if len(names) == 2:
+        if file is not None:
+            raise InputError([Fault(JUNIT.flag, "the file is about one run, and two are named")])
+        return _compare([find(name) for name in names], page, as_json=settings[JSON])
+    target_run = find(*names)
     if (file is None and page is None) or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
         if (code := shown_there(target_run, *words, follow=False)) is not None:
             return code
-    target_run.check_trusted()
-    history = read_history(target_run)
-    report, state = _report_of(target_run, history)
-    try:
+    view = _view_of(target_run)
+    with _damage_named(target_run):
         if file is not None:
-            _write_junit(file, report, target_run, state)
+            _write_junit(file, view)
         if page is not None:
-            _write_page(page, report, target_run, state, history)
+            from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which few need
+
+            _write(page, report_html(_with_samples(view)))
         if settings[JSON]:
-            more = {"state": state.value, "lost_hosts": history.lost_hosts}
-            text = json.dumps({**record_as_dict(report), **more}, indent=2)
+            more = {"state": view.state.value, "lost_hosts": view.history.lost_hosts}
+            text = json.dumps({**record_as_dict(view.report), **more}, indent=2)
         else:
-            text = _told(target_run, report, state, history)
-    except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
-        raise LaunchError(f"the files in {target_run.paths.root!r} are damaged: {error}") from error
+            text = _told(view)
     print(text)
     return 0
 
 
-def _report_of(run: Run, history: RunHistory) -> tuple[Report, RunState]:
-    """Return the report of a run, as it was at its end or as it is now, and whether it has ended.
+def _compare(runs: Sequence[Run], page: str | None, *, as_json: bool) -> int:
+    """Print in what two runs differ.
+
+    Args:
+        runs: The runs.
+        page: The file of ``--html``. None without that option.
+        as_json: Whether to print JSON.
+
+    Returns:
+        0.
+
+    Raises:
+        LaunchError: The files of a run cannot be read or are damaged, or the page cannot be written.
+    """
+    from launcher.runs.comparison import COMPARISON_HEADERS, compared  # noqa: PLC0415 - with statistics, which few need
+
+    for run in runs:
+        if not shares_files(run):
+            raise LaunchError(f"the files of {run.called} are not on this machine until it has ended")
+    first, second = (_with_samples(_view_of(run)) for run in runs)
+    with _damage_named(runs[0]):
+        rows = compared(first, second)
+        cells = [
+            ("run", *(run.title for run in runs), ""),
+            *((row.name, *row.texts, row.change) for row in rows),
+        ]
+        if page is not None:
+            from launcher.page.report import table_html  # noqa: PLC0415 - with jinja2, which few need
+
+            title = " and ".join(run.called for run in runs)
+            _write(page, table_html(title, COMPARISON_HEADERS, cells))
+    if as_json:
+        values = [{"name": row.name, "values": row.values, "texts": row.texts} for row in rows]
+        print(json.dumps({"runs": [run.name for run in runs], "compared": values}, indent=2))
+    else:
+        print_table(COMPARISON_HEADERS, cells)
+    return 0
+
+
+@contextmanager
+def _damage_named(run: Run) -> Iterator[None]:
+    """Return a context in which a time that is too early or too late is an error about the files of a run."""
+    try:
+        yield
+    except (ValueError, OverflowError, OSError) as error:
+        raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
+
+
+def _view_of(run: Run) -> RunView:
+    """Return a run as it was at its end or as it is now, without its samples.
 
     The launcher of a run that runs is asked. If it does not answer, or is elsewhere, the events tell.
     """
-    if run.state is RunState.RUNNING:
+    run.check_trusted()
+    history, state, now = read_history(run), run.state, time.time()
+    report: Report | None = None
+    if state is RunState.RUNNING:
         with suppress(LaunchError):
-            now = snapshot(run)
+            answer = snapshot(run)
             # The files may have been copied from another machine.
-            report = replace(now.report, run_dir=run.paths.root)
-            return report, RunState.ENDED if now.ended else RunState.RUNNING
-    return report_in_files(run, history, time.time()), run.state
+            report = replace(answer.report, run_dir=run.paths.root)
+            state = RunState.ENDED if answer.ended else RunState.RUNNING
+    if report is None:
+        report, state = report_in_files(run, history, now), run.state
+    return RunView(run, state, report, history, samples={}, restarting=history.restarting, seen_at=now)
 
 
-def _write_junit(path: str, report: Report, run: Run, state: RunState) -> None:
+def _with_samples(view: RunView) -> RunView:
+    """Return what there is to see of a run with its samples, which take time to read."""
+    reader = SampleReader(view.run.paths)
+    reader.read()
+    return replace(view, samples=reader.series)
+
+
+def _write_junit(path: str, view: RunView) -> None:
     """Write the file of ``--junit``.
 
     Raises:
         LaunchError: The run has not ended, or the file cannot be written.
     """
-    if state not in (RunState.ENDED, RunState.DIED):
-        raise LaunchError(f"{run.called} has not ended: {JUNIT.flag} needs its end")
-    _write(path, junit_xml(report))
-
-
-def _write_page(path: str, report: Report, run: Run, state: RunState, history: RunHistory) -> None:
-    """Write the file of ``--html``.
-
-    Raises:
-        LaunchError: The file cannot be written.
-    """
-    from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which nothing else needs
-
-    reader, now = SampleReader(run.paths), time.time()
-    reader.read()
-    view = RunView(run, state, report, history, reader.series, history.restarting, seen_at=now)
-    _write(path, report_html(view))
+    if not view.has_ended:
+        raise LaunchError(f"{view.run.called} has not ended: {JUNIT.flag} needs its end")
+    _write(path, junit_xml(view.report))
 
 
 def _write(path: str, text: str) -> None:
@@ -150,8 +208,9 @@ def _write(path: str, text: str) -> None:
 # ---------------------------------------------------------------------- output
 
 
-def _told(run: Run, report: Report, state: RunState, history: RunHistory) -> str:
+def _told(view: RunView) -> str:
     """Return when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
+    run, report, state = view.run, view.report, view.state
     colour, now = wants_colour(os.environ, is_tty=sys.stdout.isatty()), time.time()
     took, ended_at = duration(report.ended_at - report.started_at), time_in_words(report.ended_at, now)
     when = {
@@ -167,7 +226,7 @@ def _told(run: Run, report: Report, state: RunState, history: RunHistory) -> str
         f"{run.title}: {program}\n{note}began {time_in_words(report.started_at, now)}, {when}",
         result_table(report, colour=colour),
         "\n".join(_attempt_lines(report, run)),
-        "\n".join(f"{time_stamp(at)}  {text}" for at, text in history.messages),
+        "\n".join(f"{time_stamp(at)}  {text}" for at, text in view.history.messages),
         failure_report(report, run.paths, colour=colour) + end,
     )
     return "\n\n".join(block.rstrip("\n") for block in blocks if block)

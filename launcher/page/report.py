@@ -54,6 +54,12 @@ def report_body(view: RunView) -> str:
     return _environment().get_template("report_body.html").render(**_content(view))
 
 
+def table_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a page with one table."""
+    template = _environment().get_template("report.html")
+    return template.render(title="", verdict=title, tone="", tasks=_table(headers, rows))
+
+
 def _environment() -> Environment:
     """Return the templates, in whose texts control characters and those that change direction are shown."""
     return Environment(

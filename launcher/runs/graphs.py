@@ -63,7 +63,7 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
         ("Steps per second", "1/s", _speeds(longer, moments), min)
     ]
     for name in list(metrics)[:_MAX_METRICS]:
-        worst: _Worst = min if any(part in name.lower() for part in _LOW_IS_BAD) else max
+        worst: _Worst = min if is_low_bad(name) else max
         drawn.append((name, "", _values(recent, partial(_metric, name)), worst))
     for title, unit, field, is_low in (
         ("Memory", "bytes", "memory", False),
@@ -81,6 +81,11 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
         if known:
             made.append(Graph(title, unit, moments, known))
     return made
+
+
+def is_low_bad(metric: str) -> bool:
+    """Return whether a low value of a metric is bad, as of an accuracy and not of a loss, by its name."""
+    return any(part in metric.lower() for part in _LOW_IS_BAD)
 
 
 def _after(since: float, samples: Sequence[Sample]) -> Sequence[Sample]:

@@ -128,14 +128,15 @@ def _number(fields: Any, name: str, low: float = -1e300, high: float = 1e300) ->
     return None
 
 
-def steps_per_second(samples: Sequence[Sample]) -> float | None:
-    """Return how many steps a task does in a second, in the last minute of its last attempt.
+def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) -> float | None:
+    """Return how many steps a task does in a second, in the last time of its last attempt.
 
     A step that falls below the one before belongs to the next epoch, and the rest of the one before was done.
     A task that has not changed its step for longer than usual becomes slower and slower.
 
     Args:
         samples: The samples of the task, the oldest first.
+        seconds: How long that time is: by default a minute.
 
     Returns:
         None if it has printed fewer than two steps.
@@ -151,15 +152,15 @@ def steps_per_second(samples: Sequence[Sample]) -> float | None:
         if changes and changes[-1].step == sample.step:
             changes[-1] = sample
             continue
-        if len(changes) > 1 and samples[-1].at - _time_of(changes[-1]) >= _RATE_SECONDS:
+        if len(changes) > 1 and samples[-1].at - _time_of(changes[-1]) >= seconds:
             break
         changes.append(sample)
     if len(changes) < 2:
         return None
     steps = sum(_steps_between(before, after) for after, before in zip(changes, changes[1:], strict=False))
     newest = _time_of(changes[0])
-    seconds = max(newest - _time_of(changes[-1]), samples[-1].at - newest)
-    return steps / seconds if seconds > 0 else None
+    took = max(newest - _time_of(changes[-1]), samples[-1].at - newest)
+    return steps / took if took > 0 else None
 
 
 def _time_of(sample: Sample) -> float:

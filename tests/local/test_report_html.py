@@ -1,4 +1,4 @@
-"""``launch report --html``: a run as one file that needs no server and no script."""
+"""``launch report --html``: a run as one file that needs no server and no script; ``launch report A B``."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def page(launch: Launch, path: Path, run: str = "latest") -> Page:
     return made
 
 
-def with_samples(run: RunFolder, metric: str = "loss") -> None:
-    """Add samples of worker/0 and worker/1 to the folder of a run."""
+def with_samples(run: RunFolder, metric: str = "loss", memory: int = 1 << 30) -> None:
+    """Let the samples of a run be those of worker/0 and worker/1 in ten seconds."""
     start = json.loads((run.path / "launcher.json").read_text())["started_at"]
-    fields = {"attempt": 1, "memory": 1 << 20, "cpu": 1.0, "total": 100}
+    fields = {"attempt": 1, "memory": memory, "cpu": 1.0, "total": 100}
     lines = [
         {
             "at": start + second,
@@ -203,3 +203,47 @@ def test_a_run_of_a_thousand_tasks(launch: Launch, tmp_path: Path):
     assert (tmp_path / "run.html").stat().st_size < 2_000_000
     names = [text for _, text in shown.texts if text.startswith("worker/") and text[7:].isdecimal()]
     assert names[0] == "worker/777" and len({*names}) == 1000
+
+
+# ---------------------------------------------------------------------- two runs
+
+
+@pytest.mark.promise(
+    "`launch report A B`: options that differ, verdicts, times, metrics, memory side by side"
+)
+def test_two_runs(launch: Launch, tmp_path: Path):
+    program = "import sys; sys.exit(int(sys.argv[1].partition('=')[2]))"
+    words = ("--name", "a", "--workers", "2", "-x", "KEY=T0K3N")
+    launch(*words, "-c", program, "--code=0", "--rate", "0.1", code=0)
+    with_samples(last_run(launch))
+    launch(
+        "--name", "b", "--workers", "3", "-x", "KEY=other", "-c", program, "--code=7", "--rate", "0.1", code=7
+    )
+    with_samples(last_run(launch), memory=3 << 30)
+    answer = json.loads(launch.here("report", "a", "b", "--json", code=0).out)
+    rows = {row["name"]: row["values"] for row in answer["compared"]}
+    assert rows["--workers"] == ["2", "3"] and rows["program's --code"] == ["0", "7"]
+    assert not [name for name in rows if "rate" in name or "--name" in name]
+    assert "ok in" in rows["verdict"][0] and "exit code 7" in rows["verdict"][1]
+    assert rows["loss, last"] == [0.1, 0.1] and rows["loss, best"] == [0.1, 0.1]
+    assert rows["steps/s"] == [7.0, 7.0] and rows["peak memory of worker"] == [1 << 30, 3 << 30]
+    text = launch.here("report", "a", "b", "--html", tmp_path / "two.html", code=0).out
+    assert "T0K3N" not in text and "+200 %" in text
+    assert [line.split()[1::2] for line in text.splitlines()[1:2]] == [["a", "b"]]
+    made = Page((tmp_path / "two.html").read_text())
+    assert [*made.loads()] == [] and {"--workers", "2", "3", "+200 %"} < {*made.of("td")}
+
+
+def test_no_difference_is_cut(launch: Launch):
+    for last in "ab":
+        launch("--", "true", f"--path={'x' * 300}{last}", code=0)
+    first, second = (path.name for path in sorted(launch.state.iterdir())[-2:])
+    text = launch.here("report", first, second, code=0).out
+    assert f"{'x' * 300}a" in text and f"{'x' * 300}b" in text
+
+
+def test_three_runs_are_too_many(launch: Launch):
+    launch("true", code=0)
+    assert launch.here("report", "latest", "latest", "latest").code == 2
+    assert launch.here("report", "latest", "latest", "--junit", "x").code == 2
+    assert launch.here("report", "latest", "latest", code=0).out.count("ok in") == 2, "it differs in nothing"

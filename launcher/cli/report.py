@@ -54,8 +54,8 @@ _MAX_PROGRAM_CHARACTERS = 300
 
 
 RUNS: Setting[tuple[str, ...]] = Setting(
-    "runs", not_empty, "a run (default: `latest`), or two to compare: name, id, its end, or folder", metavar="RUN",
-    default=(), positional="*", repeatable=True, complete=unfinished_runs,
+    "runs", not_empty, "a run (default: `latest`), or two to compare: name, id, its end, or folder",
+    metavar="RUN", default=(), positional="*", repeatable=True, complete=unfinished_runs,
 )  # fmt: skip
 HTML: Setting[str | None] = Setting(
     "html", not_empty, "also write it to this file, as a page with graphs", metavar="FILE", default=None

@@ -34,31 +34,32 @@ _SLOW_SECONDS = 20.0
 _MIN_CORES = 0.5
 _MIN_GPU_PERCENT = 30.0
 #: A bar replaces its line after a carriage return or backspaces.
-_LINE_END = re.compile(r"[\n\r\b]+")
-_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# In each pattern, the parts that may match the same characters are short, so that none takes long.
+_LINE_END = r"[\n\r\b]+"
+_ESCAPE_SEQUENCE = r"\x1b\[[0-9;?]*[A-Za-z]"
+# Patterns are compiled when they are used first, because that takes 3 ms. In each, the parts that may match
+# the same characters are short, so that none takes long.
 _NUMBER = r"([-+]?(?:nan|inf(?:inity)?|\d{1,20}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?|\.\d{1,20}))(?![\w:/]|\.\d)"
 _NAME = r"(?<![\w.])([a-z_][\w./-]{0,39})[\"']?"
 #: As in ``loss: 0.3``. After a step also as in ``loss 0.3``.
-_CLEAR_METRIC = re.compile(rf"(?i){_NAME}\s{{0,9}}[:=]\s{{0,9}}{_NUMBER}")
-_METRIC = re.compile(rf"(?i){_NAME}\s{{0,9}}[:=\s]\s{{0,9}}{_NUMBER}")
-_EPOCH = re.compile(r"Epoch (\d{1,9})/(\d{1,9})$")
+_CLEAR_METRIC = rf"(?i){_NAME}\s{{0,9}}[:=]\s{{0,9}}{_NUMBER}"
+_METRIC = rf"(?i){_NAME}\s{{0,9}}[:=\s]\s{{0,9}}{_NUMBER}"
+_EPOCH = r"Epoch (\d{1,9})/(\d{1,9})$"
 #: ``12/469 [==>...] - ETA: 0s - loss: 0.3``, ``12/469 - 2s - loss: 0.3``, ``12/469 ━━━ 0s 5ms/step``.
-_KERAS = re.compile(
-    r" *(\d{1,15})/(\d{1,15}|Unknown) (?:\[[=>.]{1,99}\] - |━{1,99} |- )?"
+_KERAS = (
+    r" *(\d{1,15})/(\d{1,15}|Unknown) (?:\[[=>.]{1,99}\] - |━{1,99} |- |(?<=Unknown ))"
     r"(?:ETA: )?(?:\d{1,9}[mu]?s|\d{1,9}:[\d:]{2,9})(?: \d{1,9}[mu]?s/(?:step|epoch))?(?: - |$)"
 )
 #: `` 45%|███  | 450/1000 [00:10<00:12, 45.1it/s, loss=0.3]``, without a total ``450it [00:10, 45.1it/s]``.
-_TQDM = re.compile(
+_TQDM = (
     r"(?:\|[^|]{0,999}\| *(\d{1,15})/(\d{1,15})|(?<!\w)(\d{1,15})[a-zA-Z]{1,20}) "
     r"\[\d[\d:]{1,12}(?:<[\d:?]{1,12})?, *[\d.?]{1,20}[^\s,\]\d]{1,30}([^\]]{0,999})"
 )
 #: ``step 12``, ``step: 12/100``, ``global_step = 12``, ``"step": 12``; ``Train tree 12/400`` of YDF.
-_STEP = re.compile(
+_STEP = (
     r"(?i)(?<![a-z])(?:step|train tree)[\"']?\s{0,9}[:=#]?\s{0,9}(\d{1,15})(?!\w|[.:]\d)"
     r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,15})(?!\w|\.\d))?"
 )
-_ANY_NUMBER = re.compile(r"(?i)[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|\bnan\b|\binf\b)|\s+")
+_ANY_NUMBER = r"(?i)[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|\bnan\b|\binf\b)|\s+"
 
 
 class Progress(Record):
@@ -85,8 +86,8 @@ class ProgressReader:
             import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it: `re` has no time limit
 
             self._pattern = regex.compile(pattern)
-        #: Whether the pattern of the user was given up, because it took too much time.
-        self.has_given_up = False
+        #: Whether the user has said how steps look, and whether that was given up because it took too long.
+        self.is_by_user, self.has_given_up = pattern is not None, False
         #: The CPU time that the pattern has taken so far, and how often it was used.
         self._seconds, self._readings = 0.0, 0
         #: What was recognized in the output of each task. It is new with each attempt.
@@ -104,10 +105,10 @@ class ProgressReader:
         Returns:
             The progress by the last line that tells it. None if no line does.
         """
-        *lines, _ = _LINE_END.split(tail[-TAIL_BYTES:].decode("utf-8", "replace"))
+        *lines, _ = re.split(_LINE_END, tail[-TAIL_BYTES:].decode("utf-8", "replace"))
         if len(tail) >= TAIL_BYTES:  # The first line may have begun before.
             del lines[:1]
-        lines = [_ESCAPE_SEQUENCE.sub("", line) for line in lines]
+        lines = [re.sub(_ESCAPE_SEQUENCE, "", line) for line in lines]
         if self._pattern is not None:
             return None if self.has_given_up else self._read_by_pattern(self._pattern, lines)
         known = self._attempts.get(task)
@@ -193,10 +194,10 @@ class _Recognition:
         total = self._total if self._epochs else 0
         bar, step, has_epoch = None, 0, False
         for line in lines:
-            if epoch := _EPOCH.match(line):
+            if epoch := re.match(_EPOCH, line):
                 self._epoch, self._epochs = int(epoch[1]), int(epoch[2])
                 total, step, has_epoch = 0, 0, True
-            elif (found := _KERAS.match(line)) and (not total or found[2] in (str(total), "Unknown")):
+            elif (found := re.match(_KERAS, line)) and (not total or found[2] in (str(total), "Unknown")):
                 bar, step = found, int(found[1])
                 if found[2] != "Unknown":
                     total = self._total = int(found[2])
@@ -214,7 +215,7 @@ class _Recognition:
     def _tqdm(self, lines: Sequence[str]) -> Progress | None:
         """Return the progress by the last bar of tqdm. Of several, the one with the largest total counts."""
         # Later bars replace earlier ones with the same total, which is None if it is unknown.
-        bars = {bar[2]: bar for line in lines for bar in _TQDM.finditer(line)}
+        bars = {bar[2]: bar for line in lines for bar in re.finditer(_TQDM, line)}
         if not bars:
             return None
         bar = bars[max(bars, key=lambda total: int(total or 0))]
@@ -226,8 +227,8 @@ class _Recognition:
         """Return the progress by the last line with a step, if another such line had a smaller step."""
         found: dict[str, re.Match[str]] = {}
         for line in lines:
-            if match := _STEP.search(line):
-                shape, step = _ANY_NUMBER.sub(_without_number, line), int(match[1])
+            if match := re.search(_STEP, line):
+                shape, step = re.sub(_ANY_NUMBER, _without_number, line), int(match[1])
                 if step > self._shapes.get(shape, step):
                     self._growing_shapes.add(shape)
                 self._shapes[shape] = step
@@ -252,9 +253,9 @@ def _without_number(match: re.Match[str]) -> str:
     return " " if match[0].isspace() else "#"
 
 
-def _metrics(text: str, pattern: re.Pattern[str]) -> dict[str, float]:
+def _metrics(text: str, pattern: str) -> dict[str, float]:
     """Return the numbers with a name in a text."""
-    return {match[1]: float(match[2]) for match in islice(pattern.finditer(text), _MAX_METRICS)}
+    return {match[1]: float(match[2]) for match in islice(re.finditer(pattern, text), _MAX_METRICS)}
 
 
 # ---------------------------------------------------------------------- findings

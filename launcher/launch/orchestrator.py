@@ -111,7 +111,7 @@ class Orchestrator:
         self._control = Control(loop, display.event_buffer, job)
         self._sampling: Sampling | None = None
         if progress is not None:
-            self._sampling = Sampling(loop, self._machine, run_info.paths, progress)
+            self._sampling = Sampling(loop, self._machine, run_info.paths, progress, self._on_findings)
         #: The timers of the supervisor that are set.
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.
@@ -276,6 +276,14 @@ class Orchestrator:
         if self._sampling is not None and isinstance(message, events.AgentReady):
             self._sampling.agent_ready(message)
         self._handle(message)
+
+    def _on_findings(self, findings: Sequence[events.Noticed | events.StepsRead]) -> None:
+        """Show what was found in samples. The supervisor is told which tasks have made steps."""
+        for finding in findings:
+            if isinstance(finding, events.Noticed):
+                self._show(finding)
+            else:
+                self._execute(self._machine.handle(finding))
 
     def _handle(self, event: events.Event) -> None:
         """Show an event, pass it to the supervisor, and execute the commands that follow.

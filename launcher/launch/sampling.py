@@ -12,7 +12,8 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from launcher.job import RunPaths
 from launcher.messages import say
 from launcher.output.logs import tail
 from launcher.output.run_files import replace_file
-from launcher.progress import TAIL_BYTES, Progress, ProgressReader
+from launcher.progress import TAIL_BYTES, Findings, Pace, Progress, ProgressReader
+from launcher.runs.samples import Sample, steps_per_second
 from launcher.supervisor import Machine
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ _PAUSE_SECONDS = 1.0
 _MAX_BYTES = 2_000_000
 _MAX_BYTES_PER_TASK = 2_000
 _TASKS_WITHIN = 16
+#: How often tasks are compared, and how long the samples are kept that this needs.
+_COMPARE_SECONDS = 5.0
+_PACE_SECONDS = 60.0
 _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -55,6 +60,10 @@ class Measurement(Record):
     cpus: int
 
 
+#: Receives what was found in samples, and with ``--progress`` which tasks have made steps.
+OnFindings = Callable[[Sequence[events.Noticed | events.StepsRead]], None]
+
+
 class Sampling:
     """Lets the agents measure what tasks use, and keeps that with the progress of the tasks.
 
@@ -63,10 +72,18 @@ class Sampling:
         machine: Knows the tasks.
         paths: The files of the run.
         progress: Recognizes progress in lines.
+        on_findings: Is called in the loop.
     """
 
-    def __init__(self, loop: EventLoop, machine: Machine, paths: RunPaths, progress: ProgressReader) -> None:
-        self._loop, self._machine = loop, machine
+    def __init__(
+        self,
+        loop: EventLoop,
+        machine: Machine,
+        paths: RunPaths,
+        progress: ProgressReader,
+        on_findings: OnFindings,
+    ) -> None:
+        self._loop, self._machine, self._on_findings = loop, machine, on_findings
         tasks, hosts = machine.state.tasks, machine.state.hosts
         self._writer = SampleWriter(paths, len(tasks), progress)
         #: Asks an agent to measure again and again.
@@ -104,7 +121,9 @@ class Sampling:
             self._loop.run_in_thread(lambda: self._writer.write(measurements), self._on_written)
 
     def _on_written(self, written: Future[None]) -> None:
-        """Go on after a pause, also after an error, which the user is told once."""
+        """Pass on what was found, and go on after a pause. The user is told of the first error."""
+        findings, self._writer.findings = self._writer.findings, []
+        self._on_findings(findings)
         error = written.exception()
         if error is not None and not self._has_failed:
             self._has_failed = True
@@ -125,6 +144,15 @@ class _Sampled:
         self.log = (0, 0)
         #: How far it was then, as fields of a sample.
         self.progress: Mapping[str, Any] = {}
+        #: The samples of the last time, if it has printed steps.
+        self.samples: deque[Sample] = deque()
+
+    def pace(self) -> Pace:
+        """Return how fast it was in the last time."""
+        cpus = [sample.cpu for sample in self.samples if sample.cpu is not None]
+        gpus = [sample.gpu for sample in self.samples if sample.gpu is not None]
+        means = [sum(uses) / len(uses) if uses else None for uses in (cpus, gpus)]
+        return Pace(self.attempt, steps_per_second(self.samples), *means)
 
 
 class SampleWriter:
@@ -140,6 +168,9 @@ class SampleWriter:
         self._paths, self._progress = paths, progress
         self._max_bytes = _MAX_BYTES + _MAX_BYTES_PER_TASK * max(0, task_count - _TASKS_WITHIN)
         self._tasks: dict[TaskId, _Sampled] = {}
+        #: What was found since the caller has last taken it.
+        self.findings: list[events.Noticed | events.StepsRead] = []
+        self._finder, self._compared_at = Findings(), 0.0
 
     def write(self, measurements: Iterable[Measurement]) -> None:
         """Write a line with these measurements and the progress of their tasks.
@@ -148,6 +179,9 @@ class SampleWriter:
             OSError: The file cannot be written. The next line may be tried.
         """
         samples: dict[TaskId, dict[str, Any]] = {}
+        at, had_given_up = events.now(), self._progress.has_given_up
+        #: The tasks whose steps have changed, each with its attempt.
+        changed: dict[TaskId, int] = {}
         for measurement in measurements:
             event = measurement.event
             for task, attempt in measurement.attempts.items():
@@ -159,9 +193,35 @@ class SampleWriter:
                 for name, by_task in (("gpu", event.gpu), ("gpu_memory", event.gpu_memory)):
                     if task in by_task:
                         fields[name] = by_task[task]
+                step = sampled.progress.get("step")
                 self._add_progress(fields, task, sampled)
+                if sampled.progress.get("step") != step:
+                    changed[task] = attempt
+                if "step" in fields:
+                    sampled.samples.append(Sample(at, **fields))
                 samples[task] = fields
-        self._append(f"{_compact({'at': round(events.now(), 2), 'tasks': samples})}\n".encode())
+        self._compare(at)
+        if self._progress.is_by_user and not had_given_up:
+            given_up = self._progress.has_given_up
+            self.findings.append(events.StepsRead(at, changed, given_up))
+            if given_up:
+                task = [*samples][-1]
+                text = "--progress takes too long to find steps, so that they are not looked for any longer"
+                self.findings.append(events.Noticed(at, "progress", task, f"{task}: {text}"))
+        self._append(f"{_compact({'at': round(at, 2), 'tasks': samples})}\n".encode())
+
+    def _compare(self, at: float) -> None:
+        """Find out which tasks are slow, if it is time for that."""
+        if at < self._compared_at + _COMPARE_SECONDS:
+            return
+        self._compared_at = at
+        paces = {}
+        for task, sampled in self._tasks.items():
+            while sampled.samples and sampled.samples[0].at < at - _PACE_SECONDS:
+                sampled.samples.popleft()
+            if sampled.samples:
+                paces[task] = sampled.pace()
+        self.findings += self._finder.compare(at, paces)
 
     def _add_progress(self, fields: dict[str, Any], task: TaskId, sampled: _Sampled) -> None:
         """Add how far a task is, and when it has printed something last.
@@ -181,7 +241,9 @@ class SampleWriter:
         if log != sampled.log:
             sampled.log = log
             progress = self._progress.read(task, sampled.attempt, tail(path, TAIL_BYTES)[0])
-            sampled.progress = sampled.progress if progress is None else _as_fields(progress)
+            if progress is not None:
+                sampled.progress = _as_fields(progress)
+                self.findings += self._finder.observe(events.now(), task, sampled.attempt, progress)
         fields.update(sampled.progress)
 
     def _append(self, line: bytes) -> None:

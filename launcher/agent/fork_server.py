@@ -39,6 +39,8 @@ LOADER = (
 #: writes its own command line there, which may be as long as this.
 PADDING = " " * 2000
 _MAX_PACKET_BYTES = 1 << 20
+# It lets a process and its descendants trace this one, which takes its stacks.
+_PR_SET_PTRACER = 0x59616D61
 # A process may fork while it has its main thread and one idle thread of a numerical library.
 _MAX_THREADS = 2
 
@@ -233,6 +235,10 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     for name, value in added.items():
         os.environb.setdefault(name, value)
     _show_as(request["argv"])
+    if request["tracer"]:
+        import ctypes  # noqa: PLC0415 - the program itself may not need it
+
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(request["tracer"]), 0, 0, 0)
     # As Python 3.10 and later set it for a program that they start.
     sys.orig_argv = list(request["argv"])
     if numpy := sys.modules.get("numpy.random"):

@@ -242,6 +242,7 @@ class ForkServers:
             # The process may exist before the answer arrives, and belongs to the task by its tag.
             self._task_processes.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
+            request["tracer"] = self._spawner.tracer
             fds += os.pipe()
             fds += os.pipe()
             # The task writes its output to one pipe, and waits for a byte from the other one. If that is

@@ -24,6 +24,7 @@ from launcher.common.text import why_not_started
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
+_PR_SET_PTRACER = 0x59616D61
 #: In the main process of a pod, the descriptor of the stdin that another process has passed to it. Its own
 #: stdin is the socket to that process.
 PASSED_STDIN = 3
@@ -51,6 +52,22 @@ def become_subreaper(name: str) -> None:
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def ptrace_scope() -> str:
+    """Return which processes may trace others of their user (``kernel.yama.ptrace_scope``).
+
+    ``0`` means all, and ``1`` the ancestors of a process and those that it admits. Empty: all kernels
+    without Yama, which allow what ``0`` does.
+    """
+    return "".join(lines_of("/proc/sys/kernel/yama/ptrace_scope"))
+
+
+def admit_tracer(pid: int) -> None:
+    """Let a process and its descendants trace this process, also after exec. Other kernels ignore it."""
+    import ctypes  # noqa: PLC0415 - few agents need it
+
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 def show_as(command: str) -> None:

@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 from contextlib import contextmanager, suppress
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from launcher.agent import processes
 from launcher.agent.lookup import environment_variables, find_executable, find_script
@@ -152,6 +152,9 @@ class Spawner:
         #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
         #: descriptors above the tasks' limit of open files, and the agent may have such ones.
         self._inherited = os.dup(self._null)
+        #: The process that tasks admit, with its descendants, to trace them: the agent, whose children take
+        #: stacks. 0 if the kernel needs no such permission.
+        self.tracer = os.getpid() if processes.ptrace_scope() == "1" else 0
         #: The variables of every task, unless it has others.
         self._environment = {**DEFAULT_VARIABLES, **os.environ}
 
@@ -265,22 +268,77 @@ class Spawner:
         tag = self.new_tag()
         try:
             with self.limits.of_task(tag) as is_tagged:
-                pid = os.posix_spawn(
-                    prepared.path,
-                    prepared.argv,
-                    prepared.environment,
-                    file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
-                    setsid=True,
-                    # The agent blocks or ignores some signals, but a task must not.
-                    setsigmask=(),
-                    setsigdef=_ALL_SIGNALS,
-                )
+                if self.tracer:
+                    pid = _fork(prepared, streams, self.tracer)
+                else:
+                    pid = os.posix_spawn(
+                        prepared.path,
+                        prepared.argv,
+                        prepared.environment,
+                        file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
+                        setsid=True,
+                        # The agent blocks or ignores some signals, but a task must not.
+                        setsigmask=(),
+                        setsigdef=_ALL_SIGNALS,
+                    )
         except (OSError, ValueError) as error:
             raise _start_error(error, prepared.argv[0], prepared.path) from error
         finally:
             # While the agent itself holds the writing end of a pipe, it never reads the end of the output.
             os.dup2(self._null, self._inherited, inheritable=False)
         return pid, tag if is_tagged else 0
+
+
+def _fork(prepared: Prepared, streams: Sequence[int], tracer: int) -> int:
+    """Do what posix_spawn does in `Spawner`, and let the process admit a tracer, which posix_spawn cannot.
+
+    Args:
+        prepared: The command.
+        streams: The stdin, stdout and stderr of the process.
+        tracer: The process that it admits.
+
+    Returns:
+        The pid.
+
+    Raises:
+        OSError: The kernel refuses to run the program.
+    """
+    # The program closes the pipe when it starts. Otherwise the number of the error comes through it.
+    reading, writing = os.pipe()
+    # A handler of the agent must not run in the fork.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _exec(prepared, streams, tracer, writing)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            number = pipe.read()
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return pid
+
+
+def _exec(prepared: Prepared, streams: Sequence[int], tracer: int, error_pipe: int) -> NoReturn:
+    """Become a program, in a fork of the agent, see `_fork`. Otherwise write the number of the error."""
+    number = errno.EINVAL
+    try:
+        os.setsid()
+        for stream, fd in enumerate(streams):
+            os.dup2(fd, stream)
+        for ignored in _ALL_SIGNALS:
+            signal.signal(ignored, signal.SIG_DFL)
+        processes.admit_tracer(tracer)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(prepared.path, prepared.argv, prepared.environment)
+    except OSError as error:
+        number = error.errno or number
+    finally:
+        os.write(error_pipe, str(number).encode())
+        os._exit(1)
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:

@@ -87,6 +87,9 @@ class AgentLink(Protocol):
     def send(self, command: AgentCommand) -> None:
         """Queue a command for the agent. It is written as soon as the connection accepts it."""
 
+    def run(self, entry: str, arguments: object) -> RemoteProgram:
+        """Run a program of ours as a child of the agent. The arguments are those of `ProgramRunner.run`."""
+
     def wait(self, seconds: float) -> str | None:
         """Wait, after the end of the agent or after `shut_down`, until no process of the agent is left.
 

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends.connections import AgentArguments, Connections, lease_there
-from launcher.backends.link_pipe import LinkPipe
+from launcher.backends.link_pipe import LinkPrograms
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
     AllocationEndedError,
@@ -30,16 +30,12 @@ from launcher.common.errors import (
 )
 from launcher.common.events import AgentClosed, AgentCommand, CloseAgent, TaskStarted
 from launcher.common.protocol import (
+    PROGRAM_RECORDS,
     WINDOW_BYTES,
-    CloseCommand,
-    CommandCredit,
-    CommandData,
-    CommandEnded,
     Decoder,
     Message,
     MessageChannel,
     Refused,
-    RunCommand,
 )
 from launcher.common.record import replace
 from launcher.common.text import last_line, nothing_started
@@ -70,7 +66,6 @@ _MAX_READS = 4
 #: The pause before more is sent to a connection that did not accept all. Some connections do not show when
 #: they accept more.
 _SEND_PAUSE_SECONDS = 0.05
-_COMMAND_RECORDS = (CommandData, CommandCredit, CommandEnded)
 
 
 class _LinkClosed(Exception):
@@ -124,9 +119,8 @@ class ReconnectingLink:
         self._inbox_bytes = 0
         #: It is called when `receive` has something.
         self._on_ready: Callable[[], object] = lambda: None
-        #: The pipes of the programs that run over this link, by their numbers.
-        self._pipes: dict[int, LinkPipe] = {}
-        self._last_program_number = 0
+        #: The programs of ours that run over this link.
+        self._programs = LinkPrograms(host, self.lock, self.send)
         #: The present connection: a program on the host that passes bytes to and from the agent. None while
         #: there is no connection.
         self._program: RemoteProgram | None = None
@@ -225,29 +219,8 @@ class ReconnectingLink:
                 self.loop.call_soon(self._flush)
 
     def run(self, entry: str, arguments: object) -> RemoteProgram:
-        """Run a program of ours as a child of the agent. Any thread may call this.
-
-        The arguments are those of `ProgramRunner.run`. If the link has ended, or ends, the program reports
-        that when it is used.
-        """
-        with self.lock:
-            self._last_program_number += 1
-            number = self._last_program_number
-            pipe = self._pipes[number] = LinkPipe(number, self.lock, self.send, self._close_pipe)
-            if self.is_over:
-                pipe.on_link_lost(self._lost_message())
-            self.send(RunCommand(number, entry, arguments))
-        return RemoteProgram(self.host, pipe, is_ready=True)
-
-    def _lost_message(self) -> str:
-        """Return why programs over this link, which has ended, cannot be used any longer."""
-        return f"{self.host}: {self.reason or 'its agent has exited'}"
-
-    def _close_pipe(self, number: int) -> None:
-        """Forget the pipe of a program, and let the agent close its end. A second call does nothing."""
-        with self.lock:
-            if self._pipes.pop(number, None) is not None:
-                self.send(CloseCommand(number))
+        """Run a program of ours as a child of the agent, see `LinkPrograms.run`."""
+        return self._programs.run(entry, arguments)
 
     def shut_down(self) -> None:
         """Ask the agent to end all tasks, and then itself. Any thread may call this, more than once."""
@@ -366,8 +339,7 @@ class ReconnectingLink:
             self._timer.cancel()
         self._drop_connection()
         with self.lock:
-            for pipe in self._pipes.values():
-                pipe.on_link_lost(self._lost_message())
+            self._programs.lose(reason)
         self._on_ready()
 
     # ------------------------------------------------------------------ messages
@@ -436,10 +408,10 @@ class ReconnectingLink:
         with self.lock:
             for_reader = []
             for message in messages:
-                if not isinstance(message, _COMMAND_RECORDS):
+                if not isinstance(message, PROGRAM_RECORDS):
                     for_reader.append(message)
-                elif message.command in self._pipes:  # Otherwise the pipe was closed.
-                    self._pipes[message.command].handle_message(message)
+                else:
+                    self._programs.deliver(message)
             # From an agent that stays after the job, AgentClosed means only that the job is over.
             if self._was_shut_down or not self.stays:
                 self._agent_closed |= any(isinstance(message, AgentClosed) for message in for_reader)

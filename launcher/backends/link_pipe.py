@@ -1,7 +1,7 @@
-"""The pipe to a program of ours on a host, whose bytes travel over the link to the host's agent.
+"""The programs of ours that an agent runs as its children, whose bytes travel over the link to the agent.
 
-`launcher.backends.link.ReconnectingLink.run` makes one for each program that an agent runs as its child. The
-loop's thread must never wait in it, because that thread moves the bytes.
+The links to agents have `LinkPrograms`, which makes a `LinkPipe` for each of them. The loop's thread must
+never wait in a pipe, because that thread moves the bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import ProtocolError, TransportError
-from launcher.common.protocol import CREDIT_BYTES, CommandCredit, CommandData, CommandEnded, Message
+from launcher.common.protocol import (
+    CREDIT_BYTES,
+    CloseCommand,
+    CommandCredit,
+    CommandData,
+    CommandEnded,
+    Message,
+    RunCommand,
+)
 from launcher.common.text import last_line
 
 
@@ -141,3 +150,61 @@ class LinkPipe:
         with self._lock:
             self._on_close(self.number)
             os.close(self._event_fd)
+
+
+class LinkPrograms:
+    """The programs of ours that run as children of the agent of one host.
+
+    Args:
+        host: The name of the host.
+        lock: The lock of the link, which holds it when it calls `deliver` and `lose`.
+        send: Sends a message over the link.
+    """
+
+    def __init__(self, host: str, lock: threading.RLock, send: Callable[[Message], None]) -> None:
+        self._host, self._lock, self._send = host, lock, send
+        #: The pipes of the programs that run, by their numbers.
+        self._pipes: dict[int, LinkPipe] = {}
+        self._last_number = 0
+        #: Why the link has ended, for messages. Empty while it has not.
+        self._loss_reason = ""
+
+    def run(self, entry: str, arguments: object) -> RemoteProgram:
+        """Run a program of ours as a child of the agent. Any thread may call this.
+
+        The arguments are those of `ProgramRunner.run`. If the link has ended, or ends, the program reports
+        that when it is used.
+        """
+        with self._lock:
+            self._last_number += 1
+            number = self._last_number
+            pipe = self._pipes[number] = LinkPipe(number, self._lock, self._send, self._close_pipe)
+            if self._loss_reason:
+                pipe.on_link_lost(self._loss_reason)
+            self._send(RunCommand(number, entry, arguments))
+        return RemoteProgram(self._host, pipe, is_ready=True)
+
+    def _close_pipe(self, number: int) -> None:
+        """Forget the pipe of a program, and let the agent close its end. A second call does nothing."""
+        with self._lock:
+            if self._pipes.pop(number, None) is not None:
+                self._send(CloseCommand(number))
+
+    def deliver(self, message: CommandData | CommandCredit | CommandEnded) -> None:
+        """Pass a message of the agent to the pipe that it is about, unless that was closed.
+
+        Raises:
+            ProtocolError: The agent sent, or acknowledged, more bytes than it may.
+        """
+        if message.command in self._pipes:
+            self._pipes[message.command].handle_message(message)
+
+    def lose(self, why: str) -> None:
+        """Tell all programs that the link has ended.
+
+        Args:
+            why: Why, for messages. Empty if the agent ended as it should.
+        """
+        self._loss_reason = f"{self._host}: {why or 'its agent has exited'}"
+        for pipe in self._pipes.values():
+            pipe.on_link_lost(self._loss_reason)

@@ -11,17 +11,29 @@ import os
 import select
 import signal
 import socket  # noqa: F401 - launcher and agent need it, and the fork finds it imported
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from launcher.agent import processes, sweep
 from launcher.common.errors import TransportError
 from launcher.common.events import AgentCommand
-from launcher.common.protocol import PIPED_RECORDS, Decoder, Message, MessageChannel, Refused
+from launcher.common.protocol import (
+    PIPED_RECORDS,
+    PROGRAM_RECORDS,
+    Decoder,
+    Message,
+    MessageChannel,
+    Refused,
+)
 from launcher.common.text import last_line, signal_name, why_not_started
 from launcher.event_loop import EventLoop
+
+if TYPE_CHECKING:  # Few launches on this machine run programs of ours.
+    from launcher.backends.link_pipe import LinkPrograms
+    from launcher.backends.programs import RemoteProgram
 
 _READ_BYTES = 256 * 1024
 _STDERR_LIMIT_BYTES = 64 * 1024
@@ -51,9 +63,13 @@ class ForkedAgentLink:
         #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
         self.tasks: set[str] = set()
         #: Encodes and decodes the messages on both pipes.
+        records = (*PIPED_RECORDS, *PROGRAM_RECORDS)
         self._channel = MessageChannel(
-            lambda: Decoder(from_agent=True, host=host, tasks=self.tasks, only=PIPED_RECORDS)
+            lambda: Decoder(from_agent=True, host=host, tasks=self.tasks, only=records)
         )
+        self._host = host
+        #: The programs of ours that run over this link. None until there was one.
+        self._programs: LinkPrograms | None = None
         #: Our ends of the three pipes. Each is -1 when it is closed.
         self._reading, self._writing, self._stderr = reading, writing, stderr
         #: The loop that watches the pipes. None before `watch`, and after `unwatch`.
@@ -94,11 +110,16 @@ class ForkedAgentLink:
         except BlockingIOError:
             return ()
         if not data:
+            if self._programs is not None:
+                self._programs.lose("")
             return None
         messages = []
         for message in self._channel.receive(data):
             if isinstance(message, Refused):
                 self._refusal = message.why
+            elif isinstance(message, PROGRAM_RECORDS):
+                if self._programs is not None:
+                    self._programs.deliver(message)
             else:
                 messages.append(message)
         return messages
@@ -107,6 +128,14 @@ class ForkedAgentLink:
         """Queue a command for the agent, and write as much as the pipe accepts now."""
         self._channel.send(command)
         self._flush()
+
+    def run(self, entry: str, arguments: object) -> RemoteProgram:
+        """Run a program of ours as a child of the agent, see `LinkPrograms.run`. Only the loop calls this."""
+        if self._programs is None:
+            from launcher.backends.link_pipe import LinkPrograms  # noqa: PLC0415 - with subprocess
+
+            self._programs = LinkPrograms(self._host, threading.RLock(), self.send)
+        return self._programs.run(entry, arguments)
 
     def _flush(self) -> None:
         """Write as much as the pipe accepts now, and let the loop write the rest."""

@@ -22,8 +22,8 @@ from launcher.config.settings import Group
 
 #: The commands. For each there is a module of its name. Any other first word belongs to ``run``.
 COMMANDS = (
-    "run", "ps", "top", "page", "logs", "report", "attach", "stop", "restart", "rerun", "rm", "hosts",
-    "check", "prepare", "export", "clean", "completion", "help",
+    "run", "ps", "top", "page", "stacks", "logs", "report", "attach", "stop", "restart", "rerun", "rm",
+    "hosts", "check", "prepare", "export", "clean", "completion", "help",
 )  # fmt: skip
 #: Options of a launch that several commands have, too. They do not show that a program follows.
 _OUTPUT_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--json")

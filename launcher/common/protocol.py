@@ -199,7 +199,9 @@ class FilesFailed(Record):
 
 #: What an agent may send through a pipe on this machine.
 PIPED_RECORDS: Tuple[Type[Any], ...] = (Refused, *get_args(events.AgentEvent))
-_AGENT_RECORDS = (Hello, Ack, *PIPED_RECORDS, CommandData, CommandCredit, CommandEnded)
+#: What an agent sends about remote programs.
+PROGRAM_RECORDS = (CommandData, CommandCredit, CommandEnded)
+_AGENT_RECORDS = (Hello, Ack, *PIPED_RECORDS, *PROGRAM_RECORDS)
 _COMMAND_RECORDS = (RunCommand, CommandData, CommandCredit, CloseCommand)
 _LAUNCHER_RECORDS = (Hello, Ack, Ping, *get_args(events.AgentCommand), *_COMMAND_RECORDS)
 #: The messages between the launcher and a remote program that copies files. They go through its pipes.

@@ -184,6 +184,8 @@ class Failure(Record):
     #: For `Reason.TIMEOUT` and `Reason.STALLED` the limit as the user wrote it, such as ``2h``. Otherwise it
     #: is empty.
     limit: str = ""
+    #: Where the tasks that hung were, as ``launch stacks`` shows it. Empty if it is not known.
+    stacks: str = ""
 
 
 class Report(Record):

@@ -12,10 +12,13 @@ that the launcher never waits for a client. Both are JSON::
     {"request": "stop", "tasks": ["worker/0"]}     {}
     {"request": "tasks", "measure": true}          {"report": {...}, "memory": {"worker/0": 104857600},
                                                     "measuring": ["node2"]}
+    {"request": "stacks", "tasks": ["worker"],     {"groups": [{"tasks": [...], "threads": [...]}],
+     "take": true}                                  "taking": ["worker/1"]}
     {"request": "follow", "from": 12}              {"next": 12, "output": false}
 
 ``{"error": TEXT}`` is the answer to a request that cannot be fulfilled. With ``measure`` the launcher asks
-the hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
+the hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``. With ``take`` the
+hosts take Python stacks; the tasks whose stacks are not known yet are in ``taking``.
 
 After the answer to ``follow`` the connection carries the events from this number on, or else the events to
 come, until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``.
@@ -32,7 +35,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
@@ -53,6 +56,9 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import EventBuffer
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
+
+if TYPE_CHECKING:
+    from launcher.launch.stacks import StackTaker
 
 _MAX_CLIENTS = 16
 _MAX_FOLLOWERS = 16
@@ -85,6 +91,15 @@ class TaskStopRequest(Record):
     tasks: tuple[str, ...]
 
 
+class StacksRequest(Record):
+    """A request for the Python stacks of tasks."""
+
+    #: Names of tasks, roles and ranges, as `selected` reads them. Empty: all tasks.
+    tasks: tuple[str, ...] = ()
+    #: Whether the hosts shall take them now, for later answers.
+    take: bool = False
+
+
 class FollowRequest(Record):
     """A request for the events of the job."""
 
@@ -94,10 +109,13 @@ class FollowRequest(Record):
     output: bool = False
 
 
-_REQUESTS: Mapping[str, type[TasksRequest | RestartRequest | TaskStopRequest | FollowRequest]] = {
+_REQUESTS: Mapping[
+    str, type[TasksRequest | RestartRequest | TaskStopRequest | StacksRequest | FollowRequest]
+] = {
     "tasks": TasksRequest,
     "restart": RestartRequest,
     "stop": TaskStopRequest,
+    "stacks": StacksRequest,
     "follow": FollowRequest,
 }
 
@@ -110,8 +128,7 @@ def read_request(packet: bytes) -> Any:
             record of that kind.
 
     Returns:
-        A `TasksRequest`, `RestartRequest`, `TaskStopRequest` or `FollowRequest`, whose values have the types
-        of its fields.
+        A record of one of these classes, whose values have the types of its fields.
 
     Raises:
         ProtocolError: The packet is not a request.
@@ -138,6 +155,8 @@ class ControlledJob(Record):
     send: Callable[[events.Measure], None]
     #: Passes an event to the supervisor, and executes its commands.
     handle: Callable[[events.RestartAsked | events.TaskStopAsked], None]
+    #: Returns what takes the stacks of tasks. It is made when it is first needed.
+    stacks: Callable[[], StackTaker]
 
 
 class Control:
@@ -259,6 +278,8 @@ class Control:
                 tasks = self._named_tasks(request.tasks, Phase.RUNNING, Phase.DRAINING)
                 self._job.handle(events.TaskStopAsked(events.now(), tasks))
                 return {}
+            if isinstance(request, StacksRequest):
+                return self._stacks(request)
         except ProtocolError as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
@@ -289,6 +310,22 @@ class Control:
         if machine.phase not in phases:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
         return tuple(selected(machine.state.tasks.keys(), names))
+
+    def _stacks(self, request: StacksRequest) -> Mapping[str, Any]:
+        """Return the stacks of tasks that are known, after asking their hosts if the request wants that.
+
+        Raises:
+            LaunchError: The names select no task, or none of these tasks runs.
+        """
+        machine, taker = self._job.machine, self._job.stacks()
+        tasks = selected(machine.state.tasks.keys(), request.tasks)
+        if request.take:
+            taker.forget(tasks)
+            if not (pids := machine.pids(tasks)):
+                raise LaunchError("none of these tasks runs now")
+            taker.take(pids)
+        taking = [task for task in tasks if task in taker.taking]
+        return {"groups": [record_as_dict(group) for group in taker.groups(tasks)], "taking": taking}
 
     def _measure(self) -> None:
         """Ask the hosts for the memory of their tasks. `measured` is called with each answer."""

@@ -24,6 +24,8 @@ from launcher.job import Host
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from launcher.backends.programs import RemoteProgram
+
 #: How long a closed agent may take to exit, and then again to be killed.
 _LAST_WAIT_SECONDS = 10.0
 #: How long it may take to exit if the user is in a hurry or the agent counts as lost.
@@ -190,6 +192,17 @@ class HostConnections:
         connection = self._connections.get(command.host)
         if connection is not None and not connection.closed:
             connection.link.send(command)
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Run a program of ours as a child of the agent of a host, as `AgentLink.run` does.
+
+        Raises:
+            TransportError: The connection to the agent is closed.
+        """
+        connection = self._connections.get(host)
+        if connection is None or connection.closed:
+            raise TransportError("its host is lost")
+        return connection.link.run(entry, arguments)
 
     def send_to_all(self, command: events.AgentCommand) -> None:
         """Send the same command, which names no host, to all hosts. It is encoded only once."""

@@ -42,6 +42,10 @@ from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, comm
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from launcher.launch.stacks import StackTaker
+
+#: How long the stacks of tasks that hang may take before the tasks are stopped.
+_STACKS_SECONDS = 3.0
 #: The pause between two looks for the reason of an agent's exit.
 _POLL_SECONDS = 0.01
 #: Events that are not shown, because `events.TaskMoved` contains what they say.
@@ -107,7 +111,11 @@ class Orchestrator:
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
-        job = ControlledJob(self._machine, report=self.report, send=send, handle=self._handle)
+        #: Takes the stacks of tasks. None until somebody asks for some.
+        self._stack_taker: StackTaker | None = None
+        job = ControlledJob(
+            self._machine, report=self.report, send=send, handle=self._handle, stacks=self._stacks
+        )
         self._control = Control(loop, display.event_buffer, job)
         self._sampling: Sampling | None = None
         if progress is not None:
@@ -180,6 +188,8 @@ class Orchestrator:
             self._tick_renderers()  # It shows the last events.
         finally:
             self._control.close()
+            if self._stack_taker is not None:
+                self._stack_taker.close()
             for line in self._connections.close(lambda: self._machine.state.is_immediate):
                 self._show(events.Tell(line, urgent=True))
             if self._command_pipe is not None:
@@ -242,7 +252,41 @@ class Orchestrator:
                 self._note_delayed_output()
         else:
             self._show(events.TimeUp(at, str(timer)))
-        self._execute(self._machine.time_up(timer, at))
+        if tasks := self._machine.hung_tasks(timer):
+            self._show_where_they_hang(timer, tasks)
+        else:
+            self._execute(self._machine.time_up(timer, at))
+
+    def _stacks(self) -> StackTaker:
+        """Return what takes the stacks of tasks."""
+        if self._stack_taker is None:
+            from launcher.launch.stacks import StackTaker  # noqa: PLC0415 - few jobs need it
+
+            self._stack_taker = StackTaker(self._loop, self._connections.run)
+        return self._stack_taker
+
+    def _show_where_they_hang(self, timer: Timer, tasks: Sequence[TaskId]) -> None:
+        """Take the stacks of tasks that a timer will stop, and let it do so when they are known, or too late.
+
+        Meanwhile the timer is set, so that it can be cancelled.
+        """
+
+        def go_on() -> None:
+            """Show what is known, and let the supervisor handle the timer, unless it was cancelled."""
+            if self._timers.get(timer) is not handle:
+                return
+            del self._timers[timer]
+            handle.cancel()
+            lines, text = taker.describe(tasks)
+            for line in lines:
+                self._show(events.Tell(line))
+            self._machine.note_stacks(text)
+            self._execute(self._machine.time_up(timer, events.now()))
+
+        taker = self._stacks()
+        handle = self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_SECONDS, go_on)
+        taker.forget(tasks)
+        taker.take(self._machine.pids(tasks), on_done=go_on)
 
     def _note_delayed_output(self) -> None:
         """Tell the supervisor that output may be late, so that no task counts as silent because of that."""

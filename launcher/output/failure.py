@@ -122,6 +122,11 @@ def failure_report(
     lines = [] if is_in_verdict else [coloured(head, BAD_COLOUR) if colour else head]
     if failure.task is not None and with_last_lines:
         lines += _about_output(failure.task, report, paths, colour=colour)
+    if failure.stacks:
+        stacks = [
+            shortened(escape_controls(line), _MAX_LINE_CHARACTERS) for line in failure.stacks.split("\n")
+        ]
+        lines += ["  where the tasks were:", *(f"    {line}" for line in stacks)]
     lines += _also_failed(report, failure, paths)
     prefix = coloured(_HINT_PREFIX, _HINT_COLOUR) if colour else _HINT_PREFIX
     lines += [f"{prefix}{escape_controls(hint)}" for hint in failure.hint.splitlines()]

@@ -79,8 +79,8 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
         time.sleep(_POLL_SECONDS)
 
 
-def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Send a request to the launcher of a run, and return its answer.
+def ask(run: Run, request: Mapping[str, Any], seconds: float = _ANSWER_TIMEOUT_SECONDS) -> Mapping[str, Any]:
+    """Send a request to the launcher of a run, and return its answer, which may take these seconds.
 
     Raises:
         ConnectionError: The launcher has no control socket, or closes it, because the job has not started yet
@@ -88,7 +88,7 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
         LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        return _ask(peer, run, request, _ANSWER_TIMEOUT_SECONDS)
+        return _ask(peer, run, request, seconds)
 
 
 class EventStream:

@@ -1,7 +1,7 @@
 """Where the tasks of a run are: their Python stacks, with equal ones folded, asked from its launcher.
 
-`launcher.launch.stacks` lets py-spy take them on the hosts, while the tasks go on. ``launch stacks``, ``launch
-top`` and the page call `stacks_of`. All texts come from tasks, and are harmless for a terminal.
+`launcher.launch.stacks` lets py-spy take them on the hosts, while the tasks go on. ``launch stacks``,
+``launch top`` and the page call `stacks_of`. All texts come from tasks, and are harmless for a terminal.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def fold(stacks: Iterable[TaskStacks]) -> list[StackGroup]:
     """Return the stacks of tasks with those folded that are at the same place.
 
     Returns:
-        The groups. The smallest comes first, because the odd task is the one that is looked for. Tasks without
-        stacks come last.
+        The groups. The smallest comes first, because the odd task is the one that is looked for. Tasks
+        without stacks come last.
     """
     groups: dict[tuple[object, ...], list[TaskStacks]] = {}
     for each in stacks:
@@ -137,7 +137,7 @@ def stacks_of(
 
 
 def stack_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
-    """Yield the lines that show stacks to the user: for each group its tasks, and the functions they are in."""
+    """Yield the lines that show stacks to the user: each group with its functions."""
     for group in groups:
         same = ": the same" if len(group.tasks) > 1 and not group.note else ":"
         yield f"{group.names}{same}{f' {group.note}' if group.note else ''}"

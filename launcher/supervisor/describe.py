@@ -466,4 +466,13 @@ def timeout(state: JobState, at: float, hint: str) -> Failure:
     ]
     went_on = f"; {join_names(ended)}, {state.tasks.names(state.tasks.deciding)} went on" if ended else ""
     text = f"the job took longer than its time limit of {limit}{went_on}"
-    return Failure(reason=Reason.TIMEOUT, task=None, host=None, at=at, text=text, hint=hint, limit=limit)
+    return Failure(
+        reason=Reason.TIMEOUT,
+        task=None,
+        host=None,
+        at=at,
+        text=text,
+        hint=hint,
+        limit=limit,
+        stacks=state.stalls.stacks,
+    )

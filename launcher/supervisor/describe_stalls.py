@@ -24,10 +24,8 @@ from launcher.supervisor.silence import (
 )
 from launcher.supervisor.state import JobState
 
-_STACKS_ADVICE = (
-    "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
-    " often needs a longer --stall"
-)
+_LONGER_ADVICE = "a program that prints less often needs a longer --stall"
+_STACKS_ADVICE = f"a Python program prints its stacks on SIGABRT: see the end of its output; {_LONGER_ADVICE}"
 _STALL_ADVICE = "`--stall 10m` would stop such tasks and show where they hang"
 _DEVICE_FILTERS_ADVICE = (
     "a session of TensorFlow 1 without device_filters waits for every task (docs/hangs.md)"
@@ -57,8 +55,9 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
         host=silent[0].host,
         at=at,
         text=_silence(state, silent, limit),
-        hint=_advice(state, silent, otherwise=_STACKS_ADVICE),
+        hint=_advice(state, silent, otherwise=_LONGER_ADVICE if state.stalls.stacks else _STACKS_ADVICE),
         limit=limit,
+        stacks=state.stalls.stacks,
     )
 
 
@@ -95,6 +94,8 @@ def hint_at_timeout(state: JobState) -> str:
     silent = [record for record in silent_tasks(state, ticks, ticks) if record.runs_python]
     if not silent:
         return ""
+    if state.stalls.stacks:
+        return _advice(state, silent, otherwise="")
     hang = "hangs" if len(silent) == 1 else "hang"
     see = f"to see where {state.tasks.names_of(silent)} {hang}, {_FAULTHANDLER_ADVICE}"
     return _advice(state, silent, otherwise=see)

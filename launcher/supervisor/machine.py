@@ -75,6 +75,29 @@ class Machine:
         """
         return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.not_gone)
 
+    def pids(self, tasks: Iterable[TaskId]) -> dict[str, dict[TaskId, int]]:
+        """Return the pids of those of these tasks that run, by their hosts."""
+        pids: dict[str, dict[TaskId, int]] = {}
+        for record in map(self.state.tasks.__getitem__, tasks):
+            if record.state in _PROCESS_STATES and record.current.pid is not None:
+                pids.setdefault(record.host, {})[record.task] = record.current.pid
+        return pids
+
+    def hung_tasks(self, timer: Timer) -> list[TaskId]:
+        """Return the Python tasks that will be stopped because this timer has fired.
+
+        Their stacks can be taken before that, and `note_stacks` then passes them on.
+        """
+        if timer.kind is TimerKind.JOB and self.phase is Phase.RUNNING:
+            running = [each for each in self.state.tasks.values() if each.state is TaskState.RUNNING]
+        else:
+            running = stalls.tasks_to_stop(self.state) if timer.kind is TimerKind.SILENCE else []
+        return [record.task for record in running if record.runs_python]
+
+    def note_stacks(self, text: str) -> None:
+        """Note where tasks hang that will be stopped for it, for the report of the failure."""
+        self.state.stalls.stacks = text
+
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
         """Return the report of the job as it is now.
 

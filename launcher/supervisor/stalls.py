@@ -137,6 +137,17 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
         state.stalls.line_count += 1
 
 
+def tasks_to_stop(state: JobState) -> list[TaskRecord]:
+    """Return the silent tasks that the next tick will stop, if nothing happens before."""
+    if not state.policy.stall or state.phase is not Phase.RUNNING or state.tasks.restarting:
+        return []
+    state.stalls.ticks += 1
+    try:
+        return silent_tasks(state, TICKS_IN_LIMIT, TICKS_IN_LIMIT)
+    finally:
+        state.stalls.ticks -= 1
+
+
 def _stop_silent(state: JobState, silent: Sequence[TaskRecord], at: float) -> None:
     """Stop the silent tasks, then start them again or let the job fail. Together they are one failure.
 

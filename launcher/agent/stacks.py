@@ -1,0 +1,215 @@
+"""Takes the Python stacks of tasks, which go on meanwhile. The launcher lets an agent run it in a child.
+
+The launcher sends the program of py-spy, which is a static one and so runs on any Linux of its processor. It
+runs from memory, so that it leaves no file here. The agent itself must never wait for it. Everything that the
+launcher gets from here is bounded, because tasks decide about the depth and the names of their functions.
+"""
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zlib
+from typing import Any, Dict, List, Mapping, Tuple
+
+from launcher.agent import processes
+from launcher.common.errors import LaunchError
+from launcher.common.text import why_not_started
+from launcher.common.trusted_io import memory_file
+
+_MAX_SIDE_BY_SIDE = 4
+#: More processes of one task are not looked at, and more threads, frames and characters of one are left out.
+_MAX_PROCESSES, _MAX_THREADS, _MAX_FRAMES, _MAX_CHARACTERS = 8, 20, 100, 200
+#: The most that py-spy may print about one process, and this program about one task.
+_MAX_PRINTED_BYTES, _MAX_TASK_BYTES = 4 << 20, 32 << 10
+_POLL_SECONDS = 0.005
+#: A file of the program that belongs to Python, or of its library.
+_PYTHON_FILE = re.compile(r"/(lib)?python[\d.]*[a-z]*(\.so[\d.]*)?( \(deleted\))?$")
+#: What allows py-spy to read a process, by the number in ``kernel.yama.ptrace_scope``.
+_ADVICE = {
+    "1": "Python is not the task's own process (`exec python` in its script makes it that);"
+    " `sysctl kernel.yama.ptrace_scope=0` on {} allows all",
+    "2": "`sysctl kernel.yama.ptrace_scope=1` on {} allows it",
+    "3": "kernel.yama.ptrace_scope is 3 on {}, which only a restart without it changes",
+}
+_OTHER_ADVICE = "{} forbids ptrace; in a container, `--cap-add SYS_PTRACE` allows it"
+
+
+def take(arguments: Mapping[str, Any]) -> int:
+    """Print the Python stacks of tasks as JSON, one object for each task.
+
+    The program of py-spy comes from stdin, compressed by zlib.
+
+    Args:
+        arguments: The pid of each task in ``tasks``; the ``size`` of what comes from stdin; the ``sha256`` of
+            the program and the ``machine`` that it was built for; and how many ``seconds`` this may take.
+    """
+    until = time.monotonic() + arguments["seconds"]
+    tasks: Mapping[str, int] = arguments["tasks"]
+    notes: Dict[str, str] = {}
+    pids: Dict[str, List[int]] = {}
+    dumps: Dict[int, Tuple[int, bytes, bytes]] = {}
+    try:
+        # The tasks are looked for first, because what is no Python needs no program.
+        pids = {task: _pythons_of(pid) for task, pid in tasks.items()}
+        notes = {task: "it is no Python program" for task in tasks if not pids[task]}
+        program = _receive(arguments)
+        dumps = _dump(program, [pid for of_task in pids.values() for pid in of_task], until)
+    except (LaunchError, OSError) as error:
+        notes.update(dict.fromkeys(pids or tasks, _reason(error)))
+    dumps_of = {task: [dumps[pid] for pid in pids.get(task, ()) if pid in dumps] for task in tasks}
+    sys.stdout.write(json.dumps([_answer(task, dumps_of[task], notes) for task in tasks]))
+    return 0
+
+
+def _reason(error: Exception) -> str:
+    """Return why no stacks can be taken here, from the error of the attempt."""
+    return why_not_started(error) if isinstance(error, OSError) else str(error)
+
+
+def _receive(arguments: Mapping[str, Any]) -> int:
+    """Return the descriptor of a file in memory that contains the program of py-spy.
+
+    Raises:
+        LaunchError: The program is for another processor, or has not arrived as it was sent.
+    """
+    machine = os.uname().machine
+    if machine != arguments["machine"]:
+        raise LaunchError(f"py-spy beside launch is for {arguments['machine']}, and this host is {machine}")
+    with open(0, "rb", closefd=False) as stdin:
+        received = stdin.read(arguments["size"])
+    try:
+        program = zlib.decompress(received)
+    except zlib.error:
+        program = b""
+    if hashlib.sha256(program).hexdigest() != arguments["sha256"]:
+        raise LaunchError("the program of py-spy did not arrive as it was sent")
+    fd = memory_file("py-spy")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(program)
+    # A program cannot be run while it can be written to.
+    read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    os.close(fd)
+    return read_only
+
+
+def _pythons_of(pid: int) -> List[int]:
+    """Return the Python processes of a task: its own process, or those below it if that is no Python."""
+    # Another process may have got the pid of a task that has ended. A task is a child of our agent.
+    process = processes.read_process(pid)
+    if process is None or process.parent != os.getppid():
+        return []
+    if _runs_python(pid):
+        return [pid]
+    below = (each.pid for each in processes.descendants_of(pid))
+    return [each for each in below if _runs_python(each)][:_MAX_PROCESSES]
+
+
+def _runs_python(pid: int) -> bool:
+    """Return whether a process runs a Python, by the names of its program and its libraries."""
+    try:
+        if _PYTHON_FILE.search(os.readlink(f"/proc/{pid}/exe")):
+            return True
+    except OSError:
+        return False
+    return any(_PYTHON_FILE.search(line) for line in processes.lines_of(f"/proc/{pid}/maps"))
+
+
+def _dump(program: int, pids: List[int], until: float) -> Dict[int, Tuple[int, bytes, bytes]]:
+    """Run py-spy for processes, a few at a time.
+
+    Args:
+        program: The descriptor of the program.
+        pids: The processes.
+        until: When to give up (monotonic).
+
+    Returns:
+        For each process the exit status of py-spy, what it printed, and its stderr. A process whose turn did
+        not come is missing.
+    """
+    waiting = list(pids)
+    running: Dict[int, Tuple[subprocess.Popen[bytes], int, int]] = {}
+    dumps: Dict[int, Tuple[int, bytes, bytes]] = {}
+    while running or (waiting and time.monotonic() < until):
+        while waiting and len(running) < _MAX_SIDE_BY_SIDE and time.monotonic() < until:
+            pid, out, err = waiting.pop(0), memory_file("stacks"), memory_file("errors")
+            argv = (f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid))
+            null = subprocess.DEVNULL
+            process = subprocess.Popen(argv, stdin=null, stdout=out, stderr=err, pass_fds=[program])
+            running[pid] = process, out, err
+        for pid, (process, out, err) in list(running.items()):
+            # A process that py-spy has stopped goes on when py-spy is killed.
+            if time.monotonic() > until or os.fstat(out).st_size > _MAX_PRINTED_BYTES:
+                process.kill()
+            if process.poll() is not None:
+                printed = [os.pread(fd, _MAX_PRINTED_BYTES, 0) for fd in (out, err)]
+                dumps[pid] = process.returncode, printed[0], printed[1]
+                os.close(out)
+                os.close(err)
+                del running[pid]
+        time.sleep(_POLL_SECONDS)
+    return dumps
+
+
+def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]], notes: Mapping[str, str]) -> Dict[str, Any]:
+    """Return the stacks of a task for the launcher, or a note why there are none.
+
+    Args:
+        task: The task.
+        dumps: What `_dump` returned for its processes.
+        notes: What is known about the task already, by its name.
+    """
+    threads: List[Dict[str, Any]] = []
+    note = notes.get(task, "" if dumps else "py-spy had no time for it")
+    for number, (status, printed, errors) in enumerate(dumps, 1):
+        try:
+            found = [_thread(thread) for thread in json.loads(printed)]
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            note = note or _explain(status, errors.decode("utf-8", "replace"))
+            continue
+        found.sort(key=lambda thread: thread["name"] != "MainThread")
+        if len(dumps) > 1:
+            found = [{**thread, "name": f"{thread['name']} of process {number}"} for thread in found]
+        threads += found
+    del threads[_MAX_THREADS:]
+    while len(threads) > 1 and len(json.dumps(threads)) > _MAX_TASK_BYTES:
+        threads.pop()
+    return {"task": task, "threads": threads, "note": "" if threads else note}
+
+
+def _thread(thread: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a thread of py-spy's JSON with what the launcher needs of it."""
+    # Below that are the frames of a fork server.
+    of_program = itertools.takewhile(lambda frame: frame["filename"] != "launch-template", thread["frames"])
+    frames = [
+        {
+            "function": str(frame["name"])[:_MAX_CHARACTERS],
+            "file": str(frame["filename"])[-_MAX_CHARACTERS:],
+            "line": max(0, int(frame["line"])),
+        }
+        for frame in itertools.islice(of_program, _MAX_FRAMES)
+    ]
+    # A program that has imported no module `threading` names no thread.
+    name = thread["thread_name"] or ("MainThread" if thread["os_thread_id"] == thread["pid"] else "unnamed")
+    return {"name": str(name)[:_MAX_CHARACTERS], "frames": frames}
+
+
+def _explain(status: int, errors: str) -> str:
+    """Return why py-spy could not read a process, and what allows it.
+
+    Args:
+        status: The exit status of py-spy, which is negative if it was killed.
+        errors: What it printed to its stderr.
+    """
+    if status < 0:
+        return "py-spy took too long"
+    if os.strerror(errno.EPERM) in errors or "ermission" in errors:
+        advice = _ADVICE.get(processes.ptrace_scope(), _OTHER_ADVICE).format(os.uname().nodename)
+        return f"the kernel does not let py-spy read it: {advice}"
+    first_line = (errors.strip().splitlines() or [f"exit code {status}"])[0]
+    return f"py-spy cannot read it: {first_line[:_MAX_CHARACTERS]}"

@@ -315,7 +315,7 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
         (["launch", "--nn"], []),  # an option of other launchers
         (["launch", "run", "--on-failure", ""], ["stop", "continue"]),
         (["launch", "stop", "--n"], ["--now"]),
-        (["launch", "st"], ["stop", "steps.py"]),  # a program may stand where a command may
+        (["launch", "st"], ["stacks", "stop", "steps.py"]),  # a program may stand where a command may
         (["launch", "ste"], ["steps.py"]),
         (["launch", "--hosts", "l"], ["lab.yaml"]),
         (["launch", "stop", "2"], ["20261121-080000-bbbbb"]),

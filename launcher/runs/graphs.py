@@ -71,7 +71,9 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
         ("GPU", "%", "gpu", True),
         ("GPU memory", "bytes", "gpu_memory", False),
     ):
-        drawn.append((title, unit, _values(recent, attrgetter(field)), min if is_low else max))
+        # A task whose processes have just ended uses no memory at all.
+        values = _values(recent, partial(_used, field))
+        drawn.append((title, unit, values, min if is_low else max))
     made: list[Graph] = []
     for title, unit, values, worst in drawn:
         if len(series) > MAX_LINES:
@@ -86,6 +88,12 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
 def is_low_bad(metric: str) -> bool:
     """Return whether a low value of a metric is bad, as of an accuracy and not of a loss, by its name."""
     return any(part in metric.lower() for part in _LOW_IS_BAD)
+
+
+def _used(field: str, sample: Sample) -> float | None:
+    """Return how much of something a task used at one moment. None if it had no processes any longer."""
+    value: float | None = getattr(sample, field)
+    return None if sample.memory == 0 else value
 
 
 def _after(since: float, samples: Sequence[Sample]) -> Sequence[Sample]:

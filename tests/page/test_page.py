@@ -203,7 +203,7 @@ def test_a_thousand_tasks(launch: Launch, open_page: OpenPage, program: str):
     page = open_page("latest")
     expect(page.locator("#tasks tbody tr")).to_have_count(3)
     expect(page.locator("#tasks tbody")).to_contain_text("worker/517")
-    expect(page.locator("#graphs canvas")).to_have_count(2)
+    expect(page.locator("#graphs canvas")).to_have_count(3)
     sizes = page.evaluate("performance.getEntries().map((entry) => entry.transferSize ?? 0)")
     assert sum(sizes) < 2e6
     page.get_by_role("button", name=re.compile("worker: 899")).click()

@@ -242,6 +242,11 @@ const LINE_COLOURS = 8;
 const DASHES = [[], [8, 4], [2, 3]];
 /** By title: the graph as the server sent it so far, with its chart. */
 const graphs = new Map();
+/** Progress is above what it costs. */
+const RANKS = ["1/s", "", "bytes", "cores", "%"];
+const rankOf = ({unit, title}) => RANKS.indexOf(unit) + (title.startsWith("GPU") ? RANKS.length : 0);
+/** All graphs have the same time axis. */
+const axisOfTime = [Infinity, -Infinity];
 let graphedUntil = 0;
 let graphsAskedAt = 0;
 
@@ -252,10 +257,11 @@ async function loadGraphs() {
   graphsAskedAt = Infinity;
   const answer = await ask(`graphs?since=${graphedUntil}`);
   graphsAskedAt = now();
-  for (const graph of answer.graphs ?? []) {
-    if (graph.at.length) graphedUntil = Math.max(graphedUntil, graph.at[graph.at.length - 1]);
-    addToGraph(graph);
+  for (const {at} of answer.graphs ?? []) {
+    axisOfTime[0] = Math.min(axisOfTime[0], at[0]);
+    axisOfTime[1] = graphedUntil = Math.max(axisOfTime[1], at[at.length - 1]);
   }
+  for (const graph of answer.graphs ?? []) addToGraph(graph);
   $("graphs-part").hidden = !graphs.size;
 }
 
@@ -268,8 +274,11 @@ function addToGraph({title, unit, at, lines}) {
     if (!graph.lines.has(name)) graph.lines.set(name, Array(before).fill(null));
   }
   for (const [name, values] of graph.lines) values.push(...(lines[name] ?? Array(at.length).fill(null)));
-  if (!graph.chart || graph.lines.size !== names) drawGraph(graph);
-  else graph.chart.setData([graph.at, ...graph.lines.values()]);
+  if (!graph.chart || graph.lines.size !== names) {
+    const order = [...tasks.keys()];
+    graph.lines = new Map([...graph.lines].sort(([one], [other]) => order.indexOf(one) - order.indexOf(other)));
+    drawGraph(graph);
+  } else graph.chart.setData([graph.at, ...graph.lines.values()]);
   describeGraph(graph);
 }
 
@@ -286,16 +295,20 @@ function drawGraph(graph) {
     graph.canvas = element("div", {role: "img"});
     graph.legend = element("ul", {class: "legend"});
     graph.part = element("div", {class: "graph"}, graph.heading, graph.canvas, graph.legend);
-    $("graphs").append(graph.part);
+    graph.part.dataset.rank = rankOf(graph);
+    $("graphs").insertBefore(graph.part, [...$("graphs").children].find((part) => part.dataset.rank > rankOf(graph)) ?? null);
   }
   $("graphs-part").hidden = false;
   graph.chart?.destroy();
   const text = colour("--soft"), grid = colour("--line");
   const axis = {stroke: text, grid: {stroke: grid, width: 1}, ticks: {stroke: grid, width: 1}, font: "12px system-ui, sans-serif"};
-  const series = [...graph.lines.keys()].map((name, index) => ({
+  // A task has the same colour in each graph.
+  const order = content.folded.length ? [...graph.lines.keys()] : [...tasks.keys()];
+  const indices = [...graph.lines.keys()].map((name) => Math.max(0, order.indexOf(name)));
+  const series = [...graph.lines.keys()].map((name, line) => ({
     label: name,
-    stroke: colour(`--line-${index % LINE_COLOURS}`),
-    dash: DASHES[Math.floor(index / LINE_COLOURS) % DASHES.length],
+    stroke: colour(`--line-${indices[line] % LINE_COLOURS}`),
+    dash: DASHES[Math.floor(indices[line] / LINE_COLOURS) % DASHES.length],
     width: 2,
     spanGaps: true,
     points: {show: graph.at.length < 3},
@@ -305,13 +318,13 @@ function drawGraph(graph) {
     height: GRAPH_HEIGHT,
     legend: {show: false},
     cursor: {sync: {key: "time"}, drag: {x: false, y: false}},
-    scales: {y: {range: (_, low, high) => range(low, high, graph.unit)}},
+    scales: {x: {range: () => axisOfTime}, y: {range: (_, low, high) => range(low, high, graph.unit)}},
     axes: [{...axis, values: (_, ticks) => timeTexts(ticks)}, {...axis, size: 62, values: (_, ticks) => ticks.map((tick) => unitText(tick, graph.unit))}],
     series: [{}, ...series],
     hooks: {setCursor: [() => describeGraph(graph)]},
   }, [graph.at, ...graph.lines.values()], graph.canvas);
-  graph.legend.replaceChildren(...series.map(({label, dash}, index) => {
-    const mark = element("span", {class: `mark line-${index % LINE_COLOURS} ${dash.length ? "dashed" : ""}`});
+  graph.legend.replaceChildren(...series.map(({label, dash}, line) => {
+    const mark = element("span", {class: `mark line-${indices[line] % LINE_COLOURS} ${dash.length ? "dashed" : ""}`});
     return element("li", {}, mark, `${label} `, element("b"));
   }));
 }

@@ -177,6 +177,7 @@ def watch(run: Run, *, as_json: bool = False, table_first: bool = False) -> int:
         events = follower.wait()
         if table_first and {"event": CONNECTED} in events:
             _print_tasks(run, as_json)
+            sys.stdout.flush()
             table_first = False
         _print_moves([event for event in events if event["event"] == "TaskMoved"], as_json)
     if not as_json:

@@ -30,7 +30,8 @@ from launcher.itself import launch_command
 from launcher.messages import MessageQueue
 from launcher.output.lines import wants_colour
 from launcher.output.logs import last_lines
-from launcher.runs.run import Run
+from launcher.output.table import result_table
+from launcher.runs.run import Run, RunState
 from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 from launcher.threads import start_function
 
@@ -90,16 +91,21 @@ def watch_on_terminal(run: Run) -> int | None:
         The exit code if the user or a signal has ended the view. None if the run has ended.
 
     Raises:
-        LaunchError: The run is elsewhere, and cannot be watched.
+        LaunchError: The run is elsewhere, and cannot be watched; or its launcher died.
     """
     gc.enable()  # The command goes on for long.
     screen = _Screen(run)
     try:
         # Messages of other modules must not get between what is drawn.
         with MessageQueue() as messages, screen.handlers(), screen.drawn():
-            return screen.show(messages)
+            code = screen.show(messages)
     except _SignalledError as error:
         return 128 + int(error.args[0])
+    if code is None and screen.view is not None and screen.view.state is RunState.DIED:
+        # There is no report that could be printed.
+        print(result_table(screen.view.report), end="")
+        raise LaunchError(f"{run.called}: {screen.view.headline}; `launch report {run.called}` tells more")
+    return code
 
 
 class _Screen:
@@ -117,7 +123,8 @@ class _Screen:
         self._cooked = termios.tcgetattr(0) if self._keys is not None else []
         #: Wakes the thread that draws: a signal, a new view, or the end of a command.
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._view: RunView | None = None
+        #: What there is to see. None before the first look.
+        self.view: RunView | None = None
         #: Whether the view ends, so that the thread that watches shall end, too.
         self._is_leaving = False
         #: Why the run can no longer be watched.
@@ -196,7 +203,7 @@ class _Screen:
             return self._loop(messages)
         finally:
             self._is_leaving = True
-            if self._view is not None and self._view.run.paths != self._run.paths:
+            if self.view is not None and self.view.run.paths != self._run.paths:
                 watching.join(_END_SECONDS)  # It removes its copy of the files.
 
     def _loop(self, messages: MessageQueue) -> int | None:
@@ -211,7 +218,7 @@ class _Screen:
                 self._suspend()
             if self._error is not None:
                 raise self._error
-            if self._view is not None and self._view.has_ended:
+            if self.view is not None and self.view.has_ended:
                 return None
             if self._keys is not None and self._keys in ready:
                 typed = os.read(self._keys, _READ_BYTES).decode("utf-8", "replace")
@@ -226,8 +233,8 @@ class _Screen:
         """Watch the run in a thread of its own."""
         try:
             with watched(self._run) as watcher:
-                while not self._is_leaving and not (self._view and self._view.has_ended):
-                    self._view = watcher.look(_LOOK_SECONDS)
+                while not self._is_leaving and not (self.view and self.view.has_ended):
+                    self.view = watcher.look(_LOOK_SECONDS)
                     self._wake()
         except LaunchError as error:
             self._error = error
@@ -275,7 +282,7 @@ class _Screen:
                 self._filter = answer
             elif question.startswith("stacks"):
                 self._start("stacks", *answer.split())
-            elif self._view and answer in {task.task for task in self._view.report.tasks}:
+            elif self.view and answer in {task.task for task in self.view.report.tasks}:
                 self._log_task = answer
             elif answer:
                 self._status = f"there is no task {answer!r}"
@@ -314,7 +321,7 @@ class _Screen:
     def _draw(self) -> None:
         """Draw what there is to see now."""
         width, height = self._console.size
-        view = self._view
+        view = self.view
         if view is None:
             body = [Text(f"{self._run.title}: looking")]
         else:

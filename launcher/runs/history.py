@@ -246,9 +246,9 @@ def _task_fields(
 
 def _first_failure(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the failure of the first task that failed and was not to start again. None if there is none."""
-    failed = [
-        task for task in tasks if task["state"] == TaskState.FAILED.value and not task.get("restarting")
-    ]
+    failed = [task for task in tasks if task["state"] == TaskState.FAILED.value]
+    # What a damaged event lacks is None.
+    failed = [each for each in failed if each["reason"] and each["ended_at"] and not each.get("restarting")]
     if not failed:
         return None
     first = min(failed, key=lambda task: float(task["ended_at"]))

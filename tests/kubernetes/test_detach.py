@@ -97,7 +97,7 @@ def test_top_shows_it_by_a_copy_of_its_files(
     env = {**kubernetes.environ, "TMPDIR": str(tmp_path)}
     top = Terminal(launch, "top", name, command=(*kubernetes.enter, *COMMAND), env=env)
     try:
-        top.until(lambda it: re.search(r"worker/1 +launch\S+ .* running .* step \d", it.shown), 90)
+        top.until(lambda it: re.search(r"worker/1 +worker-1 on n\d .* running .* step \d", it.shown), 90)
         assert [path for path in tmp_path.iterdir() if path.name.startswith("launch-")]
         step = int(re.findall(r"step (\d+)", top.shown)[-1])
         top.until(lambda it: f"step {step + 5} " in it.shown, 30)

@@ -174,10 +174,13 @@ class PageApp:
             if len(body) > _MAX_BODY_BYTES:
                 raise HTTPException(413, "the request is too large")
         try:
-            names = json.loads(body or b"{}").get("tasks") or []
-            tasks = [self._task(name) for name in names if isinstance(name, str)]
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise HTTPException(400, 'expected JSON such as {"tasks": ["worker/0"]}') from error
+            names = json.loads(body or b"{}").get("tasks", [])
+        except (ValueError, AttributeError, RecursionError):
+            names = None
+        # Without names all of the run is meant, so that none may be left out.
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise HTTPException(400, 'expected JSON such as {"tasks": ["worker/0"]}')
+        tasks = [self._task(name) for name in names]
         await self.viewers.refresh()
         if self._view.has_ended:
             raise HTTPException(409, f"{self._run.called} has already ended")

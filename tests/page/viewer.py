@@ -1,0 +1,104 @@
+"""A browser without a screen: what it asks a page, and what it gets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tests.conftest import Launch, Started
+
+
+class Answer(NamedTuple):
+    """What a server has answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+class Viewer:
+    """A viewer of a page, by the address that ``launch page`` has printed.
+
+    Args:
+        url: The address with its token.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        assert parts.port is not None
+        self.port, self.origin = parts.port, f"http://{parts.netloc}"
+        self.token = urllib.parse.parse_qs(parts.query)["token"][0]
+        first = self.ask(f"/?token={self.token}", cookie="")
+        assert first.status == 200 and 'content="0;url=./"' in first.text
+        self.set_cookie = first.headers["set-cookie"]
+        self.cookie = self.set_cookie.partition(";")[0]
+
+    def ask(self, path: str, body: Any = None, *, cookie: str | None = None, **headers: str | None) -> Answer:
+        """Ask for a path, or send a body to it as the page does.
+
+        Args:
+            path: What stands after the port.
+            body: For POST, sent as JSON. None for GET.
+            cookie: The cookie. None for that of the viewer.
+            headers: Others, with underscores for dashes. None leaves one out.
+        """
+        known = {"cookie": self.cookie if cookie is None else cookie, "origin": self.origin}
+        sent = {**known, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(
+                "GET" if body is None else "POST",
+                path,
+                None if body is None else json.dumps(body),
+                {name: value for name, value in sent.items() if value},
+            )
+            answer = connection.getresponse()
+            lower = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, lower, answer.read())
+        finally:
+            connection.close()
+
+    @contextmanager
+    def events(self, number: int | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+        """Open the stream of changes, and yield each as it comes."""
+        with self.stream(number) as connection, connection.makefile("rb") as file:
+            yield (json.loads(line[6:]) for line in file if line.startswith(b"data: "))
+
+    def stream(self, number: int | None = None) -> socket.socket:
+        """Ask for the changes, without reading the answer."""
+        query = "" if number is None else f"?number={number}"
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        head = f"GET /events{query} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {self.cookie}\r\n\r\n"
+        connection.sendall(head.encode())
+        return connection
+
+
+def viewer_of(page: Started, *, shared: bool = False) -> Viewer:
+    """Return a viewer of a page when that has printed its address, the one that only reads or the other."""
+    pattern = rf"{'only to read' if shared else 'page of .*'}: (http://\S+)\n"
+    page.until(lambda it: re.search(pattern, it.out + it.err))
+    found = re.search(pattern, page.out + page.err)
+    assert found
+    return Viewer(found[1])
+
+
+def page_of(launch: Launch, *words: str) -> tuple[Started, Viewer]:
+    """Start ``launch page`` with these words, and return it with its viewer."""
+    page = launch.start("page", *words)
+    return page, viewer_of(page)

@@ -50,6 +50,7 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	@echo "this is: launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py"
 	@$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
+	@echo "this run in a browser: $(BIN)/launch page latest"
 
 test: packages oldest data  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target collected lint types docs
@@ -124,7 +125,7 @@ snapshots: $(VENV)/.dev  ## renew the texts in tests/**/__snapshots__, after a c
 	$(BIN)/python -m pytest -p no:cacheprovider -qq --snapshot-update $(SNAPSHOTS:%.ambr=%.py)
 	@git --no-pager diff --stat -- '*.ambr'
 
-picture: $(VENV)/.dev  ## record docs/terminal.svg and docs/failure.svg from trainings
+picture: $(VENV)/.dev  ## record docs/terminal.svg, docs/failure.svg and docs/page.png from trainings
 	$(BIN)/python examples/mnist_dist/data.py
 	$(BIN)/python docs/picture.py
 

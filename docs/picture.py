@@ -1,4 +1,5 @@
-"""Records a training that succeeds and one that fails as docs/terminal.svg and docs/failure.svg.
+"""Records trainings: one that succeeds as docs/terminal.svg, one that fails as docs/failure.svg, and as
+docs/page.png the page of one of whose workers one is killed and one is slow.
 
 `make picture` runs it. A recording is the screen after the job. Only the home folder has another name, and
 lines of tasks are left out where there are many.
@@ -6,20 +7,26 @@ lines of tasks are left out where there are many.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import itertools
+import json
 import os
 import pty
 import re
 import shlex
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
+import time
 from pathlib import Path
 
 import pyte
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -29,6 +36,9 @@ EXAMPLE = ROOT / "examples" / "mnist_dist"
 #: The picture of a training that succeeds, and of one in which a worker lacks its part of the data.
 SUCCESS = ("terminal.svg", "launch --ps 1 --workers 2 --flags mnist_dist.py --train_steps 300", 0)
 FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
+#: The training whose page is shown. It is stopped in the end.
+WATCHED = "launch --name mnist --ps 1 --workers 3 --restarts 1 --flags mnist_dist.py --train_steps 1000000"
+PAGE_SIZE = {"width": 1280, "height": 1090}
 COLUMNS, LINES = 80, 400
 #: How many lines of output a picture shows before the end of the job.
 _OUTPUT_LINES = 10
@@ -55,7 +65,59 @@ def main() -> int:
         path = ROOT / "docs" / name
         path.write_text(picture(screen_lines(command, output)), encoding="utf-8")
         print(f"written: {path.relative_to(ROOT)}")
+    with tempfile.TemporaryDirectory() as home:
+        record_page(home, ROOT / "docs" / "page.png")
+    print("written: docs/page.png")
     return 0
+
+
+def record_page(home: str, path: Path) -> None:
+    """Run a training, kill a worker and halt another one, and write a picture of its page as PNG.
+
+    Args:
+        home: The home folder, where its run is.
+        path: The file of the picture.
+    """
+    launch, environ = [sys.executable, "-m", "launcher"], environment(home)
+    with contextlib.ExitStack() as stack:
+
+        def start(arguments: list[str], output: int) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [*launch, *arguments], cwd=EXAMPLE, env=environ, stdout=output, text=True
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            return process
+
+        start(["-q", *shlex.split(WATCHED)[1:]], subprocess.DEVNULL)
+        browser = stack.enter_context(sync_playwright()).chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        stack.callback(browser.close)
+        # The launcher needs a moment to make the folder of the run.
+        while not (runs := [*Path(home).glob(".local/state/tf-launcher/runs/*/plan.json")]):
+            time.sleep(0.1)
+        served = start(["page", "--no-browser", "mnist"], subprocess.PIPE)
+        assert served.stdout is not None
+        page = browser.new_page(viewport=PAGE_SIZE, color_scheme="light")  # type: ignore[arg-type]
+        page.set_default_timeout(180_000)
+        page.goto(re.findall(r"http://\S+", served.stdout.readline())[0])
+        page.get_by_role("heading", name="Steps per second").wait_for()
+        page.wait_for_timeout(20_000)
+
+        def send(signum: int, task: str) -> None:
+            command = [*launch, "ps", "--json", str(runs[0].parent)]
+            listed = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True)
+            (pid,) = (fields["pid"] for fields in json.loads(listed.stdout) if fields["task"] == task)
+            os.kill(pid, signum)
+
+        send(signal.SIGKILL, "worker/1")
+        page.wait_for_timeout(20_000)
+        send(signal.SIGSTOP, "worker/2")
+        stack.callback(send, signal.SIGCONT, "worker/2")
+        page.locator("#problems li").wait_for()
+        page.wait_for_timeout(2_000)
+        page.screenshot(path=path)
 
 
 def write_failing_program(folder: Path) -> None:
@@ -81,17 +143,12 @@ def recorded(arguments: list[str], home: str, folder: str) -> tuple[bytes, int]:
     Returns:
         The bytes that it wrote, and its exit code.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     pid, terminal = pty.fork()
     if pid == 0:
         size = struct.pack("HHHH", LINES, COLUMNS, 0, 0)
         fcntl.ioctl(0, termios.TIOCSWINSZ, size)
         os.chdir(folder)
-        # The data of MNIST are in the cache.
-        environ = {**os.environ, "TERM": "xterm-256color", "HOME": home, "XDG_CACHE_HOME": cache}
-        for name in ("NO_COLOR", "XDG_STATE_HOME"):
-            environ.pop(name, None)
-        os.execve(sys.executable, [sys.executable, "-m", "launcher", *arguments], environ)
+        os.execve(sys.executable, [sys.executable, "-m", "launcher", *arguments], environment(home))
     output = io.BytesIO()
     while True:
         try:
@@ -100,6 +157,15 @@ def recorded(arguments: list[str], home: str, folder: str) -> tuple[bytes, int]:
             break
         output.write(data)
     return output.getvalue(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def environment(home: str) -> dict[str, str]:
+    """Return the environment of ``launch`` with a home folder. The data of MNIST are in the cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    environ = {**os.environ, "TERM": "xterm-256color", "HOME": home, "XDG_CACHE_HOME": cache}
+    for name in ("NO_COLOR", "XDG_STATE_HOME"):
+        environ.pop(name, None)
+    return environ
 
 
 def screen_lines(command: str, output: bytes) -> list[Text]:

@@ -76,6 +76,7 @@ def test_a_job_that_runs(launch: Launch, open_page: OpenPage, program: str):
     job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
     page = open_page("job")
     expect(row(page, "worker/1")).to_contain_text("running")
+    expect(page.locator("#problems")).to_contain_text("worker/2")  # its loss is nan
     expect(page.locator("#graphs canvas").first).to_be_visible()
     row(page, "worker/1").get_by_role("button").click()
     expect(page.locator("#log")).to_contain_text("<script>document.title = 'taken over'</script>red")

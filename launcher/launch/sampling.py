@@ -217,9 +217,12 @@ class SampleWriter:
         self._compared_at = at
         paces = {}
         for task, sampled in self._tasks.items():
-            while sampled.samples and sampled.samples[0].at < at - _PACE_SECONDS:
-                sampled.samples.popleft()
-            if sampled.samples:
+            samples = sampled.samples
+            while len(samples) > 3 and samples[0].at < at - _PACE_SECONDS:
+                # Of a task that hangs, the step before the last one is kept, so that it has a pace.
+                hangs = samples[1].step == samples[-1].step
+                del samples[2 if hangs else 0]
+            if samples:
                 paces[task] = sampled.pace()
         self.findings += self._finder.compare(at, paces)
 

@@ -15,6 +15,7 @@ Each line of its standard input is an order; at the end of its input it exits:
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import resource
@@ -48,6 +49,8 @@ _POLL_SECONDS = 0.05
 _LONG = 1024
 _READ = 256 * 1024
 _MEMORY, _SIGTERM = 100 << 20, 15
+#: The first byte of a measurement.
+_MEASURED = encode(events.Measured("", 0.0, {}))[0][:1]
 
 
 def lines(task: str, first: int, count: int) -> bytes:
@@ -82,6 +85,7 @@ class Task:
     def __init__(self, agent: Agent, task: TaskId, attempt: int) -> None:
         self.agent, self.id, self.attempt = agent, task, attempt
         self.printed = self.left = 0
+        self.began = time.monotonic()
 
     def print(self, count: int) -> None:
         """Print a number of lines, in one message or each in a message of its own."""
@@ -158,8 +162,11 @@ class Agent:
             send(events.PortsHeld("", at, {task: 20000 + n for n, task in enumerate(message.tasks)}))
         elif isinstance(message, events.TryPeers):
             send(events.PeersTried("", at, {}))
+        elif isinstance(message, events.Measure) and message.every:
+            first = time.monotonic() + message.every * os.urandom(1)[0] / 255
+            heapq.heappush(self.simulator.measuring, (first, self.number, message.every, self))
         elif isinstance(message, events.Measure):
-            send(events.Measured("", at, dict.fromkeys(self.tasks, _MEMORY)))
+            self.measure(0.0)
         elif isinstance(message, events.SignalTask) and message.task in self.tasks:
             send(events.SignalSent(host="", at=at, task=message.task, signal=message.signal, states="S"))
         elif isinstance(message, events.HoldOutput):
@@ -169,6 +176,19 @@ class Agent:
                 task.exit(None, _SIGTERM)
             self.closed = True
             send(events.AgentClosed("", at), bulk=True)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the launcher has not acknowledged a message that is no measurement."""
+        channel = self.channel
+        measured = all(frame[0][:1] == _MEASURED for frame in channel._unacked)
+        return not (channel.is_idle or (measured and not channel._urgent and not channel._bulk))
+
+    def measure(self, cores: float) -> None:
+        """Tell what the tasks use: memory, and so many cores since they have started."""
+        now = time.monotonic()
+        cpu = {name: round(cores * (now - task.began), 2) for name, task in self.tasks.items()}
+        self.channel.send(events.Measured("", events.now(), dict.fromkeys(self.tasks, _MEMORY), cpu))
 
 
 class Connection:
@@ -206,6 +226,8 @@ class Simulator:
         self.came_at = 0.0
         #: Agents that may owe an acknowledgement, and when they are checked next.
         self._owing: set[Agent] = set()
+        #: When each agent measures next, its number, and how often it does.
+        self.measuring: list[tuple[float, int, float, Agent]] = []
         self._poll_at = 0.0
         #: Lines a second of each task.
         self._rate = 0.0
@@ -239,6 +261,13 @@ class Simulator:
                 self._arrived(connection, data)
             if self._printing and self._print_at <= now:
                 self._print(now)
+            while self.measuring and self.measuring[0][0] <= now:
+                due, number, every, agent = heapq.heappop(self.measuring)
+                if not agent.closed:
+                    heapq.heappush(self.measuring, (due + every, number, every, agent))
+                    if agent.tasks:
+                        agent.measure(0.5)
+                        self._flush(agent)
             if self._owing and self._poll_at <= now:
                 self._poll_at = now + _POLL_SECONDS
                 for agent in list(self._owing):
@@ -248,6 +277,7 @@ class Simulator:
         """Return how long to wait for descriptors, or None if nothing else is due."""
         dues = [self._under_way[0][0]] if self._under_way else []
         dues += [self._print_at] if self._printing else []
+        dues += [self.measuring[0][0]] if self.measuring else []
         dues += [self._poll_at] if self._owing else []
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
@@ -439,7 +469,8 @@ class Simulator:
         ``failed_at`` is when the last failure was ordered. ``stopped_at`` is when the last StopTasks arrived.
         Both are monotonic seconds, and 0 before that. ``stopped`` is the number of hosts that have received
         one. ``left`` is the number of lines that are still to be printed. ``waiting`` is the number of agents
-        with messages that the launcher has not acknowledged. ``cpu`` is the CPU seconds of this process.
+        with messages that the launcher has not acknowledged, but for measurements, of which some are always
+        under way. ``cpu`` is the CPU seconds of this process.
         """
         agents = self._agents.values()
         answer = {
@@ -447,7 +478,7 @@ class Simulator:
             "stopped_at": self.stopped_at,
             "stopped": sum(agent.stopped for agent in agents),
             "left": sum(task.left for task in self._printing if task.id in task.agent.tasks),
-            "waiting": sum(not agent.channel.is_idle for agent in agents),
+            "waiting": sum(agent.is_waiting for agent in agents),
             "cpu": time.process_time(),
         }
         print(json.dumps(answer), flush=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from launcher.backends.queued_runs import find, shares_files, shown_there
+from launcher.backends.watcher import watched
 from launcher.cli.run_names import unfinished_runs
 from launcher.clock_times import time_in_words, time_stamp
 from launcher.common.errors import Fault, InputError, LaunchError
@@ -86,7 +87,12 @@ def run(settings: Settings) -> int:
             raise InputError([Fault(JUNIT.flag, "the file is about one run, and two are named")])
         return _compare([find(name) for name in names], page, as_json=settings[JSON])
     target_run = find(*names)
-    if (file is None and page is None) or shares_files(target_run):
+    if page is not None:
+        from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which few need
+
+        with _viewed(target_run) as view:
+            _write(page, report_html(view, target_run.paths.root))
+    if file is None or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
         if (code := shown_there(target_run, *words, follow=False)) is not None:
@@ -95,10 +101,6 @@ def run(settings: Settings) -> int:
     with _damage_named(target_run):
         if file is not None:
             _write_junit(file, view)
-        if page is not None:
-            from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which few need
-
-            _write(page, report_html(_with_samples(view)))
         if settings[JSON]:
             more = {"state": view.state.value, "lost_hosts": view.history.lost_hosts}
             text = json.dumps({**record_as_dict(view.report), **more}, indent=2)
@@ -122,13 +124,9 @@ def _compare(runs: Sequence[Run], page: str | None, *, as_json: bool) -> int:
     Raises:
         LaunchError: The files of a run cannot be read or are damaged, or the page cannot be written.
     """
-    from launcher.runs.comparison import COMPARISON_HEADERS, compared  # noqa: PLC0415 - with statistics, which few need
+    from launcher.runs.comparison import COMPARISON_HEADERS, compared  # noqa: PLC0415 - few compare runs
 
-    for run in runs:
-        if not shares_files(run):
-            raise LaunchError(f"the files of {run.called} are not on this machine until it has ended")
-    first, second = (_with_samples(_view_of(run)) for run in runs)
-    with _damage_named(runs[0]):
+    with _viewed(runs[0]) as first, _viewed(runs[1]) as second:
         rows = compared(first, second)
         cells = [
             ("run", *(run.title for run in runs), ""),
@@ -145,6 +143,22 @@ def _compare(runs: Sequence[Run], page: str | None, *, as_json: bool) -> int:
     else:
         print_table(COMPARISON_HEADERS, cells)
     return 0
+
+
+@contextmanager
+def _viewed(run: Run) -> Iterator[RunView]:
+    """Return a context with what there is to see of a run, and in which its files can be read.
+
+    If they are not on this machine, the context has a copy of them.
+    """
+    with _damage_named(run):
+        if shares_files(run):
+            view, reader = _view_of(run), SampleReader(run.paths)
+            reader.read()
+            yield replace(view, samples=reader.series)
+        else:
+            with watched(run) as watcher:
+                yield watcher.look(0.0)
 
 
 @contextmanager
@@ -173,13 +187,6 @@ def _view_of(run: Run) -> RunView:
     if report is None:
         report, state = report_in_files(run, history, now), run.state
     return RunView(run, state, report, history, samples={}, restarting=history.restarting, seen_at=now)
-
-
-def _with_samples(view: RunView) -> RunView:
-    """Return what there is to see of a run with its samples, which take time to read."""
-    reader = SampleReader(view.run.paths)
-    reader.read()
-    return replace(view, samples=reader.series)
 
 
 def _write_junit(path: str, view: RunView) -> None:

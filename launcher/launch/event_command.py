@@ -1,4 +1,4 @@
-"""The command of ``--on-event``, which runs while the job runs: at a restart, a lost host, a stall and others.
+"""The command of ``--on-event``, which runs while the job runs: at a restart, a lost host, a stall and so on.
 
 It is a renderer, since what happens is what renderers are shown. Threads wait for the commands, so that none
 can hold up the loop. Between two calls for the same kind of event a minute passes, which is longer than a
@@ -86,6 +86,8 @@ class EventCommandRunner(Renderer):
             self._cause = ""
         elif isinstance(event, events.AgentLost):
             self._note("host-lost", f"host {event.host} is lost: {event.why.removeprefix(f'{event.host}: ')}")
+        elif isinstance(event, events.Noticed):
+            self._note(event.kind, event.text)
         elif isinstance(event, events.TaskMoved):
             self._on_move(event)
 

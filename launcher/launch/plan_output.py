@@ -7,11 +7,13 @@ The orchestrator and the session call it. The values of the user's variables may
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from launcher import backends
+from launcher import __version__, backends
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.config import table
@@ -21,6 +23,9 @@ from launcher.scheduler.plan import completed, make_plan
 
 #: The version of the form of ``plan.json``.
 PLAN_SCHEMA = 1
+
+#: The folder of the metadata of TensorFlow, in that of installed packages.
+_TENSORFLOW_PATTERN = r"tensorflow(?:_cpu|_intel)?-(\d[^-]*)\.dist-info"
 
 #: The first port of a dry run, whose ports are examples.
 _FIRST_PORT = 20_000
@@ -53,8 +58,20 @@ def plan_as_dict(plan: Plan, run_name: str, command: Sequence[str], policy: Poli
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
     head = {"schema": PLAN_SCHEMA, "job": run_name, "command": command}
-    head |= {"restarts": policy.restarts, "timeout": policy.timeout}
+    head |= {"restarts": policy.restarts, "timeout": policy.timeout, "versions": _versions(plan)}
     return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    """Return the versions of launch and its Python, and that of TensorFlow if tasks run with this Python."""
+    versions = {"launch": __version__, "python": sys.version.split()[0]}
+    if any(task.argv[0] == sys.executable and task.venv is None for task in plan.tasks):
+        for folder in sys.path:
+            if folder.endswith("-packages") and os.path.isdir(folder):  # Its names tell it without an import.
+                for name in os.listdir(folder):
+                    if match := re.fullmatch(_TENSORFLOW_PATTERN, name):
+                        versions["tensorflow"] = match[1]
+    return versions
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:

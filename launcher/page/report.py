@@ -44,14 +44,19 @@ class _Table(Record):
     classes: Sequence[str] = ()
 
 
-def report_html(view: RunView) -> str:
-    """Return the page of a run."""
-    return _environment().get_template("report.html").render(**_content(view))
+def report_html(view: RunView, folder: str) -> str:
+    """Return the page of a run.
+
+    Args:
+        view: What there is to see of it.
+        folder: The folder that the user knows, as the view may be of a copy.
+    """
+    return _environment().get_template("report.html").render(**_content(view, folder))
 
 
 def report_body(view: RunView) -> str:
     """Return the same without its frame, for a page that contains more, such as a notebook."""
-    return _environment().get_template("report_body.html").render(**_content(view))
+    return _environment().get_template("report_body.html").render(**_content(view, view.run.paths.root))
 
 
 def table_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -78,7 +83,7 @@ def _harmless(value: Any) -> Any:
     return "\n".join(map(escape_controls, value.expandtabs().split("\n")))
 
 
-def _content(view: RunView) -> dict[str, Any]:
+def _content(view: RunView, folder: str) -> dict[str, Any]:
     """Return what the template shows of a run."""
     content, report = page_content(view), view.report
     rows = {row.task: row for row in view.rows()}
@@ -93,7 +98,7 @@ def _content(view: RunView) -> dict[str, Any]:
         "verdict": content["verdict"],
         "tone": content["tone"],
         "problems": content["problems"],
-        "facts": _facts(view, content),
+        "facts": _facts(view, {**content, "run_dir": folder}),
         "failure": content["failure"],
         "tasks": _table(
             (*RESULT_HEADERS, "CPU time", "step", "steps/s"),

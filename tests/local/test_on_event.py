@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.common.cluster import TaskId
-from launcher.common.events import AgentLost, Restarting
+from launcher.common.events import AgentLost, Noticed, Restarting
 from launcher.job import Placement, RunPaths
 from launcher.launch.event_command import EventCommandRunner
 from launcher.output.renderers import DisplayEvent, RunInfo
@@ -101,6 +101,10 @@ def lost(host: str) -> AgentLost:
     return AgentLost(host, 1.0, f"{host}: no \x1b[2Janswer")
 
 
+def nan(metric: str) -> Noticed:
+    return Noticed(1.0, "nan", TaskId("worker/0"), f"worker/0: {metric} is nan")
+
+
 RESTART = Restarting({TaskId("worker/0"): 1})
 
 
@@ -110,6 +114,10 @@ RESTART = Restarting({TaskId("worker/0"): 1})
         ([(0, [lost("a"), lost("b")]), (30, [lost("c")]), (59, [])], ["host b is lost (1 more)"]),
         ([(0, [lost("a")]), (30, [lost("b")]), (61, [])], ["host a is lost", "host b is lost"]),
         ([(0, [lost("a")]), (30, [RESTART, RESTART]), (61, [])], ["host a is lost", "worker/0 (1 more)"]),
+        (
+            [(0, [nan("loss"), nan("acc"), lost("a")]), (9, [])],
+            ["host a is lost", "acc is nan (1 more)"],
+        ),
         ([(0, [lost(f"h{number}") for number in range(5000)])], ["host h4999 is lost (4999 more)"]),
     ],
 )

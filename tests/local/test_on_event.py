@@ -114,10 +114,7 @@ RESTART = Restarting({TaskId("worker/0"): 1})
         ([(0, [lost("a"), lost("b")]), (30, [lost("c")]), (59, [])], ["host b is lost (1 more)"]),
         ([(0, [lost("a")]), (30, [lost("b")]), (61, [])], ["host a is lost", "host b is lost"]),
         ([(0, [lost("a")]), (30, [RESTART, RESTART]), (61, [])], ["host a is lost", "worker/0 (1 more)"]),
-        (
-            [(0, [nan("loss"), nan("acc"), lost("a")]), (9, [])],
-            ["host a is lost", "acc is nan (1 more)"],
-        ),
+        ([(0, [nan("loss"), nan("acc")]), (9, [])], ["worker/0: acc is nan (1 more)"]),
         ([(0, [lost(f"h{number}") for number in range(5000)])], ["host h4999 is lost (4999 more)"]),
     ],
 )

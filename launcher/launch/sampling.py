@@ -24,7 +24,6 @@ from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.event_loop import EventLoop
 from launcher.job import RunPaths
 from launcher.messages import say
-from launcher.output.logs import tail
 from launcher.output.run_files import replace_file
 from launcher.progress import TAIL_BYTES, Findings, Pace, Progress, ProgressReader
 from launcher.runs.samples import Sample, steps_per_second
@@ -234,6 +233,8 @@ class SampleWriter:
             task: The name of the task.
             sampled: What is known about it.
         """
+        from launcher.output.logs import tail  # noqa: PLC0415 - takes 5 ms, and the start of tasks needs none
+
         path = self._paths.log(task)
         try:
             status = os.lstat(path)

@@ -249,6 +249,7 @@ class _Screen:
 
     def _press(self, key: str) -> bool:
         """Handle a key, and return whether the user leaves the view."""
+        self._status = ""
         if self._question is not None:
             self._type(key)
         elif self._log_task or self._pages:
@@ -266,7 +267,6 @@ class _Screen:
                 "k": f"stop {self._run.called}? y/n ",
             }[key]
             self._answer = ""
-        self._status = ""
         return False
 
     def _type(self, key: str) -> None:
@@ -343,7 +343,8 @@ class _Screen:
         """Return the lines above the last one."""
         head = [self._headline(view)]
         if self._pages:
-            return [*head, *map(Text, self._pages)]
+            more = [f"... and {len(self._pages) - height + 2} more lines"] if len(self._pages) >= height else []
+            return [*head, *map(Text, [*self._pages[: height - 1 - len(more)], *more])]
         if self._log_task and is_task_name(self._log_task):
             lines = last_lines(view.run.paths.root, self._log_task, height - 2, _LOG_BYTES)
             return [*head, Text(f"log of {self._log_task}", style="bold"), *map(Text, lines)]

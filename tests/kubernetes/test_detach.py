@@ -14,7 +14,7 @@ from tests.backends import WAITS
 from tests.clusters import watched
 from tests.conftest import COMMAND, Launch, Started
 from tests.kubernetes.cluster import Cluster
-from tests.local.terminal import Terminal
+from tests.local.terminal import Terminal, last_step
 from tests.seeing import last_run, soon
 
 Start = Callable[..., Started]
@@ -99,8 +99,8 @@ def test_top_shows_it_by_a_copy_of_its_files(
     try:
         top.until(lambda it: re.search(r"worker/1 +worker-1 on n\d .* running .* step \d", it.shown), 90)
         assert [path for path in tmp_path.iterdir() if path.name.startswith("launch-")]
-        step = int(re.findall(r"step (\d+)", top.shown)[-1])
-        top.until(lambda it: f"step {step + 5} " in it.shown, 30)
+        first = last_step(top)
+        top.until(lambda it: last_step(it) >= first + 5, 60)
         assert top.wait(150) == 0
         assert re.search(r"worker/1 .* failed +7 ", top.text), top.text
     finally:

@@ -51,6 +51,11 @@ def ended_by_ctrl_c(ended: Ended) -> None:
     assert ended.code in (128 + signal.SIGINT, -signal.SIGINT) or pythons, (ended.code, ended.err)
 
 
+def last_step(terminal: Terminal) -> int:
+    """The number after the last ``step`` that stands there; 0: there is none."""
+    return int(([0] + re.findall(r"step (\d+)", terminal.shown))[-1])
+
+
 class Terminal:
     """A pseudo-terminal with ``launch`` in it, as its controlling terminal: keys and size are real.
 

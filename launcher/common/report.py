@@ -6,7 +6,7 @@ public and must not change. Agents do not use this module, but tasks may import 
 
 import enum
 from collections import Counter
-from typing import Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from launcher.common.cluster import TaskId
 from launcher.common.record import Record
@@ -120,6 +120,18 @@ class Attempt(Record):
     ended_at: Optional[float]
 
 
+class ProgressPoint(Record):
+    """How far a task was at one moment, by what it had printed."""
+
+    #: Seconds since the epoch.
+    at: float
+    #: The number of its attempt.
+    attempt: int
+    step: float
+    #: Other numbers beside the step, by name.
+    metrics: Mapping[str, float] = {}
+
+
 class TaskReport(Record):
     """The end of one task: its last attempt, and the earlier ones."""
 
@@ -158,6 +170,8 @@ class TaskReport(Record):
     earlier: Tuple[Attempt, ...] = ()
     #: The machine under a host that is a pod. It is empty for other hosts.
     node: str = ""
+    #: Its steps over time, a selection. Empty if it has printed none.
+    progress: Tuple[ProgressPoint, ...] = ()
 
     @property
     def seconds(self) -> Optional[float]:

@@ -7,6 +7,7 @@ of an earlier launcher of the run says. A report that cannot be written never ch
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from launcher.common import events
@@ -15,6 +16,7 @@ from launcher.common.record import replace
 from launcher.common.report import (
     ExitStatus,
     Failure,
+    ProgressPoint,
     Reason,
     Report,
     TaskReport,
@@ -28,9 +30,15 @@ from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import json_text, write_for_user, write_json
 from launcher.runs.run import Run, json_of
+from launcher.runs.samples import Sample, SampleReader
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _INTERRUPTED_EXIT_CODE = 130
+#: The largest number of steps of one task, and of all tasks, in a report: together at most about 400 kB.
+_MAX_POINTS_OF_TASK = 200
+_MAX_POINTS = 4000
+#: `launcher.common.report.report_from_json` accepts numbers below it.
+_MAX_NUMBER = 1e18
 
 
 def write_run_report(report: Report, paths: RunPaths) -> None:
@@ -72,6 +80,35 @@ def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | Non
         write_run_report(report, paths)
     if (file := options.settings[REPORT]) is not None:
         write_report_for_user(report, file)
+
+
+def with_progress(report: Report, paths: RunPaths) -> Report:
+    """Return a report with a selection of the steps and metrics that the samples of its tasks contain."""
+    samples = SampleReader(paths)
+    if not samples.read():
+        return report
+    count = max(1, min(_MAX_POINTS_OF_TASK, _MAX_POINTS // len(report.tasks)))
+    tasks = [
+        replace(task, progress=tuple(_points(samples.series.get(task.task, ()), count)))
+        for task in report.tasks
+    ]
+    return replace(report, tasks=tuple(tasks))
+
+
+def _points(samples: Sequence[Sample], count: int) -> Iterator[ProgressPoint]:
+    """Yield the steps in samples, at most so many, spread evenly from the first to the last."""
+    changes: list[Sample] = []
+    for sample in samples:
+        before = changes[-1] if changes else None
+        if sample.step is not None and (
+            before is None or (before.attempt, before.step) != (sample.attempt, sample.step)
+        ):
+            changes.append(sample)
+    last = len(changes) - 1
+    places = {last - last * number // max(1, count - 1) for number in range(count)} if changes else ()
+    for sample in (changes[place] for place in sorted(places)):
+        metrics = {name: value for name, value in sample.metrics.items() if abs(value) < _MAX_NUMBER}
+        yield ProgressPoint(sample.at, sample.attempt, min(sample.step or 0.0, _MAX_NUMBER), metrics)
 
 
 def unstarted_report(run_name: str, placement: Placement, started_at: float, error: BaseException) -> Report:

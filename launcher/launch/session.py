@@ -37,6 +37,7 @@ from launcher.launch.reports import (
     report_with_error,
     unstarted_report,
     with_earlier_attempts,
+    with_progress,
     write_report_for_user,
     write_run_report,
 )
@@ -420,7 +421,7 @@ class Session:
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
             self.start_page()
-            report = self.display.with_advice(self.orchestrator.run())
+            report = with_progress(self.display.with_advice(self.orchestrator.run()), self.paths)
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
             # write its report.

@@ -306,7 +306,7 @@ class TaskRecord(StateRecord):
 
     def report(self) -> TaskReport:
         """Return the part of the job's report about this task."""
-        return from_attributes(TaskReport, self, self.current)
+        return from_attributes(TaskReport, self, self.current, progress=())
 
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:

@@ -39,6 +39,7 @@ through SSH. Ctrl-C ends the page, and not the run.
 Exit code: 130 Ctrl-C; 0 with --until-end; 2 there is no such run; 125 the port
 is not free."""
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKEN_PATTERN = r"[A-Za-z0-9._~+/=-]{16,}"
 _MAX_TOKEN_BYTES = 1024
 
@@ -81,17 +82,20 @@ def run(settings: Settings) -> int:
         is_shared=settings[SHARE],
         metrics_token=_metrics_token(settings),
     )
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     with watched(target_run) as watcher:
         app = PageApp(target_run, access)
         app.show(watcher.look(0.0))
         listener = listen(settings[PORT])
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        with _signals_raised(), serving(app, listener):
-            print(f"page of {target_run.called}: {address}?token={access.token}")
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/?token="
+        with serving(app, listener):
+            print(f"page of {target_run.called}: {address}{access.token}")
             if access.read_token:
-                print(f"only to read: {address}?token={access.read_token}")
+                print(f"only to read: {address}{access.read_token}")
             try:
-                with _browser(f"{address}?token={access.token}", watcher.run, settings):
+                with _browser(f"{address}{access.token}", watcher.run, settings):
                     follow(app, watcher, until_end=settings[UNTIL_END])
             except KeyboardInterrupt:
                 if not settings[UNTIL_END]:
@@ -103,18 +107,11 @@ def run(settings: Settings) -> int:
     return 0
 
 
-@contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Open a context in which signals that end this process raise `KeyboardInterrupt`."""
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    for number in numbers:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:  # Another signal must not interrupt the end.
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
+def _interrupt(*_: object) -> None:
+    """End the page in order at the first signal. Python calls it as the handler of signals."""
+    for number in _SIGNALS:  # Another one must not interrupt the end.
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -41,8 +41,8 @@ from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 _STATIC_FOLDER = str(Path(__file__).parent / "static")
 _MAX_BODY_BYTES = 64 * 1024
 _MAX_WORDS_CHARACTERS = 1000
-#: How long a stop or a restart may take until the page says that it goes on.
-_ACTION_SECONDS = 5
+#: What a viewer may do: the commands of launch with their options. What takes longer goes on without them.
+_ACTIONS = {"stop": ("--timeout", "5"), "restart": ("--timeout", "5"), "stacks": ()}
 #: How long its command may take in all, for example to reach a cluster.
 _COMMAND_SECONDS = 60.0
 
@@ -68,9 +68,8 @@ class PageApp:
             "/log": self._log,
             "/metrics": self._metrics,
         }
-        post = {"/stop": self._stop, "/restart": self._restart, "/stacks": self._stacks}
         routes: list[Route | Mount] = [Route(path, answer, methods=["GET"]) for path, answer in get.items()]
-        routes += [Route(path, answer, methods=["POST"]) for path, answer in post.items()]
+        routes += [Route(f"/{command}", self._act, methods=["POST"]) for command in _ACTIONS]
         routes.append(Mount("/static", StaticFiles(directory=_STATIC_FOLDER)))
         handlers = {HTTPException: _refuse, Exception: _report_fault}
         #: Serves the page, as ASGI wants it.
@@ -99,7 +98,9 @@ class PageApp:
             return PlainTextResponse(f"{MAX_VIEWERS} viewers look at this page already\n", 503)
         known = request.headers.get("last-event-id") or request.query_params.get("number", "")
         number = int(known) if re.fullmatch("[0-9]{1,9}", known) else -1
-        return StreamingResponse(self.viewers.stream(number), media_type="text/event-stream")
+        headers = {"X-Accel-Buffering": "no"}  # A proxy passes each change on at once.
+        changes = self.viewers.stream(number)
+        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
     async def _graphs(self, request: Request) -> Response:
         """Answer with the graphs of the run."""
@@ -141,26 +142,15 @@ class PageApp:
 
     # ------------------------------------------------------------------ what a viewer may do
 
-    async def _stop(self, request: Request) -> Response:
-        """Stop tasks of the run, or all of it."""
-        tasks = await self._named_tasks(request)
-        return await self._command("stop", *self._target(tasks, seconds=_ACTION_SECONDS))
-
-    async def _restart(self, request: Request) -> Response:
-        """Restart tasks of the run."""
-        tasks = await self._named_tasks(request)
-        if not tasks:
-            raise HTTPException(400, "no task is named")
-        return await self._command("restart", *self._target(tasks, seconds=_ACTION_SECONDS))
-
-    async def _stacks(self, request: Request) -> Response:
-        """Answer with the Python stacks of tasks, which go on."""
-        return await self._command("stacks", *self._target(await self._named_tasks(request)))
-
-    def _target(self, tasks: Sequence[str], seconds: int | None = None) -> list[str]:
-        """Return the words after a command: its time limit, the run and the tasks."""
-        limit = [] if seconds is None else ["--timeout", str(seconds)]
-        return [*limit, self._run.paths.root, *tasks]
+    async def _act(self, request: Request) -> Response:
+        """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
+        command, tasks = request.url.path[1:], await self._named_tasks(request)
+        async with self._actions:
+            words = (command, *_ACTIONS[command], self._run.paths.root, *tasks)
+            code, text = await run_in_threadpool(_run_command, words)
+        if code == TIMED_OUT_EXIT_CODE:
+            return JSONResponse({"text": f"asked, and not done yet: {text}"}, 202)
+        return JSONResponse({"error": text}, 409) if code else JSONResponse({"text": text})
 
     async def _named_tasks(self, request: Request) -> Sequence[str]:
         """Return the tasks that a request names, if the run can still be changed.
@@ -185,14 +175,6 @@ class PageApp:
         if self._view.has_ended:
             raise HTTPException(409, f"{self._run.called} has already ended")
         return tasks
-
-    async def _command(self, *words: str) -> Response:
-        """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
-        async with self._actions:
-            code, text = await run_in_threadpool(_run_command, words)
-        if code == TIMED_OUT_EXIT_CODE:
-            return JSONResponse({"text": f"asked, and not done yet: {text}"}, 202)
-        return JSONResponse({"error": text}, 409) if code else JSONResponse({"text": text})
 
 
 def _run_command(words: Sequence[str]) -> tuple[int, str]:

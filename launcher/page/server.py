@@ -18,6 +18,7 @@ from launcher.backends.watcher import RunWatcher
 from launcher.common.errors import LaunchError
 from launcher.page.app import PageApp
 from launcher.page.viewers import MAX_VIEWERS
+from launcher.runs.run import RunState
 
 #: The longest wait for a change of the run.
 _LOOK_SECONDS = 0.5
@@ -104,6 +105,8 @@ def follow(app: PageApp, watcher: RunWatcher, *, until_end: bool) -> None:
             time.sleep(_PAUSE_SECONDS)
         else:
             # Somebody who comes then waits for the look.
-            seconds = 0.0
-            viewers.wanted.wait(_LOOK_SECONDS if until_end else _IDLE_SECONDS)
+            seconds, idle_until = 0.0, time.monotonic() + _IDLE_SECONDS
+            while not viewers.wanted.wait(_LOOK_SECONDS) and time.monotonic() < idle_until:
+                if until_end and watcher.run.state is not RunState.RUNNING:
+                    break
             viewers.wanted.clear()

@@ -48,13 +48,13 @@ def test_help_has_a_line_for_each_option_and_command(launch: Launch):
 #: What takes milliseconds, and what most launches do not need.
 SLOW = {
     "argcomplete", "cloudpickle", "fabric", "invoke", "numpy", "paramiko", "pathspec", "psutil",
-    "tensorflow", "uv", "yaml",
+    "tensorflow", "uv", "yaml", "jinja2", "prometheus_client", "regex", "rich", "starlette", "uvicorn",
     "asyncio", "bz2", "concurrent.futures", "ctypes", "datetime", "difflib", "hashlib", "html",
     "importlib.metadata", "ipaddress", "logging", "multiprocessing", "pickle", "random", "shutil",
     "subprocess", "tempfile", "textwrap", "tomllib", "zlib",
     "launcher.backends.bootstrap", "launcher.backends.docker.engine", "launcher.backends.kubernetes.kubectl",
     "launcher.backends.link", "launcher.backends.slurm.allocation", "launcher.backends.ssh.connections",
-    "launcher.findings", "launcher.output.failure", "launcher.thread_pool",
+    "launcher.findings", "launcher.output.failure", "launcher.page", "launcher.thread_pool",
 }  # fmt: skip
 
 

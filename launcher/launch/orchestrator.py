@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from launcher.launch.stacks import StackTaker
 
 #: How long the stacks of tasks that hang may take before the tasks are stopped.
-_STACKS_SECONDS = 3.0
+_STACKS_SECONDS = 5.0
 #: The pause between two looks for the reason of an agent's exit.
 _POLL_SECONDS = 0.01
 #: Events that are not shown, because `events.TaskMoved` contains what they say.

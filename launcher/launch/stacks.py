@@ -7,7 +7,6 @@ which travels to a host only for this, in small pieces, so that commands to the 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -23,8 +22,7 @@ from launcher.common.errors import LaunchError, ProtocolError, TransportError
 from launcher.common.record import Record
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
-from launcher.itself import PACKAGE_FOLDER
-from launcher.runs.stacks import StackGroup, TaskStacks, fold, stack_lines, summary_lines
+from launcher.runs.stacks import StackGroup, TaskStacks, fold, program_path, stack_lines, summary_lines
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from launcher.backends.programs import RemoteProgram
 
 #: How long the stacks of the tasks of a host may take, once its turn has come, and how long on the host.
-_HOST_SECONDS, _SECONDS_THERE = 8.0, 5.0
+_HOST_SECONDS, _SECONDS_THERE = 25.0, 20.0
 #: So many hosts are sent the program at a time.
 _MAX_HOSTS_AT_ONCE = 16
 #: So many lines say where tasks hang, and so many show all functions.
@@ -226,20 +224,12 @@ class _HostDump:
 
 
 def read_program() -> StackProgram:
-    """Return the program of py-spy that is installed beside launch. This blocks.
-
-    In the pod of a launcher, which has no packages, it lies beside launch itself.
+    """Return the program of py-spy. This blocks.
 
     Raises:
         LaunchError: There is none.
         OSError: It cannot be read.
     """
-    path = os.path.join(PACKAGE_FOLDER, "py-spy")
-    with suppress(importlib.metadata.PackageNotFoundError):
-        files = importlib.metadata.distribution("py-spy").files or ()
-        path = next((str(file.locate()) for file in files if file.name == "py-spy"), path)
-    if not os.path.isfile(path):
-        raise LaunchError("py-spy is not installed beside launch: `pip install py-spy`")
-    with open(path, "rb") as file:
+    with open(program_path(), "rb") as file:
         content = file.read()
     return StackProgram(zlib.compress(content, 1), hashlib.sha256(content).hexdigest())

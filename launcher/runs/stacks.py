@@ -7,20 +7,25 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.validation import FieldReader
+from launcher.itself import PACKAGE_FOLDER
 from launcher.runs.client import ask
 from launcher.runs.run import Run
 
 #: How long the hosts of a job of usual size may take.
 STACKS_TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+#: The distribution that takes stacks, and the name of its program.
+PROGRAM_NAME = "py-spy"
 #: The longest stack that is printed has this many frames.
 _MAX_PRINTED_FRAMES = 30
 #: The name that Python gives to the thread in which a program begins.
@@ -134,6 +139,25 @@ def stacks_of(
         raise LaunchError(f"no task of {run.called} runs now") from error
     except (LookupError, TypeError, ValueError, ProtocolError) as error:
         raise LaunchError(f"{run.name} has a launcher of another version of launch: {error!r}") from error
+
+
+def program_path() -> str:
+    """Return the path of the program of py-spy, which is installed with launch.
+
+    In the pod of a launcher, which has no packages, it was sent to a folder beside launch.
+
+    Raises:
+        LaunchError: There is none.
+    """
+    import importlib.metadata  # noqa: PLC0415 - takes 15 ms, and only those need it who send the program
+
+    path = os.path.join(PACKAGE_FOLDER, PROGRAM_NAME, PROGRAM_NAME)
+    with suppress(importlib.metadata.PackageNotFoundError):
+        files = importlib.metadata.distribution(PROGRAM_NAME).files or ()
+        path = next((str(file.locate()) for file in files if file.name == PROGRAM_NAME), path)
+    if not os.path.isfile(path):
+        raise LaunchError("py-spy is not installed beside launch: `pip install py-spy`")
+    return os.path.realpath(path)
 
 
 def stack_lines(groups: Sequence[StackGroup]) -> Iterator[str]:

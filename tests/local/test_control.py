@@ -120,8 +120,8 @@ def test_a_task_that_waits_to_start_again(launch: Launch):
 def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
     started = running()
     started.send(signal.SIGSTOP)
-    asking = launch.start("ps", "latest")
-    time.sleep(2)  # it waits for the answer
+    asking = [launch.start(command, "latest") for command in ("ps", "stacks")]
+    time.sleep(2)  # they wait for the answer
     with suppress(BlockingIOError), ExitStack() as stack:
         while True:
             peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -129,9 +129,42 @@ def test_a_launcher_that_is_suspended(launch: Launch, running: Running):
             peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
     ended = launch("ps", "latest", timeout=60, code=125)
     assert "accepts no connections, and their queue is full; is it suspended?" in ended.err
-    assert "does not answer; is it suspended?" in asking.wait(60, code=125).err
+    for each in asking:
+        assert "does not answer; is it suspended?" in each.wait(60, code=125).err
     started.send(signal.SIGCONT)
     assert launch.here("ps", "latest").code == 0
+
+
+# ---------------------------------------------------------------------- launch stacks
+
+
+def test_stacks_of_what_a_shell_has_started_and_of_no_python(launch: Launch, running: Running):
+    """The Pythons below a shell are looked at; a task without any says so."""
+    python = f"{sys.executable} -c 'import time; print(\"up\"); time.sleep(300)'"
+    running(
+        "--workers",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        f"test $TASK_INDEX = 0 && {{ echo up; sleep 300; }}; {python}; true",
+    )
+    shown = launch.here("stacks", "latest", "--timeout", "1m")
+    assert shown.code == 0
+    assert shown.out == "worker/1:\n    <module> (<string>:1)\nworker/0: it is no Python program\n"
+    shown = launch.here("stacks", "latest", "worker/0", "--timeout", "1m")
+    assert (shown.code, shown.out) == (125, "worker/0: it is no Python program\n")
+    assert "there is no task 'worker/7'" in launch.here("stacks", "latest", "worker/7").err
+
+
+def test_a_time_limit_shows_where_tasks_are(launch: Launch):
+    """Before they are stopped, and in the report, which the commands about the run show again."""
+    code = "import time\ndef hang_here(): time.sleep(300)\nhang_here()"
+    ended = launch("--workers", "2", "--timeout", "2", "--", sys.executable, "-c", code, code=124)
+    assert "worker[0-1] in hang_here (<string>:2)" in ended.err
+    stacks = "worker[0-1]: the same\n    hang_here (<string>:2)\n    <module> (<string>:3)"
+    assert last_run(launch).report["failure"]["stacks"] == stacks
+    assert "where the tasks were:\n    worker[0-1]: the same\n" in launch.here("report", "latest").out
 
 
 # ---------------------------------------------------------------------- launch ps --watch

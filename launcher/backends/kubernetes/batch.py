@@ -198,6 +198,8 @@ def _command_there(run: Run, words: Sequence[str], *options: str) -> list[str]:
     """Return the ``kubectl exec``, with options of its own, of a command in the pod of a run's launcher."""
     assert run.batch is not None
     pod_runner = launcher_pod.PodRunner(_kubectl_of(run.batch), run.batch.node)
+    if words[0] == "stacks":
+        launcher_pod.send_stack_program(pod_runner, run)
     words = [launcher_pod.RUN_PATH if word == run.paths.root else word for word in words]
     return pod_runner.command(*options, words=[launcher_pod.PROGRAM_PATH, *words])
 

@@ -47,6 +47,7 @@ from launcher.itself import START_CODE
 from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
 from launcher.runs.end_command import LIMIT_SECONDS
 from launcher.runs.run import Run
+from launcher.runs.stacks import PROGRAM_NAME, program_path
 
 #: The pod as a host, for functions that take hosts.
 POD_HOST = Host("launcher", roles=("launcher",))
@@ -295,6 +296,21 @@ def _local_kubectl() -> SourceTree:
     ((_, entry),) = entries_below(path, "kubectl", lambda *_: None)
     request = SyncRequest(path, folder=folder, name="kubectl", remote=_KUBECTL_PATH)
     return SourceTree(request, {"kubectl": entry}, {})
+
+
+def send_stack_program(pod_runner: PodRunner, run: Run) -> None:
+    """Send the program that takes stacks to the launcher's pod, which has no packages, unless it is there.
+
+    Raises:
+        LaunchError: There is none here.
+        TransportError: It cannot be sent.
+    """
+    path = program_path()
+    ((_, entry),) = entries_below(path, PROGRAM_NAME, lambda *_: None)
+    remote = f"{_LIB_PATH}/{PROGRAM_NAME}"
+    request = SyncRequest(path, folder=os.path.dirname(path), name=PROGRAM_NAME, remote=remote)
+    tree = SourceTree(request, {PROGRAM_NAME: entry}, {})
+    sync(FileTransfer(pod_runner, 1, quiet=True), [POD_HOST.name], [tree], run.name)
 
 
 def fetch_files(

@@ -343,7 +343,8 @@ class _Screen:
         """Return the lines above the last one."""
         head = [self._headline(view)]
         if self._pages:
-            more = [f"... and {len(self._pages) - height + 2} more lines"] if len(self._pages) >= height else []
+            left_out = len(self._pages) - (height - 2)
+            more = [f"... and {left_out} more lines"] if left_out > 1 else []
             return [*head, *map(Text, [*self._pages[: height - 1 - len(more)], *more])]
         if self._log_task and is_task_name(self._log_task):
             lines = last_lines(view.run.paths.root, self._log_task, height - 2, _LOG_BYTES)
@@ -369,7 +370,7 @@ class _Screen:
         if self._filter:
             rows = [row for row in rows if self._filter in f"{row.task} {row.host} {row.state_text}"]
         if self._order:
-            rows.sort(key=_ORDERS[self._order])
+            rows.sort(key=lambda row: (not row.is_remarkable, _ORDERS[self._order](row)))
         elif not self._filter:
             rows, folded = named_and_folded(rows, most)
         left_out = max(0, len(rows) + len(folded) - most)

@@ -31,7 +31,8 @@ _MAX_LOG_BYTES = 4 * _LOG_BYTES
 _MAX_BYTES = 1 << 30
 _MAX_HEADER_BYTES = 1024
 _GROWING_FILES = ("events.jsonl", "samples.jsonl", "launcher.log")
-_WHOLE_FILES = ("plan.json", "report.json")
+#: It is sent as a whole. The report is not sent, because at the end of the run the queue fetches all files.
+_PLAN_FILE = "plan.json"
 _LOG_PATTERN = r"logs/[\w-][\w.-]*\.log"
 
 
@@ -45,9 +46,7 @@ def send_files(run: Run, stream: IO[bytes]) -> None:
     while True:
         # After a round that began with the run over, nothing is new any more.
         is_over = run.state not in (RunState.RUNNING, RunState.ELSEWHERE)
-        # The report comes last, so that whoever sees it has all other files.
-        names = [*_GROWING_FILES, "plan.json", *_names_of_logs(run.paths), "report.json"]
-        for name in names:
+        for name in (*_GROWING_FILES, _PLAN_FILE, *_names_of_logs(run.paths)):
             path = f"{run.paths.root}/{name}"
             sent.setdefault(name, _SentFile(name, path)).send_new(stream)
         stream.write(b"{}\n")  # Even if nothing is new, so that it is noticed that the reader has gone.
@@ -74,7 +73,7 @@ class _SentFile:
 
     def __init__(self, name: str, path: str) -> None:
         self._name, self._path = name, path
-        self._is_whole = name in _WHOLE_FILES
+        self._is_whole = name == _PLAN_FILE
         self._max_bytes = _LOG_BYTES if name.startswith("logs/") else _FILE_BYTES
         #: Its inode, its size, and when it was written, when it was last sent.
         self._inode, self._size, self._mtime = 0, 0, 0
@@ -134,7 +133,7 @@ class MirroredFiles:
                 if header == {}:
                     return True
                 name, size, append = header["file"], header["size"], header["append"] is True
-                is_known = name in (*_GROWING_FILES, *_WHOLE_FILES) or re.fullmatch(_LOG_PATTERN, name)
+                is_known = name in (*_GROWING_FILES, _PLAN_FILE) or re.fullmatch(_LOG_PATTERN, name)
                 is_good = bool(is_known) and type(size) is int and 0 <= size <= _FILE_BYTES
             except (ValueError, LookupError, TypeError, RecursionError):
                 is_good = False

@@ -192,6 +192,7 @@ def test_files_are_copied_but_of_long_logs_only_the_end(root: str, tmp_path: Pat
         {"file": "logs/../x.log", "size": 1, "append": False},
         {"file": "logs/.x.log", "size": 1, "append": False},
         {"file": "launcher.json", "size": 1, "append": False},
+        {"file": "report.json", "size": 1, "append": False},
         {"file": "on-end.json", "size": 1, "append": False},
         {"file": "plan.json", "size": -1, "append": False},
         {"file": "plan.json", "size": 1 << 40, "append": False},

@@ -38,7 +38,7 @@ SUCCESS = ("terminal.svg", "launch --ps 1 --workers 2 --flags mnist_dist.py --tr
 FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
 #: The training whose page is shown. It is stopped in the end.
 WATCHED = "launch --name mnist --ps 1 --workers 3 --restarts 1 --flags mnist_dist.py --train_steps 1000000"
-PAGE_SIZE = {"width": 1280, "height": 1090}
+PAGE_SIZE = {"width": 1080, "height": 980}
 COLUMNS, LINES = 80, 400
 #: How many lines of output a picture shows before the end of the job.
 _OUTPUT_LINES = 10
@@ -115,7 +115,7 @@ def record_page(home: str, path: Path) -> None:
         page.wait_for_timeout(20_000)
         send(signal.SIGSTOP, "worker/2")
         stack.callback(send, signal.SIGCONT, "worker/2")
-        page.locator("#problems li").wait_for()
+        page.locator("h1", has_text="slow").wait_for()
         page.wait_for_timeout(2_000)
         page.screenshot(path=path)
 

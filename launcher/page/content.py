@@ -38,7 +38,7 @@ _COLUMNS = (
     ("rate", "Steps/s", "number"),
     ("ends_at", "Time left", "until"),
     ("printed_at", "Silent for", "since"),
-    ("cpu", "CPU", "number"),
+    ("cpu", "CPU", "cores"),
     ("memory", "Memory", "bytes"),
     ("gpu", "GPU %", "number"),
     ("gpu_memory", "GPU memory", "bytes"),
@@ -178,6 +178,8 @@ def _shown(value: Any, form: str, seen_at: float) -> str:
         return value or ""
     if form == "bytes":
         return byte_size(value)
+    if form == "cores":
+        return f"{value:.2f}"
     if form == "since":
         return duration(max(0.0, seen_at - value))
     if form == "until":

@@ -69,6 +69,7 @@ const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count ==
 function shown(value, format) {
   if (value === undefined || value === null || typeof value === "string") return value ?? "";
   if (format === "bytes") return bytes(value);
+  if (format === "cores") return value.toFixed(2);
   if (format === "since") return duration(now() - value);
   return format === "until" ? duration(value - now()) : number(value);
 }
@@ -93,11 +94,15 @@ const post = (address, names) =>
 // ------------------------------------------------------------------ verdict
 
 function showVerdict() {
-  document.title = `${content.title}: ${content.verdict}`;
-  setText($("verdict"), content.verdict);
+  const {verdict, problems, messages} = content, isOver = content.ended_at !== null;
+  // What is wrong stands first.
+  const lead = isOver || !problems.length ? verdict : problems[0];
+  document.title = `${lead} – ${content.title}`;
+  setText($("verdict"), lead);
   $("verdict").className = content.tone;
-  setList($("problems"), content.problems);
-  const latest = content.messages[content.messages.length - 1];
+  setList($("problems"), problems.filter((text) => text !== lead));
+  setText($("state"), lead === verdict ? "" : verdict);
+  const latest = messages.findLast(({text}) => !problems.includes(text));
   setText($("latest"), latest ? `${clock(latest.at)}: ${latest.text}` : "");
   setText($("command"), content.command);
   setText($("note"), content.note);
@@ -106,7 +111,6 @@ function showVerdict() {
   const board = $("tensorboard"), isAddress = /^https?:\/\//.test(content.tensorboard ?? "");
   board.hidden = !isAddress;
   if (isAddress) board.href = content.tensorboard;
-  const isOver = content.ended_at !== null;
   for (const part of [$("actions"), $("stacks-part")]) if (part) part.hidden = isOver;
   if (isOver && $("question").open) $("question").close();
 }
@@ -287,7 +291,7 @@ function colour(name) {
 }
 
 const unitText = (value, unit) =>
-  unit === "bytes" ? bytes(value) : number(value) + (unit === "%" ? " %" : "");
+  unit === "%" ? `${number(value)} %` : shown(value, unit);
 
 function drawGraph(graph) {
   if (!graph.part) {
@@ -319,7 +323,7 @@ function drawGraph(graph) {
     legend: {show: false},
     cursor: {sync: {key: "time"}, drag: {x: false, y: false}},
     scales: {x: {range: () => axisOfTime}, y: {range: (_, low, high) => range(low, high, graph.unit)}},
-    axes: [{...axis, values: (_, ticks) => timeTexts(ticks)}, {...axis, size: 62, values: (_, ticks) => ticks.map((tick) => unitText(tick, graph.unit))}],
+    axes: [{...axis, space: 85, values: (_, ticks) => timeTexts(ticks)}, {...axis, size: 62, values: (_, ticks) => ticks.map((tick) => unitText(tick, graph.unit))}],
     series: [{}, ...series],
     hooks: {setCursor: [() => describeGraph(graph)]},
   }, [graph.at, ...graph.lines.values()], graph.canvas);

@@ -7,7 +7,7 @@ size.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.common.record import Record
 from launcher.common.text import byte_size, duration
@@ -65,15 +65,25 @@ class Bar(Record):
     text: str
 
 
-def chart(graph: Graph, began_at: float, ended_at: float, marked: Collection[str] = ()) -> Chart:
-    """Return the shapes of a graph.
+def charts(graphs: Sequence[Graph], began_at: float, ended_at: float, marked: str = "") -> list[Chart]:
+    """Return the shapes of graphs, in which a name always has the same colour.
 
     Args:
-        graph: The graph.
+        graphs: The graphs.
         began_at: Where the time axis begins, in seconds since the epoch.
         ended_at: Where it ends.
-        marked: The names of lines that stand out and come first.
+        marked: The name of lines that stand out and come first. Empty for none.
     """
+    names = dict.fromkeys(name for graph in graphs for name in graph.lines if name != marked)
+    classes = {
+        name: f"c{number % _COLOURS}{' dashed' if number >= _COLOURS else ''}"
+        for number, name in enumerate(names)
+    }
+    return [_chart(graph, began_at, ended_at, {marked: "bad", **classes}) for graph in graphs]
+
+
+def _chart(graph: Graph, began_at: float, ended_at: float, classes: Mapping[str, str]) -> Chart:
+    """Return the shapes of a graph, whose lines come in the order of the names with their classes."""
     values = [value for line in graph.lines.values() for value in line if value is not None]
     low, high = min(values), max(values)
     # Only a metric has an axis that does not begin at zero.
@@ -90,16 +100,13 @@ def chart(graph: Graph, began_at: float, ended_at: float, marked: Collection[str
         x, y = (at - began_at) / seconds, (high - value) / (high - low)
         return round(min(max(x, 0.0), 1.0) * SIZE), round(y * SIZE)
 
-    names = sorted(graph.lines, key=lambda name: name not in marked)
     lines = []
-    for number, name in enumerate(names):
+    for name in [name for name in classes if name in graph.lines]:
         points = [
             (at, value) for at, value in zip(graph.at, graph.lines[name], strict=True) if value is not None
         ]
         path = "".join(_path([(at, *place(at, value)) for at, value in points]))
-        classes = f"c{number % _COLOURS}{' dashed' if number >= _COLOURS else ''}"
-        is_marked = name in marked
-        lines.append(Line(name, "bad" if is_marked else classes, path, shown(points[-1][1], graph.unit)))
+        lines.append(Line(name, classes[name], path, shown(points[-1][1], graph.unit)))
     count = round((high - low) / step)
     y_ticks = [Tick(100 * n / count, shown(low + n * step, graph.unit)) for n in range(count + 1)]
     return Chart(graph.title, time_ticks(seconds), y_ticks, lines)

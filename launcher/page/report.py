@@ -19,7 +19,7 @@ from launcher.common.text import duration, escape_controls, plural, shortened
 from launcher.output.attempts import ATTEMPT_HEADERS, attempt_rows
 from launcher.output.logs import last_lines
 from launcher.output.table import RESULT_HEADERS, result_cells
-from launcher.page.charts import bars, chart, shown, time_ticks
+from launcher.page.charts import bars, charts, shown, time_ticks
 from launcher.page.content import page_content
 from launcher.runs.graphs import graphs
 from launcher.runs.timeline import timeline
@@ -92,6 +92,7 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
     ranked = sorted(report.tasks, key=lambda task: (task.task != first, not rows[task.task].is_remarkable))
     began_at, ended_at = report.started_at, max(report.started_at, report.ended_at)
     attempts, left_out = attempt_rows(report, view.run.paths, _MAX_ATTEMPTS)
+    lanes = sorted(timeline(report), key=lambda row: row.name != first)
     named, _ = named_and_folded([rows[task.task] for task in ranked])
     return {
         "title": content["title"],
@@ -108,8 +109,8 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
         "more_tasks": max(0, len(ranked) - _MAX_TASKS),
         "attempts": _table(ATTEMPT_HEADERS, attempts),
         "more_attempts": left_out,
-        "charts": [chart(graph, began_at, ended_at, {first or ""}) for graph in graphs(view.samples)],
-        "timeline": [(row.name, bars(row, began_at, ended_at)) for row in timeline(report)],
+        "charts": charts(graphs(view.samples), began_at, ended_at, first or ""),
+        "timeline": [(row.name, bars(row, began_at, ended_at)) for row in lanes],
         "ticks": time_ticks(max(1e-3, ended_at - began_at)),
         "messages": [(time_with_zone(round(at)), text) for at, text in view.history.messages],
         "logs": [
@@ -147,7 +148,8 @@ def _facts(view: RunView, content: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _task_cells(task: TaskReport, row: TaskRow, view: RunView) -> list[str]:
     """Return the cells of a task: those of the table at the end of a job, and those of its samples."""
     step = shown(row.step) + (f" of {shown(row.total)}" if row.total else "")
-    return [*result_cells(task, view.report), duration(task.cpu_s), step, shown(row.rate)]
+    *cells, remark = result_cells(task, view.report)
+    return [*cells, remark.removeprefix("<- "), duration(task.cpu_s), step, shown(row.rate)]
 
 
 def _table(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.page.charts import SIZE, bars, chart, time_ticks
+from launcher.page.charts import SIZE, bars, charts, time_ticks
 from launcher.runs.graphs import Graph
 from launcher.runs.timeline import Span, TimelineRow
 
@@ -16,7 +16,7 @@ from launcher.runs.timeline import Span, TimelineRow
 def drawn(values: list[float | None], unit: str = "", at: list[float] | None = None) -> tuple[str, list[str]]:
     """The path of one line in 100 seconds, and the texts of its axis."""
     moments = at or [100.0 * number / (len(values) - 1) for number in range(len(values))]
-    made = chart(Graph("x", unit, moments, {"worker/0": values}), 0.0, 100.0)
+    (made,) = charts([Graph("x", unit, moments, {"worker/0": values})], 0.0, 100.0)
     return made.lines[0].path, [tick.text for tick in made.y_ticks]
 
 
@@ -56,7 +56,9 @@ def test_any_values_can_be_drawn(
     values = [value for _, value in points]
     if all(value is None for value in values):
         values[0] = 0.0
-    made = chart(Graph("x", unit, sorted(at for at, _ in points), {"a": values}), began, began + abs(took))
+    (made,) = charts(
+        [Graph("x", unit, sorted(at for at, _ in points), {"a": values})], began, began + abs(took)
+    )
     places = [
         int(number) for number in re.findall(r"[ML](-?\d+) (-?\d+)", made.lines[0].path) for number in number
     ]
@@ -64,11 +66,15 @@ def test_any_values_can_be_drawn(
     assert 2 <= len(made.y_ticks) <= 12 and len(made.x_ticks) <= 7
 
 
-def test_what_failed_comes_first_and_many_lines_differ():
-    graph = Graph("x", "", [0.0], {f"worker/{number}": [1.0] for number in range(20)})
-    lines = chart(graph, 0.0, 1.0, {"worker/9"}).lines
-    assert (lines[0].name, lines[0].classes) == ("worker/9", "bad")
-    assert len({line.classes for line in lines}) >= 16
+def test_what_failed_comes_first_and_a_task_keeps_its_colour():
+    names = [f"worker/{number}" for number in range(20)]
+    all_tasks = Graph("x", "", [0.0], {name: [1.0] for name in names})
+    made = charts(
+        [all_tasks, Graph("y", "", [0.0], {name: [1.0] for name in names[:3:-1]})], 0.0, 1.0, "worker/9"
+    )
+    first, second = ({line.name: line.classes for line in each.lines} for each in made)
+    assert [*first][0] == [*second][0] == "worker/9" and first["worker/9"] == "bad"
+    assert second.items() <= first.items() and len({*first.values()}) >= 16
 
 
 @pytest.mark.parametrize(

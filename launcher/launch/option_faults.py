@@ -33,6 +33,7 @@ _CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] =
         (table.JSON, table.EVENTS_FD, *_SHOW_OUTPUT),
         "launch attach and launch logs show the output of tasks",
     ),
+    (table.NO_SAMPLES, (table.PROGRESS,), "steps are read with the samples"),
 )
 
 
@@ -136,7 +137,8 @@ def _conflict_faults(settings: Settings) -> Iterator[Fault]:
         # ``--dry-run --json`` prints the plan, which options about the output do not contradict.
         if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):
             continue
-        for other in filter(settings.is_given, others):
+        # ``progress:`` of the project file is for many launches, some of which take no samples.
+        for other in (each for each in others if settings.source_kind(each) == COMMAND_LINE):
             problem = f"{row.flag} and {other.flag} both"
             yield Fault(ON_COMMAND_LINE, problem, f"expected one of them: {why}")
 

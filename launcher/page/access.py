@@ -2,7 +2,7 @@
 
 The page is served on the loopback interface, where every user of this machine can connect, and where any site
 in the user's browser can send requests. So each request needs a token, which moves from the address into a
-cookie, and the names of the server and of the requesting page are compared. No answer may contain a token.
+cookie, and the names of the server and of the requesting page are compared. The page never contains a token.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _TOKEN_BYTES = 32
+_FOLDER_BYTES = 16
+_COOKIE = "launch-page"
+_METRICS = "/metrics"
 _FORBIDDEN = "Open the address with the token that `launch` has printed.\n"
 #: Only files of the page itself are loaded. uPlot sets styles of elements.
 _HEADERS = {
@@ -59,8 +62,9 @@ class Access:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         #: Empty if there is none.
         self.read_token = secrets.token_urlsafe(_TOKEN_BYTES) if is_shared else ""
-        #: Pages on other ports of this machine get the same cookies, so that each needs a name of its own.
-        self.cookie = f"launch-page-{secrets.token_hex(4)}"
+        #: Servers on other ports of this machine, perhaps of other users, get the same cookies. So the page
+        #: is in a folder whose name they cannot guess, and its cookie is for this folder.
+        self.folder = f"/{secrets.token_urlsafe(_FOLDER_BYTES)}"
 
     def right_of(self, token: str) -> Right | None:
         """Return what the holder of a token may do. None if it is no token of this page."""
@@ -120,6 +124,8 @@ class Guard:
         if scope["type"] != "http":  # A WebSocket. There are none.
             return
         answer = self._answer(Request(scope))
+        if scope["path"] != _METRICS:
+            scope["root_path"] = self._access.folder
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _answer(self, request: Request) -> Response | None:
@@ -128,11 +134,13 @@ class Guard:
         if not access.is_own_host(headers):
             name = "this name of the server is not allowed: see `launch page --allow-host`\n"
             return PlainTextResponse(name, 403)
-        if request.url.path == "/metrics":
+        path, token = request.scope["path"], request.query_params.get("token")
+        if path == _METRICS:
             return None if access.may_read_metrics(headers) else PlainTextResponse(_FORBIDDEN, 403)
-        if "token" in request.query_params and request.url.path == "/":
-            return self._answer_token(request.query_params["token"])
-        right = access.right_of(request.cookies.get(access.cookie, ""))
+        if token is not None and path in ("/", f"{access.folder}/"):
+            return self._answer_token(path, token)
+        is_inside = path.startswith(f"{access.folder}/")
+        right = access.right_of(request.cookies.get(_COOKIE, "")) if is_inside else None
         if right is None:
             return PlainTextResponse(_FORBIDDEN, 403)
         if request.method not in ("GET", "HEAD"):
@@ -143,19 +151,21 @@ class Guard:
         request.state.right = right
         return None
 
-    def _answer_token(self, token: str) -> Response:
-        """Move a token from the address into a cookie.
+    def _answer_token(self, path: str, token: str) -> Response:
+        """Move a token from the address into a cookie: lead to the folder of the page, and there to the page.
 
-        A browser that follows a redirect of another page would not send such a cookie. So this is a page of
-        its own, which leads to the clean address.
+        A browser that follows a redirect of another page would not send such a cookie. So these are pages of
+        their own. A cookie without a path is for the folder, also if a proxy puts others before it.
         """
         if self._access.right_of(token) is None:
             return PlainTextResponse(_FORBIDDEN, 403)
-        # Without an icon the browser would ask for one, in vain.
-        icon = '<link rel="icon" href="data:,">'
-        response = HTMLResponse(f'<!doctype html>{icon}<meta http-equiv="refresh" content="0;url=./">')
-        # Without a path the cookie is for the folder of the address, as a proxy may serve others beside it.
-        response.set_cookie(self._access.cookie, token, path=None, httponly=True, samesite="strict")
+        to_folder = f"{self._access.folder[1:]}/?token={token}"
+        target = to_folder if path == "/" else "./"
+        # Without an icon, a browser asks for one that nobody may get.
+        icon = '<!doctype html><link rel="icon" href="data:,">'
+        response = HTMLResponse(f'{icon}<meta http-equiv="refresh" content="0;url={target}">')
+        if path != "/":
+            response.set_cookie(_COOKIE, token, path=None, httponly=True, samesite="strict")
         return response
 
 

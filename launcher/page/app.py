@@ -144,7 +144,7 @@ class PageApp:
 
     async def _act(self, request: Request) -> Response:
         """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
-        command, tasks = request.url.path[1:], await self._named_tasks(request)
+        command, tasks = request.url.path.rpartition("/")[2], await self._named_tasks(request)
         async with self._actions:
             words = (command, *_ACTIONS[command], self._run.paths.root, *tasks)
             code, text = await run_in_threadpool(_run_command, words)
@@ -208,5 +208,5 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 def _report_fault(request: Request, error: Exception) -> Response:
     """Answer a request in which launch itself failed, and tell the user."""
-    say(f"the page failed to answer {request.url.path}: {error!r}")
+    say(f"the page failed to answer {request.url.path.rpartition('/')[2]!r}: {error!r}")
     return JSONResponse({"error": "launch failed to answer"}, 500)

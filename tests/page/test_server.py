@@ -81,7 +81,7 @@ def test_who_gets_nothing(launch: Launch, ended: RunFolder):
     evil: dict[str, dict[str, str | None]] = {
         "another user": {"cookie": ""},
         "a wrong token": {"cookie": viewer.cookie[:-1] + ("a" if viewer.cookie[-1] != "a" else "b")},
-        "the name of another page's cookie": {"cookie": viewer.cookie.replace("launch-page", "launch-pag")},
+        "another cookie": {"cookie": viewer.cookie.replace("launch-page", "launch-pag")},
         "a domain that points here": {"host": "evil.example.com"},
         "and its port": {"host": f"evil.example.com:{port}"},
         "a name before it": {"host": f"127.0.0.1@evil.example.com:{port}"},
@@ -110,6 +110,11 @@ def test_who_gets_nothing(launch: Launch, ended: RunFolder):
         assert viewer.ask(path).status == 405
     assert reader.ask("/").status == viewer.ask("/", host=f"localhost:{port + 1}").status == 200
     assert "data-act" not in reader.ask("/").text
+    # Other ports of this machine get cookies, too, but only those of the folder that they are asked for.
+    folder, viewer.folder = viewer.folder, ""
+    assert len(folder) > 20 and {viewer.ask(path).status for path in paths} == {403}
+    viewer.folder = folder
+    assert "path" not in viewer.set_cookie.lower()
     assert reader.cookie != viewer.cookie and {"HttpOnly", "SameSite=strict"} <= set(
         viewer.set_cookie.split("; ")
     )

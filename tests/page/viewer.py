@@ -44,16 +44,20 @@ class Viewer:
         assert parts.port is not None
         self.port, self.origin = parts.port, f"http://{parts.netloc}"
         self.token = urllib.parse.parse_qs(parts.query)["token"][0]
-        first = self.ask(f"/?token={self.token}", cookie="")
-        assert first.status == 200 and 'content="0;url=./"' in first.text
-        self.set_cookie = first.headers["set-cookie"]
+        self.folder, self.cookie = "", ""
+        first = self.ask(f"/?token={self.token}")
+        assert first.status == 200 and "set-cookie" not in first.headers
+        self.folder = f"/{first.text.partition('url=')[2].partition('/')[0]}"
+        second = self.ask(f"/?token={self.token}")
+        assert second.status == 200 and 'content="0;url=./"' in second.text
+        self.set_cookie = second.headers["set-cookie"]
         self.cookie = self.set_cookie.partition(";")[0]
 
     def ask(self, path: str, body: Any = None, *, cookie: str | None = None, **headers: str | None) -> Answer:
         """Ask for a path, or send a body to it as the page does.
 
         Args:
-            path: What stands after the port.
+            path: What stands after the folder of the page. Outside of it for `/metrics`.
             body: For POST, sent as JSON. None for GET.
             cookie: The cookie. None for that of the viewer.
             headers: Others, with underscores for dashes. None leaves one out.
@@ -64,7 +68,7 @@ class Viewer:
         try:
             connection.request(
                 "GET" if body is None else "POST",
-                path,
+                path if path == "/metrics" else self.folder + path,
                 None if body is None else json.dumps(body),
                 {name: value for name, value in sent.items() if value},
             )
@@ -84,7 +88,7 @@ class Viewer:
         """Ask for the changes, without reading the answer."""
         query = "" if number is None else f"?number={number}"
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        head = f"GET /events{query} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {self.cookie}\r\n\r\n"
+        head = f"GET {self.folder}/events{query} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {self.cookie}\r\n\r\n"
         connection.sendall(head.encode())
         return connection
 

@@ -44,9 +44,9 @@ print("went on", flush=True)
 """
 
 
-def _check(backend: Backend, workers: int, hang_seconds: int) -> None:
+def _check(backend: Backend, workers: int, hang_seconds: int, *options: str) -> None:
     """Take the stacks of a job whose last worker hangs."""
-    words = ("--", "python3", "-c", HANGS, str(hang_seconds))
+    words = (*options, "--", "python3", "-c", HANGS, str(hang_seconds))
     started = backend.up(*words, workers=workers)
     text = backend.beside("stacks", "--timeout", "1m").wait(SOON, code=0).out
     odd, others = json.loads(backend.beside("stacks", "--timeout", "1m", "--json").wait(SOON, code=0).out)
@@ -75,3 +75,11 @@ def test_the_odd_one_of_a_job_elsewhere(backend: Backend):
     if hasattr(backend, "machines"):
         assert not [path for machine in backend.machines for path in machine.files() if "py-spy" in path]
         assert not [line for line in backend.command_lines() if "py-spy" in line or "dump --json" in line]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@on("docker")
+def test_a_container_with_few_rights(backend: Backend):
+    """Its agent runs as another user than root, and may gain no rights."""
+    _check(backend, 3, 30, "--user", "1234:1234")

@@ -181,8 +181,8 @@ class Agent:
     def is_waiting(self) -> bool:
         """Whether the launcher has not acknowledged a message that is no measurement."""
         channel = self.channel
-        measured = all(frame[0][:1] == _MEASURED for frame in channel._unacked)
-        return not (channel.is_idle or (measured and not channel._urgent and not channel._bulk))
+        queued = (*channel._unacked, *channel._urgent, *channel._bulk)
+        return any(frame[0][:1] != _MEASURED for frame in queued)
 
     def measure(self, cores: float) -> None:
         """Tell what the tasks use: memory, and so many cores since they have started."""
@@ -265,9 +265,9 @@ class Simulator:
                 due, number, every, agent = heapq.heappop(self.measuring)
                 if not agent.closed:
                     heapq.heappush(self.measuring, (due + every, number, every, agent))
+                    # As a real agent, it sends this with the answer to the next ping.
                     if agent.tasks:
                         agent.measure(0.5)
-                        self._flush(agent)
             if self._owing and self._poll_at <= now:
                 self._poll_at = now + _POLL_SECONDS
                 for agent in list(self._owing):

@@ -137,7 +137,7 @@ class Agent:
         )
         #: Measures what tasks use, while the launcher wants to know it.
         self._measurements = Measurements(
-            self._children, list_processes=self._list_processes, on_event=connection.send
+            self._children, list_processes=self._list_processes, connection=connection
         )
         #: The parts that have something to do at certain times, except the stopping of tasks.
         self._timed = (

@@ -156,6 +156,20 @@ class LauncherConnection:
             if not self._is_full:
                 self._flush()
 
+    def send_with_next(self, message: Message) -> None:
+        """Queue a message that is sent with the next other one, which is that of a ping at the latest.
+
+        A launcher with many hosts is then not woken for it alone. On a pipe, which has no pings, it is sent
+        at once.
+
+        Args:
+            message: The message. It is dropped if the launcher is gone for good.
+        """
+        if not self.can_break:
+            self.send(message)
+        elif not self.has_given_up:
+            self.channel.send(message)
+
     def hold_output(self, *, is_held: bool) -> None:
         """Keep the output of tasks here, or send it.
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from launcher.agent import host, lookup, processes
+from launcher.agent.connection import LauncherConnection
 from launcher.agent.processes import Process
 from launcher.agent.remote_programs import Children
 from launcher.agent.stopping import RunningTask
@@ -27,8 +28,6 @@ _GPU_PROCESSES_QUERY = "--query-compute-apps=pid,gpu_uuid,used_memory"
 
 #: Returns the tasks with all their living processes.
 ListProcesses = Callable[[], Sequence[Tuple[RunningTask, List[Process]]]]
-#: Called with an event for the launcher.
-OnEvent = Callable[[events.AgentEvent], None]
 
 
 class Measurements:
@@ -37,13 +36,15 @@ class Measurements:
     Args:
         children: Runs ``nvidia-smi``.
         list_processes: Finds the processes of the tasks.
-        on_event: Called with each `events.Measured`.
+        connection: The connection to the launcher.
     """
 
-    def __init__(self, children: Children, *, list_processes: ListProcesses, on_event: OnEvent) -> None:
+    def __init__(
+        self, children: Children, *, list_processes: ListProcesses, connection: LauncherConnection
+    ) -> None:
         """Prepare to measure. Nothing is measured until the launcher asks for it."""
         self._list_processes = list_processes
-        self._on_event = on_event
+        self._connection = connection
         #: The seconds between two measurements, and when the next one is due (monotonic).
         self._every = 0.0
         self._due: Optional[float] = None
@@ -52,7 +53,7 @@ class Measurements:
     def measure(self, command: events.Measure) -> None:
         """Measure at once, or again and again from now on, as the launcher wants it."""
         if not command.every:
-            self._send(self._list_processes())
+            self._connection.send(self._measured(self._list_processes()))
             return
         self._every = command.every
         # The hosts of a large job, which all get the command now, must not answer all at the same moment.
@@ -73,11 +74,11 @@ class Measurements:
         self._due = now + self._every
         tasks = self._list_processes()
         if tasks:
-            self._send(tasks)
+            self._connection.send_with_next(self._measured(tasks))
             self._gpus.refresh(now)
 
-    def _send(self, tasks: Sequence[Tuple[RunningTask, List[Process]]]) -> None:
-        """Send what the processes of the tasks use to the launcher."""
+    def _measured(self, tasks: Sequence[Tuple[RunningTask, List[Process]]]) -> events.Measured:
+        """Return what the processes of the tasks use."""
         memory: Dict[TaskId, int] = {}
         cpu: Dict[TaskId, float] = {}
         gpu: Dict[TaskId, float] = {}
@@ -90,7 +91,7 @@ class Measurements:
                 gpu[task.id] = use
             if used_bytes:
                 gpu_memory[task.id] = used_bytes
-        self._on_event(events.Measured("", events.now(), memory, cpu, gpu, gpu_memory))
+        return events.Measured("", events.now(), memory, cpu, gpu, gpu_memory)
 
 
 class GpuUse:

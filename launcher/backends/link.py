@@ -28,7 +28,7 @@ from launcher.common.errors import (
     RouteDownError,
     TransportError,
 )
-from launcher.common.events import AgentClosed, AgentCommand, CloseAgent, TaskStarted
+from launcher.common.events import AgentClosed, AgentCommand, CloseAgent, Measured, TaskStarted
 from launcher.common.protocol import (
     PROGRAM_RECORDS,
     WINDOW_BYTES,
@@ -198,7 +198,8 @@ class ReconnectingLink:
             # An acknowledgement usually waits for others. But the TCP connection of srun (Nagle) delays the
             # agent's next short message by 40 ms until the last one is answered, as that after TaskStarted.
             at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
-            self._channel.took(len(messages), time.monotonic(), at_once)
+            lazily = all(isinstance(message, Measured) for message in messages)
+            self._channel.took(len(messages), time.monotonic(), at_once, lazily)
         if messages:
             if self.is_over:  # The reader must call again, to see the end.
                 self.loop.call_soon(self._on_ready)

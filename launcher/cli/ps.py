@@ -34,6 +34,7 @@ from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, program_of, tasks_of, time_in
+from launcher.runs.samples import Sample, SampleReader, seconds_left, steps_per_second
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -41,7 +42,7 @@ EXAMPLES = """\
 launch ps           the runs that are running, with CPU and memory here
 launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
-launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
+launch ps k3f9m     the tasks of a run: state, steps, CPU, memory, last line
 launch ps -w        the tasks of `latest`, and again at each change"""
 
 #: The columns of the table of runs. CPU and memory are those of processes on this machine.
@@ -49,7 +50,10 @@ _HEADERS = (
     "run", "name", "program", "state", "began", "ended", "time", "note", "tasks", "hosts", "CPU", "memory",
     "TensorBoard",
 )  # fmt: skip
-_TASK_HEADERS = ("task", "host", "address", "state", "pid", "memory", "attempt", "last line")
+_TASK_HEADERS = (
+    "task", "host", "address", "state", "pid", "step", "steps/s", "left", "CPU", "memory", "GPU", "attempt",
+    "last line",
+)  # fmt: skip
 #: The state that is shown for a run in a queue of a cluster, by the phase of its job there.
 _STATES_BY_PHASE = {
     JobPhase.PENDING: "pending",
@@ -206,7 +210,7 @@ def described(moved: Mapping[str, Any]) -> str:
 
 
 def _print_tasks(run: Run, as_json: bool) -> None:
-    """Print the tasks of a run, with the memory that they use now.
+    """Print the tasks of a run, with how far they are and what they use now.
 
     For a run that has ended, the table of its report is printed.
 
@@ -228,7 +232,12 @@ def _print_tasks(run: Run, as_json: bool) -> None:
         print(result_table(state.report) + verdict_lines(state.report), end="")
         return
     # While the run goes on, its report contains the present states of the tasks.
-    records = [_task_as_json(run, state, task) for task in record_as_dict(state.report)["tasks"]]
+    reader = SampleReader(run.paths)
+    reader.read()
+    records = [
+        _task_as_json(run, state, task, reader.series.get(task["task"], ()))
+        for task in record_as_dict(state.report)["tasks"]
+    ]
     if as_json:
         print(json.dumps(records, indent=2))
     else:
@@ -237,19 +246,33 @@ def _print_tasks(run: Run, as_json: bool) -> None:
             print(f"TensorBoard: {escape_controls(state.report.tensorboard)}")
 
 
-def _task_as_json(run: Run, state: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task as ``--json`` prints it: its fields in the report, its memory and its last line.
+def _task_as_json(
+    run: Run, state: RunSnapshot, task: Mapping[str, Any], samples: Sequence[Sample]
+) -> dict[str, Any]:
+    """Return a task as ``--json`` prints it: its fields in the report, what it uses, and its last line.
 
     Args:
         run: The run.
         state: The state of the run.
         task: The fields of the task in the report.
+        samples: Its samples, the oldest first.
     """
     name = task["task"]
     last_line = last_of_program(last_lines(run.paths.root, name, size=_TAIL_BYTES))
-    # The memory is None as long as no host has measured it.
-    memory, is_restarting = state.memory.get(name), name in state.restarting
-    return {**task, "restarting": is_restarting, "memory": memory, "last_line": last_line}
+    is_restarting = name in state.restarting
+    last = samples[-1] if samples and samples[-1].attempt == task["attempt"] else Sample(0.0, 1)
+    in_use = last if TaskState(task["state"]) in _ALIVE_STATES else Sample(0.0, 1)
+    return {
+        **task,
+        "restarting": is_restarting,
+        # It is None as long as no host has measured it.
+        "memory": state.memory.get(name),
+        **{field: getattr(in_use, field) for field in ("cpu", "gpu", "gpu_memory", "printed_at")},
+        **{field: getattr(last, field) for field in ("step", "total", "metrics")},
+        "steps_per_s": None if last.step is None else steps_per_second(samples),
+        "seconds_left": None if in_use.step is None else seconds_left(samples),
+        "last_line": last_line,
+    }
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
@@ -258,13 +281,20 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     Only a task that may have processes has a pid and uses memory.
     """
     alive = TaskState(task["state"]) in _ALIVE_STATES
+    step, total, rate, left = (task[name] for name in ("step", "total", "steps_per_s", "seconds_left"))
+    cpu, gpu = task["cpu"], task["gpu"]
     return [
         task["task"],
         f"{task['host']} on {task['node']}" if task.get("node") else task["host"],
         task["address"],
         task["state"] + (", starts again" if task["restarting"] else ""),
         str(task["pid"]) if alive else "",
+        "" if step is None else f"{step:g}" if total is None else f"{step:g}/{total:g}",
+        "" if rate is None else f"{rate:.3g}",
+        "" if left is None else duration(left),
+        "" if cpu is None else f"{cpu:.2f}",
         byte_size(task["memory"]) if alive else "",
+        "" if gpu is None else f"{gpu:.0f}%",
         str(task["attempt"]),
         task["last_line"],
     ]

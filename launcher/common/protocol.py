@@ -480,21 +480,23 @@ class MessageChannel:
         (self._bulk if bulk else self._urgent).append(buffers)
         self.pending += sum(map(len, buffers))
 
-    def took(self, count: int, now: float, at_once: bool = False) -> None:
+    def took(self, count: int, now: float, at_once: bool = False, lazily: bool = False) -> None:
         """Note that the application has handled messages, so that they will be acknowledged.
 
         Args:
             count: How many of the messages that `receive` returned.
             now: The time in monotonic seconds.
             at_once: Whether to acknowledge them without waiting for more.
+            lazily: Whether to acknowledge them with the next ping, because they come all the time.
         """
         # Without a session nothing is acknowledged.
         if self._session and count:
             self._handled += count
             if at_once or self._handled - self._acknowledged >= _MAX_UNACKNOWLEDGED:
                 self._ack_at = now
-            elif self._ack_at is None:
-                self._ack_at = now + _MAX_ACK_SECONDS
+            else:
+                due = now + (PING_SECONDS if lazily else _MAX_ACK_SECONDS)
+                self._ack_at = due if self._ack_at is None else min(self._ack_at, due)
 
     @property
     def is_idle(self) -> bool:
@@ -693,6 +695,8 @@ class MessageChannel:
         if self._greets and self.met and now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             self._control.append(Ping(self.grace))
+            # An acknowledgement that waits goes with it.
+            self._ack_at = None if self._ack_at is None else now
         if self.met and self._ack_at is not None and now >= self._ack_at:
             self._ack_at, self._acknowledged = None, self._handled
             self._control.append(Ack(self._handled))

@@ -17,8 +17,8 @@ that the launcher never waits for a client. Both are JSON::
     {"request": "follow", "from": 12}              {"next": 12, "output": false}
 
 ``{"error": TEXT}`` is the answer to a request that cannot be fulfilled. With ``measure`` the launcher asks
-the hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``. With ``take`` the
-hosts take Python stacks; the tasks whose stacks are not known yet are in ``taking``.
+the hosts that have not told the memory of their tasks lately; those that have not answered are ``measuring``.
+With ``take`` the hosts take Python stacks; the tasks whose stacks are not known yet are in ``taking``.
 
 After the answer to ``follow`` the connection carries the events from this number on, or else the events to
 come, until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``.
@@ -166,10 +166,15 @@ class Control:
         loop: Watches the socket.
         event_buffer: Contains the last events, for followers.
         job: The job.
+        every: How often hosts measure what their tasks use, in seconds. 0: only when they are asked.
     """
 
-    def __init__(self, loop: EventLoop, event_buffer: EventBuffer, job: ControlledJob) -> None:
+    def __init__(
+        self, loop: EventLoop, event_buffer: EventBuffer, job: ControlledJob, every: float = 0.0
+    ) -> None:
         self._loop, self._job = loop, job
+        #: For how long a measurement is recent enough for an answer.
+        self._recent_seconds = 2 * every
         #: The clients that have asked to follow the job. They are no longer among ``_clients``.
         self.followers = EventFollowers(loop, event_buffer)
         #: The socket that accepts clients.
@@ -178,8 +183,9 @@ class Control:
         self._clients: list[socket.socket] = []
         #: Hosts that have not measured the memory of their tasks yet.
         self._measuring: set[str] = set()
-        #: The memory of the tasks of the other hosts, in bytes.
+        #: The memory of tasks in bytes, and when each host has measured it (monotonic).
         self._memory: dict[TaskId, int] = {}
+        self._measured_at: dict[str, float] = {}
 
     def open(self, run_name: str) -> None:
         """Listen for clients from now on.
@@ -206,6 +212,7 @@ class Control:
     def measured(self, event: events.Measured) -> None:
         """Note the memory that a host has measured, for the next answer."""
         self._memory.update(event.memory)
+        self._measured_at[event.host] = time.monotonic()
         self._measuring.discard(event.host)
 
     # ------------------------------------------------------------------ clients
@@ -286,9 +293,10 @@ class Control:
             return {"error": str(error)}
         if request.measure:  # It is a `TasksRequest`.
             self._measure()
+        alive = self._job.machine.state.tasks.not_gone
         return {
             "report": record_as_dict(self._job.report()),
-            "memory": self._memory,
+            "memory": {task: size for task, size in self._memory.items() if task in alive},
             "measuring": [*self._measuring],
             "restarting": [*self._job.machine.state.tasks.restarting],
         }
@@ -328,9 +336,18 @@ class Control:
         return {"groups": [record_as_dict(group) for group in taker.groups(tasks)], "taking": taking}
 
     def _measure(self) -> None:
-        """Ask the hosts for the memory of their tasks. `measured` is called with each answer."""
-        self._memory.clear()
-        self._measuring = set(self._job.machine.busy_hosts())
+        """Ask the hosts for the memory of their tasks that have not told it lately.
+
+        `measured` is called with each answer.
+        """
+        machine, oldest = self._job.machine, time.monotonic() - self._recent_seconds
+        tasks = machine.state.tasks
+        unknown = {tasks[task].host for task in tasks.not_gone if task not in self._memory}
+        self._measuring = {
+            host
+            for host in machine.busy_hosts()
+            if host in unknown or self._measured_at.get(host, 0.0) <= oldest
+        }
         for host in self._measuring:
             self._job.send(events.Measure(host))
 

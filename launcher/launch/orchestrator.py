@@ -116,10 +116,11 @@ class Orchestrator:
         job = ControlledJob(
             self._machine, report=self.report, send=send, handle=self._handle, stacks=self._stacks
         )
-        self._control = Control(loop, display.event_buffer, job)
         self._sampling: Sampling | None = None
         if progress is not None:
             self._sampling = Sampling(loop, self._machine, run_info.paths, progress, self._on_findings)
+        every = 0.0 if self._sampling is None else self._sampling.command.every
+        self._control = Control(loop, display.event_buffer, job, every)
         #: The timers of the supervisor that are set.
         self._timers: dict[Timer, TimerHandle] = {}
         #: Whether the agents keep the output.

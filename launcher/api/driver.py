@@ -20,13 +20,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from launcher.api.notebook import page_of
 from launcher.common.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
-from launcher.common.report import Report, report_from_json
+from launcher.common.report import Report, report_from_json, use_page
 from launcher.common.text import escape_controls
 from launcher.common.trusted_io import memory_file
 from launcher.itself import launch_command
 from launcher.output.logs import last_lines
 from launcher.threads import start_function
+
+use_page(page_of)
 
 #: How many of its last lines the exception about a failed task contains.
 MAX_LAST_LINES = 20

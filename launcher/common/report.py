@@ -6,7 +6,7 @@ public and must not change. Agents do not use this module, but tasks may import 
 
 import enum
 from collections import Counter
-from typing import Mapping, Optional, Tuple
+from typing import Callable, List, Mapping, Optional, Tuple
 
 from launcher.common.cluster import TaskId
 from launcher.common.record import Record
@@ -237,9 +237,13 @@ class Report(Record):
         return f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states}{why}>"
 
     def _repr_html_(self) -> str:
-        """Return the summary and a table of the first tasks, as notebooks show it."""
+        """Return the page of the run, or a summary and a table of the first tasks, as notebooks show it."""
         import html  # noqa: PLC0415 - takes 2 ms, and only notebooks need it
 
+        for page_of in _pages:
+            page = page_of(self)
+            if page:
+                return page
         rows = [("task", "host", "state", "end", "time")]
         for task in self.tasks[:_MAX_ROWS]:
             rows.append((task.task, task.host, task.state.value, task.detail, duration(task.seconds)))
@@ -251,6 +255,15 @@ class Report(Record):
             table += f"<tr>{''.join(cells)}</tr>"
         summary = repr(self)[1:-1]
         return f"<p>{html.escape(summary)}</p><table>{table}</table>"
+
+
+#: What makes pages of reports for notebooks: one function at most, see `use_page`.
+_pages: List[Callable[[Report], str]] = []
+
+
+def use_page(page_of: Callable[[Report], str]) -> None:
+    """Let notebooks show what a function returns of a report, unless it is empty. The Python API does so."""
+    _pages[:] = [page_of]
 
 
 def report_from_json(fields: object) -> Report:

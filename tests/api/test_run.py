@@ -25,6 +25,8 @@ def test_a_report(capfd: pytest.CaptureFixture[str]):
     assert [task.task for task in report.tasks] == ["worker/0", "worker/1", "ps/0"]
     assert [task.state for task in report.tasks] == [*[TaskState.SUCCEEDED] * 2, TaskState.STOPPED]
     assert Path(report.run_dir, "report.json").exists()
+    page = report._repr_html_()  # A notebook shows the page of launch report --html.
+    assert "<script" not in page and ">ok in" in page and "worker hello" in page
     out, err = capfd.readouterr()
     assert "worker/1 | worker hello" in out and f"job {report.job}: ok" in out
     assert err.startswith(f"launch: job {report.job}: 2 workers, 1 ps")

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import pyte
+from PIL import Image
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.style import Style
@@ -38,6 +39,8 @@ SUCCESS = ("terminal.svg", "launch --ps 1 --workers 2 --flags mnist_dist.py --tr
 FAILURE = ("failure.svg", "launch --workers 3 train.py", 1)
 #: The training whose page is shown. It is stopped in the end.
 WATCHED = "launch --name mnist --ps 1 --workers 3 --restarts 1 --flags mnist_dist.py --train_steps 1000000"
+#: Letters and lines need few colours, and each of them takes space.
+COLOURS = 128
 PAGE_SIZE = {"width": 1080, "height": 980}
 COLUMNS, LINES = 80, 400
 #: How many lines of output a picture shows before the end of the job.
@@ -117,7 +120,8 @@ def record_page(home: str, path: Path) -> None:
         stack.callback(send, signal.SIGCONT, "worker/2")
         page.locator("h1", has_text="slow").wait_for()
         page.wait_for_timeout(2_000)
-        page.screenshot(path=path)
+        screenshot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        screenshot.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def write_failing_program(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.conftest import Launch
+from tests.conftest import Launch, Started
 from tests.page.conftest import OpenPage
 
 #: Prints steps until it is stopped, or fails after as many as its argument says.
@@ -60,6 +60,13 @@ def program(tmp_path: Path) -> str:
     return str(file)
 
 
+def started(launch: Launch, *words: str) -> Started:
+    """Start a run called job, and wait until there are samples of it."""
+    earlier = {*launch.state.glob("*/samples.jsonl")}
+    job = launch.start("--name", "job", "-q", *words)
+    return job.until(lambda it: {*launch.state.glob("*/samples.jsonl")} - earlier)
+
+
 def row(page: Page, task: str) -> Locator:
     """The row of a task in the table."""
     return page.locator("#tasks tbody tr").filter(has=page.get_by_role("button", name=task, exact=True))
@@ -72,8 +79,7 @@ def pid_of(launch: Launch, run: str, task: str) -> int:
 
 
 def test_a_job_that_runs(launch: Launch, open_page: OpenPage, program: str):
-    job = launch.start("--name", "job", "--workers", "3", "--restarts", "1", "-q", program)
-    job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
+    job = started(launch, "--workers", "3", "--restarts", "1", program)
     page = open_page("job")
     expect(row(page, "worker/1")).to_contain_text("running")
     expect(page.locator("h1.warn")).to_contain_text("worker/2")  # its loss is nan
@@ -97,7 +103,7 @@ def test_a_job_that_runs(launch: Launch, open_page: OpenPage, program: str):
 
 
 def test_a_job_that_has_failed(launch: Launch, open_page: OpenPage, program: str):
-    launch("--workers", "2", "-q", program, "fail", code=1)
+    launch("--workers", "2", program, "fail", code=1)
     page = open_page("latest", share=True)
     expect(page.locator("h1.bad")).to_contain_text("failed")
     expect(page.locator("#failure")).to_contain_text("ValueError: no <b>data</b>")
@@ -113,12 +119,11 @@ def test_a_job_that_has_failed(launch: Launch, open_page: OpenPage, program: str
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_text_can_be_read(launch: Launch, open_page: OpenPage, program: str, width: int, scheme: str):
-    launch("--workers", "3", "-q", program, "fail", code=1)
+    launch("--workers", "3", program, "fail", code=1)
     page = open_page("latest", width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(FIND_FAINT_TEXTS) == []
-    job = launch.start("--name", "job", "--workers", "3", "-q", program)
-    job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
+    job = started(launch, "--workers", "3", program)
     page = open_page("job", width, scheme)
     expect(page.locator("h1.warn")).to_contain_text("worker/2")
     expect(page.locator("#graphs canvas").first).to_be_visible()
@@ -130,8 +135,7 @@ def test_every_text_can_be_read(launch: Launch, open_page: OpenPage, program: st
 
 @pytest.mark.long
 def test_the_keyboard_alone(launch: Launch, open_page: OpenPage, program: str):
-    job = launch.start("--name", "job", "--workers", "3", "-q", program)
-    job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
+    job = started(launch, "--workers", "3", program)
     page = open_page("job")
     expect(page.locator("h1.warn")).to_contain_text("worker/2")
     reached = []
@@ -175,8 +179,7 @@ def test_the_keyboard_alone(launch: Launch, open_page: OpenPage, program: str):
 
 @pytest.mark.long
 def test_a_slow_task_is_named(launch: Launch, open_page: OpenPage, program: str):
-    job = launch.start("--name", "job", "--workers", "4", "-q", program, "slow")
-    job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
+    job = started(launch, "--workers", "4", program, "slow")
     page = open_page("job")
     page.set_default_timeout(60_000)
     page.locator("h1.warn", has_text="worker/0 is slow").wait_for()
@@ -186,8 +189,7 @@ def test_a_slow_task_is_named(launch: Launch, open_page: OpenPage, program: str)
 
 @pytest.mark.long
 def test_a_launcher_that_was_killed(launch: Launch, open_page: OpenPage, program: str):
-    job = launch.start("--name", "job", "--workers", "2", "-q", program)
-    job.until(lambda it: list(launch.state.glob("*/samples.jsonl")))
+    job = started(launch, "--workers", "2", program)
     page = open_page("job")
     job.kill()
     expect(page.locator("h1.bad")).to_contain_text("died")
@@ -198,7 +200,7 @@ def test_a_launcher_that_was_killed(launch: Launch, open_page: OpenPage, program
 
 @pytest.mark.long
 def test_a_thousand_tasks(launch: Launch, open_page: OpenPage, program: str):
-    launch("--workers", "2", "-q", program, "fail", code=1)
+    launch("--workers", "2", program, "fail", code=1)
     (folder,) = launch.state.glob("2*")
     enlarge(folder, 1000)
     page = open_page("latest")

@@ -314,7 +314,7 @@ function drawGraph(graph) {
     stroke: colour(`--line-${indices[line] % LINE_COLOURS}`),
     dash: DASHES[Math.floor(indices[line] / LINE_COLOURS) % DASHES.length],
     width: 2,
-    spanGaps: true,
+    gaps: longGaps,
     points: {show: graph.at.length < 3},
   }));
   graph.chart = new uPlot({
@@ -331,6 +331,13 @@ function drawGraph(graph) {
     const mark = element("span", {class: `mark line-${indices[line] % LINE_COLOURS} ${dash.length ? "dashed" : ""}`});
     return element("li", {}, mark, `${label} `, element("b"));
   }));
+}
+
+/** Tasks are measured at different moments. Only where a task was not measured for longer, its line has a gap. */
+function longGaps(chart, line, first, last, gaps) {
+  const [start, end] = axisOfTime, longest = Math.max(8, (4 * (end - start)) / chart.data[0].length);
+  const time = (pixels) => chart.posToVal(pixels, "x", true);
+  return gaps.filter(([from, to]) => time(to) - time(from) > longest);
 }
 
 /** What is used and how fast it goes is compared with nothing; a metric is not. */

@@ -109,6 +109,27 @@ def test_top_shows_it_by_a_copy_of_its_files(
     assert last_run(launch).report["exit_code"] == 7
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_page_of_it_is_made_here(start: Start, submit: Submit, tmp_path: Path):
+    """Of a copy of its files, which the page does not name; and it is compared with itself."""
+    script = "for step in $(seq 600); do echo step $step loss 0.5; sleep 0.5; done"
+    name = submit("--workers", "2", command=("sh", "-c", script))
+    page = tmp_path / "run.html"
+
+    def is_drawn() -> bool:
+        ended = start("report", name, "--html", str(page)).wait(60)
+        return ended.code == 0 and ">loss<" in page.read_text()
+
+    soon(is_drawn, 90)
+    text = page.read_text()
+    assert "runs: 2 of 2 tasks" in text and "step 3" in text and ">Folder</dt>" in text
+    assert "/launch-" not in text.partition(">Folder</dt>")[2].partition("</dd>")[0]
+    both = start("report", name, name).wait(60, code=0).out
+    assert "steps/s" in both and "loss, best" in both
+    start("stop", "--now", name).wait(60, code=0)
+
+
 def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):
     """In a namespace that asks for limits of every pod."""
     quota("limits.cpu=8,limits.memory=8Gi")

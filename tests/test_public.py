@@ -42,7 +42,9 @@ STORED = FILES / "run"
 #: The name of the stored run.
 RUN = "20261128-120000-first"
 #: Events that no file and no program gets.
-NOT_PUBLIC = {"Measured", "OutputDelayed", "StepsRead", "TaskStarted", "TaskNotStarted", "TaskExited", "TaskGone"}
+NOT_PUBLIC = {
+    "Measured", "OutputDelayed", "StepsRead", "TaskStarted", "TaskNotStarted", "TaskExited", "TaskGone",
+}  # fmt: skip
 #: How objects name their launcher: pid, start, boot, user, machine, pid namespace, checksum of its id.
 OWNER = r"\d+:\d+:[0-9a-f-]{36}:\d+:[\w.-]+:pid:\[\d+\]:[0-9a-f-]+"
 

@@ -128,48 +128,31 @@ def _tone(view: RunView, *, has_problems: bool) -> str:
 
 
 def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any]:
-    """Return a row of the table of tasks, without what is not known."""
-    fields = {
-        "task": row.task,
-        "role": row.task.role,
-        "state": row.state_text,
-        "attempt": row.attempt,
-        "step": row.step,
-        "total": row.total,
-        "rate": row.rate,
-        # They are moments, so that a row changes only if its task does something.
-        "ends_at": None if row.left is None else round(seen_at + row.left),
-        "printed_at": None if row.silent is None else round(seen_at - row.silent, 1),
-        "cpu": row.cpu,
-        "memory": row.memory,
-        "gpu": row.gpu,
-        "gpu_memory": row.gpu_memory,
-        "host": row.host,
-        "last_line": last_line or row.detail,
-        "mark": "bad"
-        if row.state in (TaskState.FAILED, TaskState.LOST)
-        else "warn"
-        if row.is_remarkable
-        else "",
-    }
-    return {key: value for key, value in fields.items() if value not in (None, "")}
+    """Return a row of the table of tasks."""
+    is_bad = row.state in (TaskState.FAILED, TaskState.LOST)
+    return _known(
+        row,
+        seen_at,
+        role=row.task.role,
+        ends_at=None if row.left is None else round(seen_at + row.left),
+        last_line=last_line or row.detail,
+        mark="bad" if is_bad else "warn" if row.is_remarkable else "",
+    )
 
 
 def _folded_content(row: FoldedRow, seen_at: float) -> dict[str, Any]:
     """Return a row of the table for tasks of one role in the same state, with the same keys."""
     steps = row.steps and " to ".join(dict.fromkeys(map(_number, row.steps)))
-    fields = {
-        "task": f"{row.role}: {plural(row.count, 'task')}",
-        "role": row.role,
-        "state": row.state_text,
-        "step": steps,
-        "rate": row.rate,
-        "printed_at": None if row.silent is None else round(seen_at - row.silent, 1),
-        "cpu": row.cpu,
-        "memory": row.memory,
-        "gpu": row.gpu,
-    }
-    return {key: value for key, value in fields.items() if value is not None}
+    return _known(row, seen_at, task=f"{row.role}: {plural(row.count, 'task')}", role=row.role, step=steps)
+
+
+def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, Any]:
+    """Return what is known of a row, by key."""
+    fields = {key: getattr(row, key, None) for key, _, _ in (*_COLUMNS, ("total", "", ""))}
+    fields["state"] = row.state_text
+    # It is a moment, so that the row changes only if its task does something.
+    fields["printed_at"] = None if row.silent is None else round(seen_at - row.silent, 1)
+    return {key: value for key, value in (fields | more).items() if value not in (None, "")}
 
 
 def _shown(value: Any, form: str, seen_at: float) -> str:

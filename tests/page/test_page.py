@@ -78,6 +78,7 @@ def pid_of(launch: Launch, run: str, task: str) -> int:
     return next(int(fields["pid"]) for fields in tasks if fields["task"] == task)
 
 
+@pytest.mark.promise("a browser shows each event of a job, and runs nothing that a task prints")
 def test_a_job_that_runs(launch: Launch, open_page: OpenPage, program: str):
     job = started(launch, "--workers", "3", "--restarts", "1", program)
     page = open_page("job")
@@ -116,6 +117,7 @@ def test_a_job_that_has_failed(launch: Launch, open_page: OpenPage, program: str
 
 
 @pytest.mark.long
+@pytest.mark.promise("the page is used by keyboard alone, dark and light, at any width")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_text_can_be_read(launch: Launch, open_page: OpenPage, program: str, width: int, scheme: str):
@@ -134,6 +136,7 @@ def test_every_text_can_be_read(launch: Launch, open_page: OpenPage, program: st
 
 
 @pytest.mark.long
+@pytest.mark.promise("the page is used by keyboard alone, dark and light, at any width")
 def test_the_keyboard_alone(launch: Launch, open_page: OpenPage, program: str):
     job = started(launch, "--workers", "3", program)
     page = open_page("job")

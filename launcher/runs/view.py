@@ -141,7 +141,7 @@ class RunView(Record):
             return f"runs: {join_names(sorted(self.restarting))} starts again"
         alive = sum(task.state in _ALIVE_STATES for task in self.report.tasks)
         where = "" if self.state is RunState.RUNNING or not self.note else f" ({self.note})"
-        return escape_controls(f"runs: {alive} of {plural(len(self.report.tasks), 'task')}{where}")
+        return escape_controls(f"runs: {alive:,} of {plural(len(self.report.tasks), 'task')}{where}")
 
     def rows(self) -> list[TaskRow]:
         """Return a row for each task, in the order of the plan, without its last line."""

@@ -202,9 +202,9 @@ def test_a_line_for_each_move(launch: Launch, running: Running):
 def test_a_table_that_renews_itself(launch: Launch, running: Running, terminal: Callable[..., Terminal]):
     started = running()
     watching = terminal("ps", "-w")
-    watching.until(lambda it: it.text.count(" running ") >= 2)
+    watching.until(lambda it: it.shown.count(" running ") == 2)
     assert launch("restart", "latest", "worker/1").code == 0
-    watching.until(lambda it: re.search(r"worker/1 .* running .* 2  up", it.text))
+    watching.until(lambda it: re.search(r"worker/1 .* running +2 .* up", it.shown))
     assert started.stop(signal.SIGINT).code == 130
     assert watching.wait() == 0
     assert "stopped by Ctrl-C" in watching.text or "exit code 130" in watching.text

@@ -55,6 +55,7 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     assert launch("top").out == launch("ps", "-w").out
 
 
+@pytest.mark.promise("`launch top` gives the terminal back however it ends")
 @pytest.mark.parametrize(
     ("end", "code"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -74,6 +75,7 @@ def test_every_way_out_restores_the_terminal(
     assert job.wait().code == 0
 
 
+@pytest.mark.promise("`launch top` gives the terminal back however it ends")
 def test_ctrl_z_gives_the_terminal_back(terminal: Open, job: Started, tmp_path: Path):
     script = 'set -m; "$@"; echo "stopped $?"; stty -a; fg >/dev/null; echo "left $?"'
     top = terminal("top", command=("sh", "-c", script, "sh", *COMMAND))

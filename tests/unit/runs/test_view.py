@@ -106,6 +106,7 @@ def test_what_files_tell(root: str):
     assert [host["host"] for host in view.history.lost_hosts] == ["node2"]
 
 
+@pytest.mark.promise("whatever is in the files of a run, it can be watched")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(with_odd_values([{"plan": PLAN, "events": EVENTS, "samples": SAMPLES}], ODD, most=3))
 def test_no_odd_value_stops_a_view(root: str, documents: Any):

@@ -214,7 +214,8 @@ class RunWatcher:
             # A launcher in the background says here what it does before the plan is written.
             # The address of a page of --page, which is for the user alone, may be there, too.
             said = last_line(tail(run.paths.messages, _MESSAGE_BYTES)[0].decode("utf-8", "replace"))
-            note = note or (f"starts: {said}" if said and "?token=" not in said else "")
+            if said and "?token=" not in said:
+                note = note or f"starts: {said.rpartition('launch: ')[2]}"
         if state is RunState.ELSEWHERE:
             queued = escape_controls(self._queued.text) if self._queued else f"may run on {run.machine}"
             note = self._copy_error or note or queued

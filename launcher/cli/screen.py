@@ -174,19 +174,22 @@ class _Screen:
         self._console.show_cursor(False)
 
     def _leave(self) -> None:
-        """Restore the terminal, which may be gone."""
-        with suppress(OSError, termios.error):
-            self._console.set_alt_screen(False)
-            self._console.show_cursor(True)
+        """Restore the terminal, which may be gone. Another Ctrl-C does not interrupt that."""
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING_SIGNALS}
         with suppress(OSError, termios.error):
             if self._keys is not None:
                 termios.tcsetattr(self._keys, termios.TCSANOW, self._cooked)
+        with suppress(OSError):
+            self._console.set_alt_screen(False)
+            self._console.show_cursor(True)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
     def _suspend(self) -> None:
         """Stop this process as Ctrl-Z asks, with the terminal as it was, until the user continues it."""
         self._leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.raise_signal(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, _ignore)
         self._enter()
 
@@ -341,7 +344,8 @@ class _Screen:
 
     def _body(self, view: RunView, width: int, height: int) -> list[Text]:
         """Return the lines above the last one."""
-        head = [self._headline(view)]
+        rows = view.rows()
+        head = [self._headline(view, rows)]
         if self._pages:
             left_out = len(self._pages) - (height - 2)
             more = [f"... and {left_out} more lines"] if left_out > 1 else []
@@ -355,17 +359,17 @@ class _Screen:
             head.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}", style="dim"))
         if view.note and view.note not in view.headline:
             head.append(Text(view.note, style="bold"))
-        return [*head, *self._table(view, width, height - len(head))]
+        return [*head, *self._table(view, rows, width, height - len(head))]
 
-    def _headline(self, view: RunView) -> Text:
+    def _headline(self, view: RunView, rows: Sequence[TaskRow]) -> Text:
         """Return the first line: which run it is, and how it is."""
-        is_bad = view.report.failure is not None or any(row.is_remarkable for row in view.rows())
+        is_bad = view.report.failure is not None or any(row.is_remarkable for row in rows)
         line = Text(f"{view.run.title}: ", style="bold")
         return line.append(view.headline, style="bold red" if is_bad else "bold green")
 
-    def _table(self, view: RunView, width: int, height: int) -> list[Text]:
+    def _table(self, view: RunView, rows: list[TaskRow], width: int, height: int) -> list[Text]:
         """Return the lines of the table of tasks. If they are too many, tasks that are alike are folded."""
-        rows, folded = view.rows(), list[FoldedRow]()
+        folded = list[FoldedRow]()
         most = max(1, height - 2)  # The headers and what is left out have a line each.
         if self._filter:
             rows = [row for row in rows if self._filter in f"{row.task} {row.host} {row.state_text}"]

@@ -106,6 +106,14 @@ def test_what_files_tell(root: str):
     assert [host["host"] for host in view.history.lost_hosts] == ["node2"]
 
 
+def test_before_any_task(state: Path):
+    """What the launcher says in the background, and without that what its state is."""
+    paths = made("20261121-070912-a1b2c", this_process())
+    assert seen(paths.root).headline == "starts: no task runs yet"
+    Path(paths.messages).write_text("launch: one\n2026-11-21 07:09:12 launch: copying files\n")
+    assert seen(paths.root).headline == "starts: copying files"
+
+
 @pytest.mark.promise("whatever is in the files of a run, it can be watched")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(with_odd_values([{"plan": PLAN, "events": EVENTS, "samples": SAMPLES}], ODD, most=3))

@@ -15,6 +15,7 @@ from tests.clusters import watched
 from tests.conftest import COMMAND, Launch, Started
 from tests.kubernetes.cluster import Cluster
 from tests.local.terminal import Terminal, last_step
+from tests.page.viewer import followed_elsewhere
 from tests.seeing import last_run, soon
 
 Start = Callable[..., Started]
@@ -128,6 +129,17 @@ def test_a_page_of_it_is_made_here(start: Start, submit: Submit, tmp_path: Path)
     both = start("report", name, name).wait(60, code=0).out
     assert "steps/s" in both and "loss, best" in both
     start("stop", "--now", name).wait(60, code=0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_its_page_by_a_copy_of_its_files(launch: Launch, submit: Submit, kubernetes: Cluster, tmp_path: Path):
+    script = "for step in $(seq 60); do echo step $step loss 0.5; sleep 0.5; done; exit 7"
+    name = submit("--workers", "2", command=("sh", "-c", script))
+    environ = {**kubernetes.environ, "TMPDIR": str(tmp_path)}
+    verdict = followed_elsewhere(launch, name, kubernetes.enter, environ)
+    assert "exit code 7" in verdict
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("launch-")]
 
 
 def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):

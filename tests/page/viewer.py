@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import json
+import os
 import re
 import socket
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from tests.conftest import Launch, Started
+from tests.conftest import COMMAND, Launch, Started
 
 
 class Answer(NamedTuple):
@@ -106,3 +108,55 @@ def page_of(launch: Launch, *words: str) -> tuple[Started, Viewer]:
     """Start ``launch page`` with these words, and return it with its viewer."""
     page = launch.start("page", *words)
     return page, viewer_of(page)
+
+
+_CLONE_NEWNET = 0x40000000
+
+
+@contextmanager
+def in_network(enter: Sequence[str]) -> Iterator[None]:
+    """Let this thread connect to what listens in the network of a cluster.
+
+    Args:
+        enter: The beginning of a command there: ``nsenter --net=PATH --``, or nothing if it is this network.
+    """
+    paths = [word.removeprefix("--net=") for word in enter if word.startswith("--net=")]
+    libc = ctypes.CDLL(None, use_errno=True)
+    with ExitStack() as stack:
+        for path in paths:
+            own, there = (os.open(name, os.O_RDONLY) for name in ("/proc/thread-self/ns/net", path))
+            stack.callback(os.close, own)
+            stack.callback(os.close, there)
+            stack.callback(libc.setns, own, _CLONE_NEWNET)
+            assert libc.setns(there, _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        yield
+
+
+def followed_elsewhere(launch: Launch, name: str, enter: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Restart worker/0 of a run elsewhere from its page, and return the last verdict there.
+
+    Its tasks print steps for some time.
+    """
+    page = launch.start("page", "--until-end", name, command=(*enter, *COMMAND), env=environ)
+    with in_network(enter):
+        viewer = viewer_of(page)
+        with viewer.events() as events:
+            for event in events:
+                rows = {row["task"]: row for row in event.get("tasks", ())}
+                if rows.get("worker/0", {}).get("step", 0) > 3:
+                    break
+        html = viewer.ask("/").text
+        assert "runs: 2 of 2 tasks" in html and "worker/1" in html
+        assert "step 3 loss" in viewer.ask("/log?task=worker/1").json["text"]
+        restarted = viewer.ask("/restart", {"tasks": ["worker/0"]})
+        assert restarted.status in (200, 202), restarted.text
+        verdict, attempts = "", set[int]()
+        with viewer.events() as events:
+            for event in events:
+                attempts |= {row["attempt"] for row in event.get("tasks", ()) if row["task"] == "worker/0"}
+                verdict = event.get("verdict", verdict)
+                if event.get("ended_at"):
+                    break
+    page.wait(60, code=0)
+    assert max(attempts) == 2
+    return verdict

@@ -16,6 +16,7 @@ from tests.backends import STAYS, WAITS
 from tests.clusters import watched
 from tests.conftest import COMMAND, Ended, Launch, Started, executable
 from tests.local.terminal import Terminal, last_step
+from tests.page.viewer import followed_elsewhere
 from tests.seeing import last_run, soon
 from tests.slurm.cluster import Cluster
 
@@ -122,6 +123,14 @@ def test_top_shows_it_on_the_login_node(launch: Launch, submit: Submit, slurm: C
         assert re.search(r"worker/[01] .* failed +7 ", top.text), top.text
     finally:
         top.close()
+
+
+@pytest.mark.long
+def test_its_page_on_the_login_node(launch: Launch, submit: Submit, slurm: Cluster):
+    script = "for step in $(seq 40); do echo step $step loss 0.5; sleep 0.5; done; exit 7"
+    name = submit("-N", "2", "--workers", "2", "--", "sh", "-c", script)
+    verdict = followed_elsewhere(launch, name, slurm.enter, slurm.environ)
+    assert "exit code 7" in verdict
 
 
 @pytest.mark.parametrize("now", [(), ("--now",)])

@@ -41,7 +41,7 @@ class PageProcess:
         #: The start of a line whose end was not printed yet.
         self._rest = b""
         words = ["page", "--until-end", *([] if has_browser else ["--no-browser"]), paths.root]
-        #: None if it could not be started.
+        #: None if it could not be started, or has ended.
         self._process: subprocess.Popen[bytes] | None = None
         try:
             # Signals of this terminal are for the job.
@@ -53,8 +53,12 @@ class PageProcess:
                 start_new_session=True,
             )
             self._pidfd = os.pidfd_open(self._process.pid)
-        except OSError as error:
+        except OSError as error:  # Such as no free descriptor. The job goes on.
             show(f"there is no page: {why_not_started(error)}")
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
             return
         assert self._process.stdout is not None
         self._pipe = self._process.stdout

@@ -83,21 +83,16 @@ class Access:
 
         The owner of any domain can let it point to this machine (DNS rebinding).
         """
-        return self._is_known(_host_in(f"//{headers.get('host', '')}"))
+        name = _host_in(f"//{headers.get('host', '')}")
+        return name in _LOOPBACK_NAMES or name in self._allowed_hosts
 
     def is_own_origin(self, headers: Mapping[str, str]) -> bool:
         """Return whether this page itself sends a request, and not another one in the same browser."""
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return False
-        origin = headers.get("origin", "")
-        scheme, _, authority = origin.partition("://")
-        if scheme not in ("http", "https"):
-            return False
+        origin, host = headers.get("origin", ""), headers.get("host", "")
         # A proxy may have changed the name of the server in the request.
-        return authority == headers.get("host") or _host_in(origin) in self._allowed_hosts
-
-    def _is_known(self, name: str) -> bool:
-        return name in _LOOPBACK_NAMES or name in self._allowed_hosts
+        return origin == f"http://{host}" or _host_in(origin) in self._allowed_hosts
 
 
 class Guard:

@@ -237,6 +237,7 @@ def test_metrics(launch: Launch, tmp_path: Path):
     _add_samples(last_run(launch).path, metric)
     page, viewer = page_of(launch, "--port", port, "--token-file", str(token))
     assert viewer.port == int(port)
+    assert "Address already in use" in launch.here("page", "--port", port, code=125).err
     assert viewer.ask("/metrics").status == 403
     assert viewer.ask("/metrics", cookie="", authorization="Bearer 0123456789abcdeg").status == 403
     answer = viewer.ask("/metrics", cookie="", authorization="Bearer 0123456789abcdef")

@@ -20,7 +20,7 @@ from launcher.job import RunPaths
 from launcher.output.failure import exception_of, failure_report
 from launcher.output.renderers import record_as_dict
 from launcher.runs.graphs import MAX_LINES
-from launcher.runs.run import Run, command_of
+from launcher.runs.run import Run, command_of, program_of
 from launcher.runs.timeline import timeline
 from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 
@@ -112,8 +112,9 @@ def _problem(row: TaskRow, paths: RunPaths) -> str:
 
 def _command(run: Run) -> str:
     """Return the command line of a run, as its plan contains it: without secret values."""
-    words = command_of(run.plan())
-    return shortened(escape_controls(shlex.join(words)), _MAX_COMMAND_CHARACTERS)
+    # Without a plan, as in a queue, only what the user typed is known.
+    command = shlex.join(command_of(run.plan())) or program_of(run)
+    return shortened(escape_controls(command), _MAX_COMMAND_CHARACTERS)
 
 
 def _tone(view: RunView, *, has_problems: bool) -> str:
@@ -172,4 +173,5 @@ def _shown(value: Any, form: str, seen_at: float) -> str:
 
 def _number(value: float) -> str:
     """Return a number with at most three digits behind the point where it is small."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    is_whole = 100 <= abs(value) < 1e12 or (abs(value) < 100 and value == int(value))
+    return f"{value:,.0f}" if is_whole else f"{value:.3g}"

@@ -59,6 +59,7 @@ function bytes(size) {
 }
 
 function number(value) {
+  if (Math.abs(value) >= 1e12) return value.toExponential(2);
   if (Math.abs(value) >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(3)));
 }

@@ -158,8 +158,12 @@ def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) 
     if len(changes) < 2:
         return None
     steps = sum(_steps_between(before, after) for after, before in zip(changes, changes[1:], strict=False))
-    newest = _time_of(changes[0])
-    took = max(newest - _time_of(changes[-1]), samples[-1].at - newest)
+    newest, second, began = _time_of(changes[0]), _time_of(changes[-2]), _time_of(changes[-1])
+    start = samples[-1].at - seconds
+    if len(changes) > 2 and began < start < second:  # Of these steps, a part was done before.
+        steps -= _steps_between(changes[-1], changes[-2]) * (start - began) / (second - began)
+        began = start
+    took = max(newest - began, samples[-1].at - newest)
     return steps / took if took > 0 else None
 
 

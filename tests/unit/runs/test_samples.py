@@ -103,6 +103,8 @@ def series(
         (series(None, 0, None, 8), 2.0),
         # Of the last minute only: the first one was slow.
         (series(*range(29), *range(29, 339, 10)), 5.0),
+        # Of the four steps of its first change, half were done before the minute.
+        ([*series(0, 4, every=80), *(Sample(80 + 10 * n, 1, step=4 + n) for n in range(1, 3))], 4 / 60),
         # Less than one step a minute.
         (series(1, 2, 3, every=120), 1 / 120),
         # It has printed nothing for two minutes, although a step took two seconds.

@@ -138,7 +138,10 @@ def _dump(program: int, pids: List[int], until: float) -> Dict[int, Tuple[int, b
     while running or (waiting and time.monotonic() < until):
         while waiting and len(running) < _MAX_SIDE_BY_SIDE and time.monotonic() < until:
             pid, out, err = waiting.pop(0), memory_file("stacks"), memory_file("errors")
-            argv = (f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid))
+            argv = [f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid)]
+            found = processes.read_process(pid)
+            # It need not pause a process that is suspended, and cannot.
+            argv += ["--nonblocking"] if found is not None and found.state == "T" else []
             null = subprocess.DEVNULL
             process = subprocess.Popen(argv, stdin=null, stdout=out, stderr=err, pass_fds=[program])
             running[pid] = process, out, err

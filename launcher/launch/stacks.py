@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
-from launcher.common.record import Record
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
 from launcher.runs.stacks import StackGroup, TaskStacks, fold, program_path, stack_lines, summary_lines
@@ -41,13 +40,6 @@ _PIECE_BYTES = 64 << 10
 _MAX_TASK_BYTES = 256 << 10
 
 
-class StackProgram(Record):
-    """The program of py-spy, as it is sent to hosts."""
-
-    compressed: bytes
-    sha256: str
-
-
 class StackTaker:
     """Takes the stacks of tasks. Whoever asks for those of a task that are being taken gets the same ones.
 
@@ -64,8 +56,8 @@ class StackTaker:
         #: The hosts whose turn has not come, with the pids of their tasks.
         self._waiting: deque[tuple[str, Mapping[TaskId, int]]] = deque()
         self._dumps: set[_HostDump] = set()
-        #: The program. None until it was first needed.
-        self._program: StackProgram | None = None
+        #: The program, compressed, and what hosts must know about it. Empty until it was first needed.
+        self._program, self._facts = b"", dict[str, object]()
         self._is_reading = False
         #: Those who wait for the stacks of tasks.
         self._waiters: list[tuple[frozenset[TaskId], Callable[[], object]]] = []
@@ -84,7 +76,7 @@ class StackTaker:
             if wanted := {task: pid for task, pid in on_host.items() if task not in self.taking}:
                 self.taking.update(wanted)
                 self._waiting.append((host, wanted))
-        if self._program is not None:
+        if self._program:
             self._start()
         elif self._waiting and not self._is_reading:
             self._is_reading = True
@@ -112,11 +104,11 @@ class StackTaker:
         for dump in [*self._dumps]:
             dump.finish("the job has ended")
 
-    def _on_program(self, reading: Future[StackProgram]) -> None:
+    def _on_program(self, reading: Future[tuple[bytes, dict[str, object]]]) -> None:
         """Begin with the hosts that wait for the program, or note why there is none."""
         self._is_reading = False
         try:
-            self._program = reading.result()
+            self._program, self._facts = reading.result()
         except (LaunchError, OSError) as error:
             while self._waiting:
                 self._note(self._waiting.popleft()[1], str(error))
@@ -124,21 +116,14 @@ class StackTaker:
 
     def _start(self) -> None:
         """Ask hosts that wait, as many as may be asked at a time."""
-        while self._waiting and self._program is not None and len(self._dumps) < _MAX_HOSTS_AT_ONCE:
+        while self._waiting and self._program and len(self._dumps) < _MAX_HOSTS_AT_ONCE:
             host, pids = self._waiting.popleft()
-            arguments = {
-                "tasks": pids,
-                "size": len(self._program.compressed),
-                "sha256": self._program.sha256,
-                "machine": os.uname().machine,
-                "seconds": _SECONDS_THERE,
-            }
             try:
-                program = self._run(host, _ENTRY, arguments)
+                program = self._run(host, _ENTRY, {**self._facts, "tasks": pids, "seconds": _SECONDS_THERE})
             except TransportError as error:
                 self._note(pids, str(error))
                 continue
-            self._dumps.add(_HostDump(self._loop, program, self._program.compressed, pids, self._on_done))
+            self._dumps.add(_HostDump(self._loop, program, self._program, pids, self._on_done))
 
     def _on_done(self, dump: _HostDump, stacks: Mapping[TaskId, TaskStacks], note: str) -> None:
         """Keep what a host has answered, and ask the next one."""
@@ -223,8 +208,8 @@ class _HostDump:
         self._on_done(self, stacks, note)
 
 
-def read_program() -> StackProgram:
-    """Return the program of py-spy. This blocks.
+def read_program() -> tuple[bytes, dict[str, object]]:
+    """Return the program of py-spy, compressed, and what hosts must know about it. This blocks.
 
     Raises:
         LaunchError: There is none.
@@ -232,4 +217,5 @@ def read_program() -> StackProgram:
     """
     with open(program_path(), "rb") as file:
         content = file.read()
-    return StackProgram(zlib.compress(content, 1), hashlib.sha256(content).hexdigest())
+    compressed, sha256 = zlib.compress(content, 1), hashlib.sha256(content).hexdigest()
+    return compressed, {"size": len(compressed), "sha256": sha256, "machine": os.uname().machine}

@@ -75,7 +75,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
             raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error
         # If the launcher has died or is elsewhere, it is useless to wait for its socket or report.
         if is_late or run.state not in (RunState.RUNNING, RunState.ENDED):
-            raise LaunchError(_unreachable(run))
+            raise LaunchError(unreachable(run))
         time.sleep(_POLL_SECONDS)
 
 
@@ -194,7 +194,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
     return answer
 
 
-def _unreachable(run: Run) -> str:
+def unreachable(run: Run) -> str:
     """Return a message for the user: why the launcher of a run has no control socket.
 
     Raises:

@@ -18,7 +18,7 @@ from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.validation import FieldReader
 from launcher.itself import PACKAGE_FOLDER
-from launcher.runs.client import ask
+from launcher.runs.client import ask, unreachable
 from launcher.runs.run import Run
 
 #: How long the hosts of a job of usual size may take.
@@ -136,7 +136,7 @@ def stacks_of(
         ]
         return [*(StackGroup(*reader.read(StackGroup, group)) for group in answer["groups"]), *fold(late)]
     except ConnectionError as error:
-        raise LaunchError(f"no task of {run.called} runs now") from error
+        raise LaunchError(unreachable(run)) from error
     except (LookupError, TypeError, ValueError, ProtocolError) as error:
         raise LaunchError(f"{run.name} has a launcher of another version of launch: {error!r}") from error
 

@@ -22,8 +22,6 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from launcher.backends.watcher import watched
-from launcher.cli.commands import COMMANDS
-from launcher.common.cluster import is_task_name
 from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, duration, escape_controls, last_line, plural
 from launcher.itself import launch_command
@@ -298,9 +296,6 @@ class _Screen:
 
     def _start(self, command: str, *words: str) -> None:
         """Start a command of launch for this run, whose output is then shown."""
-        if command not in COMMANDS:
-            self._status = f"this version of launch has no `launch {command}`"
-            return
         self._status = f"launch {command} runs"
         start_function(self._execute, command, *words, name="launch-command")
 
@@ -350,7 +345,7 @@ class _Screen:
             left_out = len(self._pages) - (height - 2)
             more = [f"... and {left_out} more lines"] if left_out > 1 else []
             return [*head, *map(Text, [*self._pages[: height - 1 - len(more)], *more])]
-        if self._log_task and is_task_name(self._log_task):
+        if self._log_task:
             lines = last_lines(view.run.paths.root, self._log_task, height - 2, _LOG_BYTES)
             return [*head, Text(f"log of {self._log_task}", style="bold"), *map(Text, lines)]
         head.append(Text(_facts(view, self._order, self._filter)))
@@ -403,33 +398,31 @@ def _facts(view: RunView, order: str, filtered: str) -> str:
 
 def _cells_of(row: TaskRow) -> dict[str, str]:
     """Return the cells of a task by the names of their columns. Those without a value are empty."""
-    step = "" if row.step is None else f"{row.step:g}" + ("" if row.total is None else f"/{row.total:g}")
-    gpu = "" if row.gpu is None else f"{row.gpu:.0f}%"
-    return {
+    cells = {
+        **_usage_cells(row),
         "task": row.task,
         "host": "" if row.host == "localhost" else row.host,
-        "heard": _seconds(row.heard),
         "state": row.state_text + (f": {row.detail}" if row.detail and row.is_remarkable else ""),
         "attempt": str(row.attempt) if row.attempt > 1 else "",
-        "step": step,
-        "steps/s": "" if row.rate is None else f"{row.rate:.3g}",
+        "step": "" if row.step is None else f"{row.step:g}" + (f"/{row.total:g}" if row.total else ""),
         "left": _seconds(row.left),
-        "silent": _seconds(row.silent),
-        "cpu": "" if row.cpu is None else f"{row.cpu:.2f}",
-        "memory": "" if row.memory is None else byte_size(row.memory),
-        "gpu": gpu + ("" if row.gpu_memory is None else f" {byte_size(row.gpu_memory)}"),
         "last line": row.last_line,
     }
+    cells["gpu"] += "" if row.gpu_memory is None else f" {byte_size(row.gpu_memory)}"
+    return cells
 
 
 def _folded_cells(row: FoldedRow) -> dict[str, str]:
     """Return the cells of tasks that are alike, as `_cells_of` does for one."""
     steps = "" if row.steps is None else "-".join(f"{step:g}" for step in dict.fromkeys(row.steps))
+    more = {"task": f"{row.role} x{row.count}", "state": row.state_text, "step": steps}
+    return {**_usage_cells(row), **more}
+
+
+def _usage_cells(row: TaskRow | FoldedRow) -> dict[str, str]:
+    """Return the cells that tasks and folded tasks both have."""
     return {
-        "task": f"{row.role} x{row.count}",
         "heard": _seconds(row.heard),
-        "state": row.state_text,
-        "step": steps,
         "steps/s": "" if row.rate is None else f"{row.rate:.3g}",
         "silent": _seconds(row.silent),
         "cpu": "" if row.cpu is None else f"{row.cpu:.2f}",

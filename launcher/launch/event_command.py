@@ -13,14 +13,11 @@ from collections.abc import Callable
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import TransportError
-from launcher.common.record import Record
 from launcher.common.report import Reason, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
-from launcher.config.settings import Settings
-from launcher.config.table import ON_EVENT
 from launcher.messages import say
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
-from launcher.runs.end_command import EndCommand, execute, find_end_command, print_late
+from launcher.runs.end_command import EndCommand, execute, print_late
 from launcher.runs.run import Run, load
 from launcher.threads import start_function
 
@@ -29,15 +26,6 @@ _PAUSE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _MAX_TEXT_CHARACTERS = 1000
 _MAX_LISTED_TASKS = 10
-
-
-class _Happening(Record):
-    """What has happened and was not told yet, of one kind."""
-
-    #: The last event, in words.
-    text: str
-    #: How many others are told with it.
-    others: int = 0
 
 
 class EventCommandRunner(Renderer):
@@ -50,28 +38,18 @@ class EventCommandRunner(Renderer):
     def __init__(self, command: EndCommand) -> None:
         self._command = command
         self._run: Run | None = None
-        #: What the next call for each kind tells.
-        self._untold: dict[str, _Happening] = {}
+        #: What the next call for each kind tells: the last event in words, and how many others there were.
+        self._untold: dict[str, tuple[str, int]] = {}
         #: When the last call for each kind began, by ``time.monotonic``.
         self._called_at: dict[str, float] = {}
         self._threads: list[threading.Thread] = []
         #: What the threads have to say.
         self._lines: list[str] = []
         self._is_interrupted = False
-        #: The attempt of each task that is known to have stalled.
-        self._stalled: dict[TaskId, int] = {}
+        #: The attempts that are known to have stalled.
+        self._stalled: set[tuple[TaskId, int]] = set()
         #: How the last task that starts again has ended.
         self._cause = ""
-
-    @classmethod
-    def of(cls, settings: Settings) -> EventCommandRunner | None:
-        """Return the one for the settings of a launch. None if they name no command.
-
-        Raises:
-            JobError: The program does not exist, or cannot be run.
-        """
-        command = find_end_command(settings, ON_EVENT)
-        return None if command is None else cls(command)
 
     def begin(self, run_info: RunInfo) -> None:
         """Note which run it is, of which variables tell the command."""
@@ -97,23 +75,23 @@ class EventCommandRunner(Renderer):
         if move.restarting and move.detail:
             self._cause = about
         is_stall = (move.state, move.reason) == (TaskState.FAILED, Reason.STALLED)
-        if is_stall and self._stalled.get(move.task) != move.attempt:
-            self._stalled[move.task] = move.attempt
+        if is_stall and (move.task, move.attempt) not in self._stalled:
+            self._stalled.add((move.task, move.attempt))
             self._note("stall", about)
 
     def _note(self, kind: str, text: str) -> None:
         """Note that something of a kind has happened."""
-        before = self._untold.get(kind)
-        self._untold[kind] = _Happening(text, 0 if before is None else before.others + 1)
+        _, others = self._untold.get(kind, ("", -1))
+        self._untold[kind] = (text, others + 1)
 
     def tick(self, now: float) -> float | None:
         """Start the calls that are due, and say what those before had to say."""
         for kind in [kind for kind in self._untold if now >= self._due(kind)]:
             self._called_at[kind] = now
+            text, others = self._untold.pop(kind)
             try:
-                self._threads.append(
-                    start_function(self._call, kind, self._untold.pop(kind), name=f"--on-event {kind}")
-                )
+                thread = start_function(self._call, kind, text, others, name=f"--on-event {kind}")
+                self._threads.append(thread)
             except TransportError as error:
                 say(f"the command of --on-event does not run: {error}")
         while self._lines:
@@ -126,20 +104,14 @@ class EventCommandRunner(Renderer):
         """Return from when on the command may be called for a kind of event, by ``time.monotonic``."""
         return self._called_at.get(kind, float("-inf")) + _PAUSE_SECONDS
 
-    def _call(self, kind: str, happening: _Happening) -> None:
+    def _call(self, kind: str, text: str, others: int) -> None:
         """Run the command, and leave what it printed at last and why it failed to the loop."""
         assert self._run is not None
-        text = shortened(escape_controls(happening.text), _MAX_TEXT_CHARACTERS)
-        if happening.others:
-            text += f" (and {happening.others} more since the last call)"
+        text = shortened(escape_controls(text), _MAX_TEXT_CHARACTERS)
+        text += f" (and {others} more since the last call)" if others else ""
         more = {"LAUNCH_EVENT": kind, "LAUNCH_EVENT_TEXT": text}
         failure, lines = execute(self._command, self._run, "running", lambda: self._is_interrupted, more)
         self._lines += [f"--on-event {self._command.name}: {line}" for line in (*lines, failure) if line]
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a call still runs, or has something to say."""
-        return bool(self._lines) or any(thread.is_alive() for thread in self._threads)
 
     def end(self, is_interrupted: Callable[[], bool]) -> None:
         """Wait until all calls have ended, each within its limit.

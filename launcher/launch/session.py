@@ -194,14 +194,13 @@ class Session:
         Raises:
             JobError: One does not exist, or cannot be run.
         """
-        if self.settings[table.ON_END]:
-            from launcher.runs.end_command import find_end_command  # noqa: PLC0415 - few launches have one
+        if self.settings[table.ON_END] or self.settings[table.ON_EVENT]:
+            from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have
+            from launcher.runs.end_command import find_end_command  # noqa: PLC0415 - one of them
 
             self.end_command = find_end_command(self.settings)
-        if self.settings[table.ON_EVENT]:
-            from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have one
-
-            self.event_command = EventCommandRunner.of(self.settings)
+            if (command := find_end_command(self.settings, table.ON_EVENT)) is not None:
+                self.event_command = EventCommandRunner(command)
 
     def allocate(self) -> None:
         """Get the hosts of the launch, until the outer stack of `run` gives them back.
@@ -615,7 +614,7 @@ class Session:
 
     def end_event_commands(self) -> None:
         """Wait until the commands of ``--on-event`` that still run have ended. Ctrl-C kills them."""
-        if self.event_command is not None and self.event_command.is_running:
+        if self.event_command is not None:
             with self.interrupts.queued(), slow("waiting for the command of --on-event"):
                 self.interrupts.read()  # What has stopped the job is no reason to stop the command.
                 self.event_command.end(lambda: signal.SIGINT in self.interrupts.read())

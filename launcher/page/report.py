@@ -15,10 +15,10 @@ from markupsafe import Markup
 from launcher.clock_times import time_with_zone
 from launcher.common.record import Record
 from launcher.common.report import TaskReport
-from launcher.common.text import duration, escape_controls, plural, shortened
+from launcher.common.text import duration, escape_controls, join_names, shortened
 from launcher.output.attempts import ATTEMPT_HEADERS, attempt_rows
 from launcher.output.logs import last_lines
-from launcher.output.table import RESULT_HEADERS, result_cells
+from launcher.output.table import MAX_ROWS, RESULT_HEADERS, result_cells
 from launcher.page.charts import bars, charts, shown, time_ticks
 from launcher.page.content import page_content
 from launcher.runs.graphs import graphs
@@ -26,13 +26,15 @@ from launcher.runs.timeline import timeline
 from launcher.runs.view import RunView, TaskRow, named_and_folded
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
+_TASK_HEADERS = (*RESULT_HEADERS, "CPU time", "step", "steps/s")
 _MAX_TASKS = 1000
-_MAX_ATTEMPTS = 200
+_MAX_ATTEMPTS = 60
 #: Of so many tasks the last lines are shown, the worst first.
 _MAX_LOGS = 20
 _LOG_LINES = 20
 _LOG_BYTES = 16 * 1024
-_MAX_FACT_CHARACTERS = 20_000
+_MAX_HOSTS = 5
+_MAX_FACT_CHARACTERS = 2000
 
 
 class _Table(Record):
@@ -67,12 +69,9 @@ def table_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]
 
 def _environment() -> Environment:
     """Return the templates, in whose texts control characters and those that change direction are shown."""
+    loader = FileSystemLoader(_TEMPLATES)
     return Environment(
-        autoescape=True,
-        finalize=_harmless,
-        loader=FileSystemLoader(_TEMPLATES),
-        trim_blocks=True,
-        lstrip_blocks=True,
+        autoescape=True, finalize=_harmless, loader=loader, trim_blocks=True, lstrip_blocks=True
     )
 
 
@@ -94,18 +93,13 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
     attempts, left_out = attempt_rows(report, view.run.paths, _MAX_ATTEMPTS)
     lanes = sorted(timeline(report), key=lambda row: row.name != first)
     named, _ = named_and_folded([rows[task.task] for task in ranked])
+    cells = [_task_cells(task, rows[task.task], view) for task in ranked[:_MAX_TASKS]]
+    classes = ["bad" if task.task == first or rows[task.task].is_remarkable else "" for task in ranked]
     return {
-        "title": content["title"],
-        "verdict": content["verdict"],
-        "tone": content["tone"],
-        "problems": content["problems"],
-        "facts": _facts(view, {**content, "run_dir": folder}),
-        "failure": content["failure"],
-        "tasks": _table(
-            (*RESULT_HEADERS, "CPU time", "step", "steps/s"),
-            [_task_cells(task, rows[task.task], view) for task in ranked[:_MAX_TASKS]],
-            ["bad" if task.task == first or rows[task.task].is_remarkable else "" for task in ranked],
-        ),
+        **content,
+        "facts": _facts(view, content, folder),
+        "tasks": _table(_TASK_HEADERS, cells[:MAX_ROWS], classes),
+        "other_tasks": _table(_TASK_HEADERS, cells[MAX_ROWS:], classes[MAX_ROWS:]),
         "more_tasks": max(0, len(ranked) - _MAX_TASKS),
         "attempts": _table(ATTEMPT_HEADERS, attempts),
         "more_attempts": left_out,
@@ -121,7 +115,7 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
     }
 
 
-def _facts(view: RunView, content: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(view: RunView, content: Mapping[str, Any], folder: str) -> list[tuple[str, str]]:
     """Return what is to be known about the run beside its tasks: names and texts. Empty ones are left out."""
     report, plan = view.report, view.run.plan()
     versions = plan.get("versions")
@@ -134,13 +128,10 @@ def _facts(view: RunView, content: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Took" if view.has_ended else "Runs for", duration(view.seconds)),
         ("Seen at", "" if view.has_ended else time_with_zone(round(view.seen_at))),
         ("Exit code", str(report.exit_code) if view.has_ended else ""),
-        (
-            "Tasks",
-            f"{len(report.tasks)} on {next(iter(hosts)) if len(hosts) == 1 else plural(len(hosts), 'host')}",
-        ),
+        ("Tasks", f"{len(report.tasks)} on {join_names([*hosts], _MAX_HOSTS)}"),
         ("Restarts", str(report.restarts or "")),
         ("Versions", ", ".join(f"{name} {version}" for name, version in named)),
-        ("Folder", content["run_dir"]),
+        ("Folder", folder),
     ]
     return [(name, shortened(text, _MAX_FACT_CHARACTERS)) for name, text in facts if text]
 

@@ -59,12 +59,14 @@ def _check(backend: Backend, workers: int, hang_seconds: int, *options: str) -> 
     assert ended.out.count("went on") == workers
 
 
+@pytest.mark.promise("`launch stacks` names the odd task of a job that hangs, everywhere; the job goes on")
 @on("local")
 def test_the_odd_one_of_a_job_that_hangs(backend: Backend):
     """It is named, while all others are folded, and training goes on."""
     _check(backend, 3, 6)
 
 
+@pytest.mark.promise("`launch stacks` names the odd task of a job that hangs, everywhere; the job goes on")
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @on("local", "ssh", "docker", "docker-ssh", "slurm", "kubernetes")

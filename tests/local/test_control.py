@@ -157,6 +157,7 @@ def test_stacks_of_what_a_shell_has_started_and_of_no_python(launch: Launch, run
     assert "there is no task 'worker/7'" in launch.here("stacks", "latest", "worker/7").err
 
 
+@pytest.mark.promise("`--timeout` and `--stall` show where tasks are before they stop them")
 def test_a_time_limit_shows_where_tasks_are(launch: Launch):
     """Before they are stopped, and in the report, which the commands about the run show again."""
     code = "import time\ndef hang_here(): time.sleep(300)\nhang_here()"

@@ -405,7 +405,7 @@ class Session:
                 say(note, urgent=False)
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
-            report = self.display.with_advice(self.orchestrator.run())
+            report = self.display.with_advice(self.orchestrator.run(), self.orchestrator.plan)
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
             # write its report.

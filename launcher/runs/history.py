@@ -24,6 +24,8 @@ from launcher.runs.run import Run, RunState, tasks, time_in
 _MAX_MESSAGES = 50
 _MAX_LOST_HOSTS = 1000
 _MAX_ATTEMPTS = 100
+#: After so many lines that are no events nothing more is read, as others may have written a gigabyte of them.
+_MAX_DAMAGED_LINES = 100
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
 #: What is not known about an attempt before an event tells it.
@@ -49,14 +51,15 @@ def read_history(run: Run) -> RunHistory:
     messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
     lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
     attempts: dict[str, dict[int, dict[str, Any]]] = {task: {} for task in tasks(run)}
-    restarts = 0
+    restarts = damaged_lines = 0
     with suppress(OSError), open_regular(run.paths.events) as file:
-        while line := file.readline(MAX_FILE_BYTES):
-            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                event = json.loads(line)
-                at, kind = time_in(event, "at"), event["event"]
-                if at is None:
-                    continue
+        while damaged_lines < _MAX_DAMAGED_LINES and (line := file.readline(MAX_FILE_BYTES)):
+            event = _event_in(line)
+            if event is None:
+                damaged_lines += 1
+                continue
+            with suppress(LookupError, TypeError, AttributeError):
+                at, kind = event["at"], event["event"]
                 restarts += kind == "Restarting"
                 if kind == "TaskMoved":
                     _note_move(attempts[event["task"]], event)
@@ -66,6 +69,15 @@ def read_history(run: Run) -> RunHistory:
                     host, why = escape_controls(event["host"]), escape_controls(event["why"])
                     lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
     return RunHistory([*messages][1:], [*lost_hosts], restarts, attempts)
+
+
+def _event_in(line: bytes) -> Mapping[str, Any] | None:
+    """Return the event in a line, or None if there is none with a time."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and time_in(event, "at") is not None else None
 
 
 def _note_move(attempts: dict[int, dict[str, Any]], move: Mapping[str, Any]) -> None:

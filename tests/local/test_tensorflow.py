@@ -112,6 +112,7 @@ def run_programs(launch: Launch, folder: Path) -> tuple[list[str], str]:
     return options, name
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
     """A ps would wait for ever, TensorFlow does not even notice SIGTERM while it hangs in C++."""
     flags = ["--train_steps=50", "--min_accuracy=0.9999"]

@@ -74,8 +74,9 @@ RESET += "; iptables -w -I $rule && sleep 1; iptables -w -D $rule"
 
 
 @pytest.mark.promise("cuts of 3, 10, 70 s; reset; sshd killed at the end: logs and console are whole")
-def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost]):
-    """Cut for 3 s, for 10 s in which the task ends, and for 70 s; reset, and killed as the task ends.
+@pytest.mark.parametrize("longest", [20, pytest.param(70, marks=pytest.mark.long)])
+def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost], longest: int):
+    """Cut for 3 s, for 10 s in which the task ends, and for long; reset, and killed as the task ends.
 
     The tasks are not silent meanwhile: their output is on its way.
     """
@@ -94,8 +95,9 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
     since = time.monotonic()
     reset.run(["sh", "-c", RESET])
     for seconds, action in (
-        (3, short.restore), (6, lambda: end(middle)), (10, middle.restore), (20, lambda: end(short)),
-        (30, lambda: end(reset)), (30, reset.kill_sshd_sessions), (70, long.restore), (75, lambda: end(long)),
+        (3, short.restore), (6, lambda: end(middle)), (10, middle.restore), (12, lambda: end(short)),
+        (15, lambda: end(reset)), (15, reset.kill_sshd_sessions), (longest, long.restore),
+        (longest + 5, lambda: end(long)),
     ):  # fmt: skip
         time.sleep(max(0.0, since + seconds - time.monotonic()))
         action()

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -356,14 +357,16 @@ def test_a_download_here_ends_with_launch(
         lines = [command_line(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()]
         return any("download" in line and str(temporary[number]) in line for line in lines)
 
+    def has_ended(number: signal.Signals) -> bool:
+        return not downloads(number)
+
     def wheels(number: signal.Signals) -> bool:
         return any(temporary[number].glob("tf-launcher-*"))
 
-    for number in numbers:
-        soon(lambda number=number: downloads(number) and wheels(number))
+    soon(lambda: all(downloads(number) and wheels(number) for number in numbers))
     for number in numbers:
         ended = started[number].stop(number)
-        soon(lambda number=number: not downloads(number), 5)
+        soon(partial(has_ended, number), 5)
         if number == signal.SIGINT:
             assert ended.code == 130
             assert not wheels(number)

@@ -16,8 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/e2e tests/test_layout.py tests/test_public.py
 FAST_MARKS := not tensorflow and not slow and not tmux and not elsewhere
 # What depends on the user who runs it.
-BY_USER := tests/unit/files tests/unit/agent tests/unit/runs tests/unit/test_ssh.py \
-	$(addprefix tests/local/test_,control.py defaults.py files.py nothing_left.py)
+BY_USER := tests/unit/files tests/unit/agent tests/unit/runs tests/unit/test_ssh.py tests/local/test_files.py \
+	tests/local/test_defaults.py::test_the_file_beside_the_program_comes_first \
+	$(addprefix tests/local/test_control.py::test_,the_tasks_of_a_run clients_that_misbehave tasks_start_again \
+	    a_socket_that_is_not_the_launchers_is_not_asked) \
+	$(addprefix tests/local/test_nothing_left.py::test_,kill_9_of_the_launcher agent_and_watchdog_killed_together \
+	    the_next_command_kills_orphans a_task_that_stops_or_traces_its_agent)
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
 LONG := test_floods.py test_kills.py test_kubernetes.py test_signals.py test_survival.py
 # Tests whose examples are random: make test tries a quarter of them.

@@ -35,10 +35,11 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
     for program in dict.fromkeys(role.program for role in spec.roles):
         if program.kind is ProgramKind.SCRIPT:
             script = Path(os.path.realpath(base / program.name))
-            if not os.path.isfile(script):
-                notes.append(f"{program.name} is not here: the images must contain it")
             # Python looks for modules beside a script first, so all of them may be imported.
             files, folder = {script, *script.parent.glob("*.py")}, script.parent
+            if not os.path.isfile(script):
+                notes.append(f"{program.name} is not here: the images must contain it")
+                files = set()  # The modules of the images belong to it.
         elif program.kind is ProgramKind.MODULE:
             files, folder = _module(program.name, base), base
         else:  # The command is an executable with scripts as arguments, such as `python train.py`.

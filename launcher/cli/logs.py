@@ -224,10 +224,10 @@ def follow(
         if is_over and not (grown_logs or has_new_messages):
             return
         yield
-        # Logs that have grown are read again at once. Otherwise the launcher reports an event when they do,
+        # What has grown is read again at once. Otherwise the launcher reports an event when they do,
         # and after it they are read for a while, because its last line may still be unfinished. Without a
         # connection to the launcher they are read at each poll.
-        while not grown_logs:
+        while not (grown_logs or has_new_messages):
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS
             if time.monotonic() < read_until or not follower.is_live:

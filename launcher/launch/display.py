@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.common.events import StopAsked, Tell, now
 from launcher.common.report import Report
 from launcher.config import table
-from launcher.job import RunPaths
+from launcher.job import Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
@@ -111,16 +111,22 @@ class Display:
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_asked()
 
-    def with_advice(self, report: Report) -> Report:
+    def with_advice(self, report: Report, plan: Plan | None) -> Report:
         """Return a report whose failure, if any, has all hints, for which the output of its task is read.
 
         All that tell of the failure then tell the same: the console, the report, the Python API.
+
+        Args:
+            report: The report of a job that has ended.
+            plan: How its tasks were started. None if the job has ended before.
         """
-        if report.failure is None:
+        failure = report.failure
+        if failure is None:
             return report
         from launcher.output.failure import with_advice  # noqa: PLC0415 - many regular expressions, for failures only
 
-        return with_advice(report, self._paths, _place(self._options))
+        planned = (task for task in (plan.tasks if plan else ()) if task.task == failure.task)
+        return with_advice(report, self._paths, _place(self._options), next(planned, None))
 
     def end_output(self, report: Report, interrupts: Interrupts, *, run_continues: bool) -> None:
         """Show the end of the output of a job that has ended, and write its report. Signals must be queued.

@@ -297,7 +297,9 @@ class HostConnections:
             if connection.link.wait(max(0.1, deadline - time.monotonic())) is None:
                 late.append(connection)
         if late:
-            self._kill(late, _IMMEDIATE_KILL_SECONDS if is_immediate() else _LAST_WAIT_SECONDS)
+            # An agent that has never answered runs no task, and exits by itself if nobody greets it.
+            is_short = is_immediate() or not any(connection.answered for connection in late)
+            self._kill(late, _IMMEDIATE_KILL_SECONDS if is_short else _LAST_WAIT_SECONDS)
         for connection in connections:
             connection.link.close()
         return [line for connection in late if (line := connection.why_not_ended())]

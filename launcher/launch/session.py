@@ -420,7 +420,8 @@ class Session:
             if killed:  # It says which processes of dead launchers were killed.
                 say(killed)
             self.start_page()
-            report = with_progress(self.display.with_advice(self.orchestrator.run()), self.paths)
+            report = self.display.with_advice(self.orchestrator.run(), self.orchestrator.plan)
+            report = with_progress(report, self.paths)
             self.requeue = self.requeue_after(report)
             # The queue (Slurm) is going to signal all processes of the batch job, and this one must still
             # write its report.

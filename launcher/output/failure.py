@@ -7,23 +7,21 @@ files of the run. It only reads these files, which may be missing or cut.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from launcher.common.cluster import TaskId
 from launcher.common.record import from_attributes, replace
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
-from launcher.job import RunPaths, is_loopback
+from launcher.job import RunPaths, TaskPlan, is_loopback
 from launcher.output.github import annotation
 from launcher.output.hints import FailureFacts, hints
 from launcher.output.lines import clean_lines, coloured
-from launcher.output.logs import content, tail
+from launcher.output.logs import tail
 from launcher.output.renderers import TaskPlace
 from launcher.output.table import BAD_COLOUR
 from launcher.output.tensorflow_notices import without_start_up_messages
@@ -56,7 +54,7 @@ _MISTAKE_EXCEPTIONS = re.compile(
 )
 
 
-def with_advice(report: Report, paths: RunPaths, place: TaskPlace) -> Report:
+def with_advice(report: Report, paths: RunPaths, place: TaskPlace, plan: TaskPlan | None) -> Report:
     """Return the report of a job with all that is known to help against its failure, a hint on each line.
 
     The supervisor, which knows the states of all tasks, has given a hint, but does not know their output.
@@ -65,11 +63,13 @@ def with_advice(report: Report, paths: RunPaths, place: TaskPlace) -> Report:
         report: How the job ended, with a failure.
         paths: The files of the run. Its logs contain the last lines of the tasks.
         place: Where the tasks ran.
+        plan: How the task that failed was started, as the launcher knows it: a task may have changed
+            ``plan.json``. None if no task failed, or if there was no plan yet.
     """
     failure = report.failure
     assert failure is not None
     if failure.task is not None:
-        advice = _advice_about_task(failure, failure.task, paths, place)
+        advice = _advice_about_task(failure, failure.task, paths, _facts(failure, place, plan))
     elif failure.reason is Reason.TIMEOUT:  # Tasks that were stopped by SIGABRT have printed their stacks.
         hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
         stacks = f"stacks are at the end of the output of {join_names(hung)}" if hung else ""
@@ -79,7 +79,7 @@ def with_advice(report: Report, paths: RunPaths, place: TaskPlace) -> Report:
     return replace(report, failure=replace(failure, hint="\n".join(filter(None, advice))))
 
 
-def _advice_about_task(failure: Failure, task: TaskId, paths: RunPaths, place: TaskPlace) -> list[str]:
+def _advice_about_task(failure: Failure, task: TaskId, paths: RunPaths, facts: FailureFacts) -> list[str]:
     """Return the hints about a task that failed, by what it printed and by what the supervisor knows."""
     lines, traceback = _output_of(task, paths)
     # Many lines may follow the traceback, so its last line, which names the exception, is looked at, too.
@@ -87,7 +87,7 @@ def _advice_about_task(failure: Failure, task: TaskId, paths: RunPaths, place: T
     telling_lines = [failure.text, *lines[-_MAX_LAST_LINES:], exception]
     # For a mistake, the hint of the supervisor would name tasks that had ended before and are not the cause.
     hint = "" if _MISTAKE_EXCEPTIONS.match(exception) else failure.hint
-    return [*hints(telling_lines, _facts(failure, paths, place)), hint]
+    return [*hints(telling_lines, facts), hint]
 
 
 def failure_report(
@@ -257,17 +257,18 @@ def _is_row(line: str) -> bool:
     return not without_words.strip("0123456789+-.e,[]() ")
 
 
-def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
+def _facts(failure: Failure, place: TaskPlace, plan: TaskPlan | None) -> FailureFacts:
     """Return what is known about the task that failed, which decides about the hints.
 
     Args:
         failure: The failure of the job.
-        paths: The files of the run.
         place: Where the tasks ran.
+        plan: How the task was started. None if that is not known.
     """
-    plan = _plan_of_task(failure, paths)
-    argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
-    passed = env.keys() | place.passed
+    argv: tuple[str, ...] = ("",)
+    passed, venv = place.passed, ""
+    if plan is not None:
+        argv, passed, venv = plan.argv + plan.args, passed | plan.env.keys(), plan.venv or ""
     is_elsewhere = place.other_machines and not is_loopback(failure.host or "")
     is_here = not (is_elsewhere or place.in_container)
     runs_python = os.path.basename(argv[0]).startswith("python")
@@ -293,16 +294,6 @@ def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
         not_passed=frozenset() if is_here else frozenset(os.environ.keys() - passed),
         passed=frozenset(passed | inherited),
     )
-
-
-def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
-    """Return the part of the plan about the task that failed. Empty if the plan could not be written."""
-    try:
-        tasks = json.loads(content(paths.plan))["tasks"]
-        plan: dict[str, Any] = next(each for each in tasks if each["task"] == failure.task)
-    except (ValueError, LookupError, TypeError, StopIteration):
-        return {}
-    return plan
 
 
 def _modules_in(folders: Iterable[str]) -> Iterator[str]:

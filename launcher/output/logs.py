@@ -6,12 +6,12 @@ could put a pipe or a link in the place of a file, so only regular files are rea
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from launcher.clock_times import time_stamp
@@ -55,13 +55,12 @@ def tail(path: str, size: int = _TAIL_BYTES, attempt: int | None = None) -> tupl
         with open_regular(path, links=False) as file:
             end = os.fstat(file.fileno()).st_size
             if attempt is not None:
-                with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as text:
-                    # Without the mark of the next attempt nothing is known.
-                    end = max(0, text.rfind(b"\n" + attempt_mark(attempt + 1)))
+                # Without the mark of the next attempt nothing is known.
+                end = _last_offset(b"\n" + attempt_mark(attempt + 1), file, end)
             start = max(0, end - size)
             file.seek(start)
             data = file.read(end - start)
-    except (OSError, ValueError):  # An empty log has no mark, either.
+    except OSError:
         return b"", False
     # A line marks the start of each later attempt. The search for its pattern is slow.
     marks = list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
@@ -202,6 +201,8 @@ class GrowingLog:
         """
         try:
             status, data = os.lstat(self._path), b""
+            if status.st_size < self._offset:  # It was truncated, so all of it is new.
+                self._offset = 0
             # To open anything else than a regular file raises the error for the user.
             if status.st_size > self._offset or not stat.S_ISREG(status.st_mode):
                 with open_regular(self._path, links=False) as file:
@@ -248,12 +249,37 @@ def _start_of_last(lines: int, file: BinaryIO, size: int) -> int:
         file: The file, which is open for reading.
         size: How much of the file counts.
     """
-    if not size:
-        return 0
-    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-        newline_at = size - 1  # A newline at the end does not count.
-        for _ in range(lines):
-            newline_at = text.rfind(b"\n", 0, newline_at)
-            if newline_at < 0:  # The file has fewer lines, so the result is 0.
-                break
-        return newline_at + 1
+    if not lines:
+        return size
+    for start, block in _blocks_before(size - 1, file):  # A newline at the end does not count.
+        count = block.count(b"\n")
+        if count >= lines:
+            newline_at = len(block)
+            for _ in range(lines):
+                newline_at = block.rfind(b"\n", 0, newline_at)
+            return start + newline_at + 1
+        lines -= count
+    return 0  # The file has fewer lines.
+
+
+def _last_offset(wanted: bytes, file: BinaryIO, end: int) -> int:
+    """Return the offset at which bytes are last in a file before another offset. 0 if they are not there."""
+    following = b""  # The bytes may begin in one block and end in the next one.
+    for start, block in _blocks_before(end, file):
+        found = (block + following).rfind(wanted)
+        if found >= 0:
+            return start + found
+        following = block[: len(wanted) - 1]
+    return 0
+
+
+def _blocks_before(end: int, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the offsets and the contents of blocks of a file, from an offset back to the start of the file.
+
+    The file is not mapped into memory: if its task truncated it then, a signal would end this process.
+    """
+    while end > 0:
+        start = max(0, end - _READ_BYTES)
+        file.seek(start)
+        yield start, file.read(end - start)
+        end = start

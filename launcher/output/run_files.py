@@ -22,6 +22,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import TaskMoved, TaskOutput
 from launcher.common.report import Report
 from launcher.common.text import join_names
+from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.messages import say
 from launcher.output.lines import attempt_mark
@@ -92,7 +93,7 @@ def _ends_mid_line(path: str) -> bool:
 
     A log that is empty or cannot be read does not.
     """
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open_regular(path, links=False) as file:
         size = file.seek(0, os.SEEK_END)  # The offset of the end
         file.seek(max(0, size - 1))
         return size > 0 and file.read() != b"\n"

@@ -33,6 +33,8 @@ _MAX_TASKS = 100_000
 _TASK_NOTICES = ("nan", "slow")
 #: How much of the events is read at once.
 _MAX_READ_BYTES = 1 << 20
+#: After so many lines that are no events nothing more is read, as others may have written a gigabyte of them.
+_MAX_DAMAGED_LINES = 100
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125
 #: What is not known about an attempt before an event tells it.
@@ -76,7 +78,7 @@ class HistoryReader:
 
     def _clear(self) -> None:
         """Forget all events, because the file is read from its start."""
-        self._offset = 0
+        self._offset = self._damaged_lines = 0
         self._messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
         self._lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
         self._attempts: dict[str, dict[int, Mapping[str, Any]]] = {}
@@ -92,6 +94,8 @@ class HistoryReader:
         Returns:
             Whether there was anything new, so that there may be more.
         """
+        if self._damaged_lines >= _MAX_DAMAGED_LINES:
+            return False
         try:
             with open_regular(self._paths.events) as file:
                 if os.fstat(file.fileno()).st_size < self._offset:  # It is another file.
@@ -103,9 +107,16 @@ class HistoryReader:
         # The end of the last line may not be written yet. A line that is too long is dropped.
         whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == max_bytes else b"")
         self._offset += len(whole)
-        for line in filter(None, whole.split(b"\n")):
-            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError, ProtocolError):
-                self._note(json.loads(line))
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                self._damaged_lines += 1
+                if self._damaged_lines >= _MAX_DAMAGED_LINES:
+                    return False
+                continue
+            with suppress(ValueError, LookupError, TypeError, AttributeError, ProtocolError):
+                self._note(event)
         return bool(whole)
 
     def history(self) -> RunHistory:

@@ -29,8 +29,8 @@ from launcher.job import RunPaths
 AGENTS_FIELD = "agents"
 #: The largest size of a ``launcher.json``.
 _MAX_RECORD_BYTES = 64 * 1024
-#: The largest size of a plan or a report, enough for ten thousand tasks.
-_MAX_JSON_BYTES = 1 << 30
+#: The largest size of a plan or a report, enough for ten thousand tasks with many attempts.
+_MAX_JSON_BYTES = 1 << 27
 #: The latest time of a run, in seconds since the epoch. A later one in a file is wrong.
 _MAX_TIME = 1e11
 _RecordT = TypeVar("_RecordT", bound=Record)
@@ -186,10 +186,13 @@ class Run(Record):
 
         It is 0 if the launcher never did.
         """
-        files = [self.paths.events, self.paths.messages]
+        files, times = [self.paths.events, self.paths.messages], [0.0]
         with suppress(OSError):
             files += [entry.path for entry in os.scandir(self.paths.logs)]
-        return max((os.lstat(path).st_mtime for path in files if os.path.lexists(path)), default=0.0)
+        for path in files:
+            with suppress(OSError):  # There is no such file, or a task has just removed it.
+                times.append(os.lstat(path).st_mtime)
+        return max(times)
 
     @property
     def has_left_command(self) -> bool:

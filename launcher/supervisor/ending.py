@@ -14,8 +14,8 @@ from launcher.common.events import StopSequence
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor import describe
-from launcher.supervisor.commands import Timer, TimerKind
-from launcher.supervisor.records import ACTIVE_STATES, TaskRecord
+from launcher.supervisor.commands import CloseLink, Timer, TimerKind
+from launcher.supervisor.records import ACTIVE_STATES, HostState, TaskRecord
 from launcher.supervisor.state import NOTICE_REPEAT_SECONDS, SIGTERM, JobState, Phase, longest_stop
 
 #: Timers that are useless once the job is stopped.
@@ -250,6 +250,10 @@ def _close_if_empty(state: JobState) -> None:
         return
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
+    for name in state.hosts.names(*ACTIVE_STATES):
+        if not state.hosts[name].has_agent:  # It may take long to answer, and no task of the job was there.
+            state.hosts[name].transition_to(HostState.LOST, "it has not answered before the job was over")
+            state.emit(CloseLink(name))
     if agents := state.hosts.names(*ACTIVE_STATES):
         state.set_timer(TimerKind.NOTICE)
         state.set_timer(TimerKind.CLOSE)

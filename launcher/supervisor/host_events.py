@@ -31,7 +31,6 @@ def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
 
     - If the host was lost before, it can be used again.
     - If no task runs on it (a standby host), nothing is asked of it.
-    - If all tasks have ended meanwhile, the agent is closed at once.
     """
     host = state.hosts[event.host]
     if host.state is HostState.RETURNING:
@@ -42,9 +41,7 @@ def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     host.has_agent = True
     if host.state is HostState.STARTING:  # The host of a task is HOLDING from the beginning.
         host.transition_to(HostState.READY, event)
-    if state.phase is Phase.CLOSING:  # The agent started after the others had got CloseAgent.
-        state.emit(events.CloseAgent(event.host))
-    elif host.state is HostState.HOLDING:
+    if host.state is HostState.HOLDING:
         state.emit(host.hold_ports())
 
 

@@ -44,6 +44,7 @@ def number(pattern: str, text: str) -> float:
     return float(found[-1])
 
 
+@pytest.mark.long
 def test_click_through_rate(run: Run):
     out = run("ctr_embedding/ctr.py", "--epochs", "12")
     assert re.search(r"the table: \[10000, 16\] on /job:ps/task:0; \[10000, 16\] on /job:ps/task:1", out)

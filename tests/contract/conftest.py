@@ -43,6 +43,15 @@ _MORE = {
         "test_pwd_is_the_folder", "test_processes_that_belong_to_no_task_go_with_the_agent",
     },
 }  # fmt: skip
+#: Cases of tests by every transport that only some have, beside this machine. A signal to the watchdog of a
+#: container or pod is one to its main process, and both processes end as one does. Slurm signals the agent at
+#: scancel. What an agent does without its watchdog is the same everywhere.
+_CASES = {
+    "agent SIGTERM": {"ssh", "slurm"},
+    "watchdog SIGTERM": {"ssh", "docker", "kubernetes"},
+    "both killed": {"ssh", "slurm"},
+    "watchdog stopped": {"ssh", "docker"},
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,6 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What lives as long as the session must be there before a test looks at what it leaves."""
+    if not ASKED_FOR:
+        items[:] = [item for item in items if item.path.parent != _HERE or _is_proven_by(item)]
     for item in items:
         if item.path.parent != _HERE or not isinstance(item, pytest.Function):
             continue
@@ -74,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in ("slurm", "kubernetes"):
             if f"[{name}" in item.name and "site" in item.fixturenames:
                 item.fixturenames = [name, *item.fixturenames]
+
+
+def _is_proven_by(item: pytest.Item) -> bool:
+    """Whether the transport of a test has its case."""
+    transport, _, case = item.name.partition("[")[2].rstrip("]").partition("-")
+    return transport == "local" or transport in _CASES.get(case, {transport})
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import random
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import pytest
 
+from launcher.agent import listening
 from launcher.common import events
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
@@ -42,6 +46,18 @@ c = socket.create_connection(("localhost" if sys.argv[3] == "::" else "127.0.0.1
 a, _ = s.accept()
 a.sendall(b"served")
 print(c.recv(100).decode())
+"""
+
+#: Listens on a port, in a child.
+LISTEN = """
+import os, socket, sys, time
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", int(sys.argv[1])))
+    server.listen()
+    time.sleep(600)
 """
 
 
@@ -110,3 +126,26 @@ def test_ports_are_free_when_the_agent_is_gone(open_agent: Callable[[], Driver],
     assert agent.close() == ""
     assert agent.all(events.AgentClosed)
     assert len(free(eyes, held.values())) >= MOST
+
+
+def _chosen() -> Iterator[int]:
+    """Free ports that the kernel chooses for no socket."""
+    for port in range(random.randrange(20000, 31000), 32000):
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)):
+                yield port
+
+
+def test_tasks_that_listen_on_ports_of_their_own_choice_are_named(
+    open_agent: Callable[[], Driver], eyes: Eyes, monkeypatch: pytest.MonkeyPatch
+):
+    """The agent that is forked here looks sooner than after a minute."""
+    monkeypatch.setattr(listening, "CHECK_AFTER_SECONDS", 5.0)
+    agent, chosen = open_agent(), [*islice(_chosen(), 2)]
+    own = agent.hold("worker/0", "worker/1", "worker/2", "ps/0")
+    agent.send(events.SetCluster("", {"worker": ("", "", ""), "ps": ("",)}, ()))
+    # One listens on its own port, two on others, and one on a port that the kernel chooses.
+    for task, port in zip(own, (own["worker/0"], *chosen, 0), strict=True):
+        agent.start(task, [eyes.site.python, "-c", LISTEN, str(port)])
+    text = agent.wait(events.HostNotice, timeout=100).text
+    assert f"not the one in TF_CONFIG: worker/1 on {chosen[0]}, worker/2 on {chosen[1]}; does the" in text

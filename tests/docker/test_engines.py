@@ -68,6 +68,7 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], start: Callable[
     assert left_of(engine, jobs(launch)[0]) == []
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_at_the_start(short_lived: tuple[Engine, Path], start: Callable[[], Started]):
     with hanging(short_lived[1]):
         started = start().until(lambda it: "waiting for this machine: its Docker engine" in it.err, 40)

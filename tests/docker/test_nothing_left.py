@@ -81,14 +81,16 @@ def test_an_agent_that_is_suspended_when_its_launcher_is_killed(here: Docker):
 #: containers are made at first; in a renewal a third one takes the place of one that is killed.
 MOMENTS = [
     ("start", "network create", 1, signal.SIGKILL),
-    ("start", "network create", 1, signal.SIGTERM),
     ("start", "container create", 2, signal.SIGINT),
     ("start", "container start", 1, signal.SIGTERM),
     ("start", "container start", 2, signal.SIGKILL),
     ("end", "container die", 1, signal.SIGKILL),
     ("renewal", "container die", 1, signal.SIGINT),
-    ("renewal", "container create", 3, signal.SIGINT),
     ("renewal", "container create", 3, signal.SIGKILL),
+]
+MORE_MOMENTS = [
+    ("start", "network create", 1, signal.SIGTERM),
+    ("renewal", "container create", 3, signal.SIGINT),
     ("renewal", "container start", 3, signal.SIGTERM),
 ]
 
@@ -97,7 +99,10 @@ MOMENTS = [
 @pytest.mark.promise("a new container takes the place of a lost one")
 @pytest.mark.promise("a launch that ends after its run has a folder leaves a report there")
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("phase", "event", "count", "number"), MOMENTS)
+@pytest.mark.parametrize(
+    ("phase", "event", "count", "number"),
+    [*MOMENTS, *(pytest.param(*moment, marks=pytest.mark.long) for moment in MORE_MOMENTS)],
+)
 def test_at_any_moment(here: Docker, phase: str, event: str, count: int, number: int):
     program = "true" if phase == "end" else "echo up; sleep 600"
     with events_of(here) as until:

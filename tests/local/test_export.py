@@ -180,6 +180,12 @@ def test_the_config_map_has_what_modules_import(launch: Launch, tmp_path: Path, 
         subprocess.run([sys.executable, *program], cwd=folder, timeout=60, check=True)
 
 
+def test_a_program_of_the_images_gets_no_files_of_this_folder(launch: Launch, tmp_path: Path):
+    (tmp_path / "setup.py").touch()
+    ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path, code=0)
+    assert "train.py is not here" in ended.err and "setup.py" not in ended.out
+
+
 @pytest.mark.promise("an exported program has its modules and packages, or it is said")
 def test_what_the_config_map_can_not_have_is_said(
     launch: Launch, tmp_path: Path, snapshot: SnapshotAssertion

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
-import socket
 import sys
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -195,39 +191,6 @@ def test_ports_on_several_hosts(launch: Launch):
 
 def test_this_machine_by_its_own_name(launch: Launch):
     launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true", code=0)
-
-
-#: Each task has a server in a child: worker/0 on its own port, the ps on any, the others on those given.
-SERVER = """
-import os, socket, sys, time
-if os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-own, index = int(os.environ["TASK_ADDRESS"].rpartition(":")[2]), int(os.environ["TASK_INDEX"])
-port = 0 if os.environ["JOB_NAME"] == "ps" else int(sys.argv[index]) if index else own
-with socket.socket() as server:
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(("127.0.0.1", port))
-    server.listen()
-    time.sleep(66)
-"""
-
-
-def _chosen() -> Iterator[str]:
-    """Free ports that the kernel chooses for no socket."""
-    for port in range(random.randrange(20000, 31000), 32000):
-        with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)):
-                yield str(port)
-
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_tasks_that_listen_on_ports_of_their_own_choice_are_named(launch: Launch):
-    ports = [*islice(_chosen(), 2)]
-    ended = launch("--ps", "1", "--workers", "3", "-c", SERVER, *ports, timeout=150, code=0)
-    (line,) = re.findall("launch: localhost: listening on .*", ended.err)
-    assert f"not the one in TF_CONFIG: worker/1 on {ports[0]}, worker/2 on {ports[1]}; does the" in line
 
 
 # ---------------------------------------------------------------------- restarts

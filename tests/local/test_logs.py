@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -74,6 +75,17 @@ def test_a_run_that_runs_is_followed_with_times(launch: Launch, tmp_path: Path, 
     assert [text for text, _ in lines] == ["first", "first", "last", "last"]
     assert STAMP.fullmatch(asked.rstrip())
     assert began <= lines[0][1] <= lines[1][1] < lines[2][1] <= lines[3][1] <= time.time()
+
+
+def test_a_log_that_is_truncated_is_followed(launch: Launch, tmp_path: Path):
+    script = "echo a long line; until test -e $0/go; do sleep 0.05; done; echo new"
+    started = launch.start("--", "sh", "-c", script, tmp_path)
+    soon(lambda: any(launch.state.glob("*/logs/worker-0.log")))
+    following = launch.start("logs", "-f").until(lambda it: "long" in it.out)
+    os.truncate(last_run(launch).path / "logs/worker-0.log", 0)
+    (tmp_path / "go").touch()
+    assert following.wait(code=0).out == "a long line\nnew\n"
+    started.wait(code=0)
 
 
 def test_a_run_of_an_older_version_has_no_times(launch: Launch):

@@ -292,7 +292,7 @@ print("random", np.random.rand(), float(tf.random.normal(())))
 
 @pytest.mark.promise("`--preload`: forked tasks are like cold ones")
 @pytest.mark.tensorflow
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_tensorflow_is_imported_once(launch: Launch, family: Family, tmp_path: Path):
     (tmp_path / "server.py").write_text(SERVER)

@@ -75,32 +75,44 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
 @pytest.mark.promise("the programs of `docs/strategies.md` run as they stand there, and go on after a kill")
 def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp_path: Path):
     """As they stand there, but with fewer steps, in one folder, with the command that stands below each; a
-    worker of the first one is killed, and the second one is launched twice. An HTTP proxy, as company
-    networks have, is not between the tasks.
+    worker of the first one is killed. An HTTP proxy, as company networks have, is not between the tasks.
     """
+    run_programs(launch, tmp_path)
+    assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
+    family.gone(1.0)
+
+
+@pytest.mark.long
+def test_a_program_with_nothing_left_to_do(launch: Launch, family: Family, tmp_path: Path):
+    """A chief with nothing left to do ends while threads of the coordinator prepare data."""
+    options, name = run_programs(launch, tmp_path)
+    again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150, code=0)
+    assert "restored coordinated_run/ckpt-200" in again.out and "step" not in again.out
+    family.gone(1.0)
+
+
+def run_programs(launch: Launch, folder: Path) -> tuple[list[str], str]:
+    """Run the programs of the page in a folder: the options of the last one, and its name."""
     text = (ROOT / "docs" / "strategies.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```\n\n```text\nlaunch (.*?)\n```", text, re.M | re.S)
     assert len(found) == 2
     for program, line in found:
         *options, name = line.split()
         assert ", 1001" in program
-        (tmp_path / name).write_text(program.replace(", 1001", ", 201"))
-        env = {"TMPDIR": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
-        started = launch.start(*options, *TENSORFLOW, name, cwd=tmp_path, env=env)
+        (folder / name).write_text(program.replace(", 1001", ", 201"))
+        env = {"TMPDIR": str(folder), "http_proxy": "http://127.0.0.1:9"}
+        started = launch.start(*options, *TENSORFLOW, name, cwd=folder, env=env)
         if name == "mirrored.py":
             started.until(lambda it: "worker/1 | step 100 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
         ended = started.wait(timeout=250, code=0)
         assert "step 200 loss 0." in ended.out
         assert ("restored " in ended.out) == (name == "mirrored.py")
-        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-200.index").exists()
-    # A chief with nothing left to do ends while threads of the coordinator prepare data.
-    again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150, code=0)
-    assert "restored coordinated_run/ckpt-200" in again.out and "step" not in again.out
-    assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
-    family.gone(1.0)
+        assert (folder / f"{name.removesuffix('.py')}_run" / "ckpt-200.index").exists()
+    return options, name
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
     """A ps would wait for ever, TensorFlow does not even notice SIGTERM while it hangs in C++."""
     flags = ["--train_steps=50", "--min_accuracy=0.9999"]

@@ -350,7 +350,7 @@ def test_the_background_of_a_script(sbatch: Submit, launch: Launch, tmp_path: Pa
     assert not launch.state.exists() or not list(launch.state.iterdir())
 
 
-@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("restarts", [pytest.param(0, marks=pytest.mark.long), 1])
 @pytest.mark.slow
 def test_a_time_limit(slurm: Cluster, sbatch: Submit, tmp_path: Path, restarts: int):
     """In a script of the user's: the last half of a minute is for the end of the tasks."""

@@ -57,6 +57,7 @@ def test_two_of_four_hosts_lose_power_at_once_which_is_one_restart(
     assert [(run.path / f"output/worker-{n}/host").read_text().strip() for n in range(4)] == moved
 
 
+@pytest.mark.long
 def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_ended(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):

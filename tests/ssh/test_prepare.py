@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_no_password_is_on_a_command_line(
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.1):  # The programs of the packages take longer.
             seen.update(command_line(int(pid)) for pid in os.listdir("/proc") if pid.isdigit())
 
     looking = threading.Thread(target=look)
@@ -251,6 +252,7 @@ def test_an_interrupted_one_leaves_no_environment(
     assert [version(host) for host in hosts] == ["1.0"] * 3
 
 
+@pytest.mark.long
 def test_one_interrupted_while_it_sends_leaves_no_environment(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
 ):
@@ -304,7 +306,7 @@ def test_a_host_without_uv_has_pip(ssh_launch: Launch, hosts: list[LabHost], ind
     assert version(hosts[0]) == "1.0"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_host_without_an_answer_of_the_index_gets_wheels_after_two_attempts(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
 ):
@@ -338,31 +340,36 @@ def test_a_folder_that_other_users_can_change_is_refused(
     assert version(quick[3]) == "1.0"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_download_here_ends_with_launch(
-    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path, number: signal.Signals
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
 ):
-    prepare(ssh_launch, "node2")  # versions are known
+    prepare(ssh_launch, "node3")  # versions are known
     index.open.clear()
-    index.requests.clear()
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    started = start(ssh_launch, quick[0], "--offline", env={"TMPDIR": str(temporary)})
+    numbers = (signal.SIGINT, signal.SIGKILL)
+    temporary = {number: tmp_path / number.name for number in numbers}
+    started = {}
+    for number, host in zip(numbers, quick, strict=False):
+        temporary[number].mkdir()
+        environ = {"TMPDIR": str(temporary[number])}
+        started[number] = start(ssh_launch, host, "--offline", env=environ)
 
-    def downloads() -> bool:
+    def downloads(number: signal.Signals) -> bool:
         lines = [command_line(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()]
-        return any("download" in line and str(temporary) in line for line in lines)
+        return any("download" in line and str(temporary[number]) in line for line in lines)
 
-    def wheels() -> bool:
-        return any(temporary.glob("tf-launcher-*"))
+    def has_ended(number: signal.Signals) -> bool:
+        return not downloads(number)
 
-    soon(lambda: any("/files/" in path for _, path in index.requests))
-    assert downloads() and wheels()
-    ended = started.stop(number)
-    soon(lambda: not downloads(), 5)
-    if number == signal.SIGINT:
-        assert ended.code == 130
-        assert not wheels()
+    def wheels(number: signal.Signals) -> bool:
+        return any(temporary[number].glob("tf-launcher-*"))
+
+    soon(lambda: all(downloads(number) and wheels(number) for number in numbers))
+    for number in numbers:
+        ended = started[number].stop(number)
+        soon(partial(has_ended, number), 5)
+        if number == signal.SIGINT:
+            assert ended.code == 130
+            assert not wheels(number)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, Report, TaskState
-from launcher.job import RunPaths
+from launcher.job import RunPaths, TaskPlan
 from launcher.output.failure import failure_report, with_advice
 from launcher.output.renderers import TaskPlace
 from tests.unit.output.output_samples import failed, report, task_report
@@ -38,10 +37,12 @@ def paths(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def shown(paths: RunPaths, ended: Report, printed: str, place: TaskPlace | None = None) -> str:
+def shown(
+    paths: RunPaths, ended: Report, printed: str, place: TaskPlace | None = None, plan: TaskPlan | None = None
+) -> str:
     """Return the failure report of a job whose worker/1 has printed this."""
     Path(paths.log(W1)).write_text(printed)
-    return failure_report(with_advice(ended, paths, place or TaskPlace()), paths)
+    return failure_report(with_advice(ended, paths, place or TaskPlace(), plan), paths)
 
 
 def raised(exception: str, frames: int = 1) -> str:
@@ -127,7 +128,7 @@ def test_stacks_show_where_a_task_hung(paths: RunPaths):
 HERE = TaskPlace()
 HOSTS = TaskPlace(other_machines=True, over_ssh=True, prepare="launch prepare --hosts node1,localhost")
 PASSED = {"env": {"PYTHONPATH": "/there"}}
-PROGRAM = {**PASSED, "argv": ["/opt/python3", "program/train.py"]}
+PROGRAM = {**PASSED, "argv": ("/opt/python3", "program/train.py")}
 NO_PYTHON = "ran with the Python that its command names,"
 
 
@@ -139,8 +140,8 @@ NO_PYTHON = "ran with the Python that its command names,"
         ("node1", PROGRAM, HOSTS, "mine is a file or folder here: --sync DIR"),
         ("node1", PROGRAM, replace(HOSTS, synced=True), "prepare --hosts"),
         ("localhost", {}, HOSTS, "ran with /opt/python3,"),
-        ("node1", {"argv": ["python"], "venv": "/venvs/tf"}, HERE, "ran with /venvs/tf/bin/python,"),
-        ("node1", {"argv": ["sh", "-c", "python train.py"]}, HERE, NO_PYTHON),
+        ("node1", {"argv": ("python",), "venv": "/venvs/tf"}, HERE, "ran with /venvs/tf/bin/python,"),
+        ("node1", {"argv": ("sh",), "args": ("-c", "python train.py")}, HERE, NO_PYTHON),
         ("node1", None, HERE, NO_PYTHON),
     ],
 )
@@ -153,10 +154,8 @@ def test_a_hint_for_a_missing_module_knows_where_the_task_ran(
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     os.mkdir("program")
     Path("program/mine.py").touch()
-    argv = ["/opt/python3", "train.py"]
-    usual: dict[str, Any] = {"task": W1, "host": host, "argv": argv, "env": {}, "venv": None}
-    if plan is not None:
-        Path(paths.plan).write_text(json.dumps({"tasks": [{**usual, **plan}]}))
+    usual = TaskPlan(W1, host, f"{host}:1", 1, argv=("/opt/python3", "train.py"), env={})
+    planned = None if plan is None else replace(usual, **plan)
     ended = report(failed("worker/1", host=host), failure=replace(FAILURE, host=host), exit_code=1)
-    text = shown(paths, ended, "ModuleNotFoundError: No module named 'mine'\n", place)
+    text = shown(paths, ended, "ModuleNotFoundError: No module named 'mine'\n", place, planned)
     assert hint in text.partition("  hint: ")[2]

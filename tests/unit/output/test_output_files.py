@@ -104,7 +104,8 @@ def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths):
     for task, data in ((W0, b"half a line"), (W1, b"whole\n")):
         files.on(printed(task, data))
     files.close(report())
-    files = begun(paths, resumed=True, node1="worker/0 worker/1 ps/0")
+    os.mkfifo(paths.log(TaskId("ps/1")))  # A task may have put it there. Nobody waits for its other end.
+    files = begun(paths, resumed=True, node1="worker/0 worker/1 ps/0 ps/1")
     for task in (W0, W1, TaskId("ps/0")):
         files.on(moved(task, 2, TaskState.STARTING))
     files.close(report())

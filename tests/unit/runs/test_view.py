@@ -134,7 +134,7 @@ def test_no_odd_value_stops_a_view(root: str, documents: Any):
 
 def test_events_are_read_in_bounded_pieces(root: str):
     events = Path(root, "events.jsonl")
-    events.write_bytes(b"\n" * (3 << 20) + json.dumps(EVENTS[1]).encode())
+    events.write_bytes((b"{}" + b" " * 1021 + b"\n") * (3 << 10) + json.dumps(EVENTS[1]).encode())
     reader = HistoryReader(load(root).paths)  # type: ignore[union-attr]
     assert sum(reader.read() for _ in range(10)) == 3
     assert not reader.history().attempts, "its line has no end yet"
@@ -143,6 +143,9 @@ def test_events_are_read_in_bounded_pieces(root: str):
     assert reader.read() and list(reader.history().attempts) == ["worker/0"]
     events.write_text(json.dumps(moved("ps/0", "running")) + "\n")
     assert reader.read() and list(reader.history().attempts) == ["ps/0"], "another file"
+    with events.open("ab") as junk:
+        junk.write(b"\n" * (3 << 20))
+    assert not reader.read(), "nobody is kept busy by what is no event"
 
 
 def test_many_tasks_are_folded_and_the_bad_ones_named(state: Path):

@@ -31,7 +31,7 @@ _MAX_SHAPES = 16
 #: For how long a task is slow before the user is told.
 _SLOW_SECONDS = 20.0
 #: A task for which others wait uses more than they do by at least so much.
-_MIN_CORES = 0.5
+_MIN_CORES = 0.1
 _MIN_GPU_PERCENT = 30.0
 #: A bar replaces its line after a carriage return or backspaces.
 _LINE_END = r"[\n\r\b]+"

@@ -168,7 +168,7 @@ def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]], notes: Mapping[str
         notes: What is known about the task already, by its name.
     """
     threads: List[Dict[str, Any]] = []
-    note = notes.get(task, "" if dumps else "py-spy had no time for it")
+    note = notes.get(task, "" if dumps else "there was no time for it")
     for number, (status, printed, errors) in enumerate(dumps, 1):
         try:
             found = [_thread(thread) for thread in json.loads(printed)]

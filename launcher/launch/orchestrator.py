@@ -190,7 +190,7 @@ class Orchestrator:
         finally:
             self._control.close()
             if self._stack_taker is not None:
-                self._stack_taker.close()
+                self._stack_taker.give_up()
             for line in self._connections.close(lambda: self._machine.state.is_immediate):
                 self._show(events.Tell(line, urgent=True))
             if self._command_pipe is not None:
@@ -278,6 +278,7 @@ class Orchestrator:
                 return
             del self._timers[timer]
             handle.cancel()
+            taker.give_up()
             lines, text = taker.describe(tasks)
             for line in lines:
                 self._show(events.Tell(line))

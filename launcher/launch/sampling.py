@@ -45,6 +45,8 @@ _TASKS_WITHIN = 16
 #: How often tasks are compared, and how long the samples are kept that this needs.
 _COMPARE_SECONDS = 5.0
 _PACE_SECONDS = 60.0
+#: A task without a sample for so long has ended, or its host cannot be reached.
+_FRESH_SECONDS = 30.0
 _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -146,6 +148,11 @@ class _Sampled:
         #: The samples of the last time, if it has printed steps.
         self.samples: deque[Sample] = deque()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has made all its steps."""
+        return bool(self.progress.get("step", 0) >= self.progress.get("total", math.inf))
+
     def pace(self) -> Pace:
         """Return how fast it was in the last time."""
         cpus = [sample.cpu for sample in self.samples if sample.cpu is not None]
@@ -221,7 +228,8 @@ class SampleWriter:
                 # Of a task that hangs, the step before the last one is kept, so that it has a pace.
                 hangs = samples[1].step == samples[-1].step
                 del samples[2 if hangs else 0]
-            if samples:
+            # A task that has ended, or made all its steps, is neither slow nor waited for.
+            if samples and samples[-1].at > at - _FRESH_SECONDS and not sampled.is_done:
                 paces[task] = sampled.pace()
         self.findings += self._finder.compare(at, paces)
 

@@ -34,6 +34,7 @@ _HOST_SECONDS, _SECONDS_THERE = 25.0, 20.0
 _MAX_HOSTS_AT_ONCE = 16
 #: So many lines say where tasks hang, and so many show all functions.
 _MAX_SUMMARY_LINES, _MAX_LINES = 10, 200
+_NO_TIME = "there was no time for it"
 _ENTRY = "launcher.agent.stacks:take"
 _PIECE_BYTES = 64 << 10
 #: A host may answer with so many bytes for each task.
@@ -97,12 +98,12 @@ class StackTaker:
         lines = itertools.islice(stack_lines(groups), _MAX_LINES)
         return [*itertools.islice(summary_lines(groups), _MAX_SUMMARY_LINES)], "\n".join(lines)
 
-    def close(self) -> None:
-        """Give up what is under way."""
-        self._waiting.clear()
-        self._waiters.clear()
+    def give_up(self) -> None:
+        """Give up what is under way, so that commands to the hosts need not wait for it."""
+        while self._waiting:
+            self._note(self._waiting.popleft()[1], _NO_TIME)
         for dump in [*self._dumps]:
-            dump.finish("the job has ended")
+            dump.finish(_NO_TIME)
 
     def _on_program(self, reading: Future[tuple[bytes, dict[str, object]]]) -> None:
         """Begin with the hosts that wait for the program, or note why there is none."""

@@ -5,23 +5,23 @@ What is equal in both and says nothing about the difference is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from statistics import median
 
 from launcher.common.record import Record
-from launcher.common.report import TaskReport
 from launcher.common.text import byte_size, duration, escape_controls, join_names
 from launcher.runs.graphs import is_low_bad
 from launcher.runs.run import command_of
-from launcher.runs.samples import Sample, steps_per_second
+from launcher.runs.samples import steps_per_second
 from launcher.runs.view import RunView
 
 COMPARISON_HEADERS = ("", "first", "second", "change")
 _MAX_METRICS = 50
 _MAX_HOSTS = 20
-_Values = Mapping[str, "str | float"]
-_Texts = Callable[[float], str]
+_CPU, _MEMORY = "CPU time of all tasks", "peak memory of "
+_TIMES = ("took", _CPU)
+_Values = Mapping[str, str] | Mapping[str, float]
 
 
 class ComparedRow(Record):
@@ -45,41 +45,31 @@ class ComparedRow(Record):
 
 def compared(first: RunView, second: RunView) -> list[ComparedRow]:
     """Return what two runs are compared in, the options that differ first."""
-    views = (first, second)
-    rows = [
-        _row(name, [given.get(name) for given in map(_given, views)]) for name in _names(map(_given, views))
-    ]
-    rows = [row for row in rows if row.values[0] != row.values[1]]
-    rows.append(_row("verdict", [view.headline for view in views]))
-    rows.append(_row("took", [view.seconds for view in views], duration))
-    counts = (
-        ("tasks", [float(len(view.report.tasks)) for view in views]),
-        ("restarts", [float(view.report.restarts) for view in views]),
-    )
-    rows += [_row(name, values) for name, values in counts if values[0] != values[1]]
-    for measured, text in ((_metrics, _number), (_speeds, _number), (_memory, byte_size), (_cpu, duration)):
-        found = [measured(view) for view in views]
-        rows += [_row(name, [values.get(name) for values in found], text) for name in _names(found)]
+    rows = [row for row in _rows(_given(first), _given(second)) if row.values[0] != row.values[1]]
+    rows += _rows({"verdict": first.headline}, {"verdict": second.headline})
+    counts = ("tasks", "restarts")  # They say something only if they differ.
+    measured = _rows(_measured(first), _measured(second))
+    return [*rows, *(row for row in measured if row.name not in counts or row.values[0] != row.values[1])]
+
+
+def _rows(first: _Values, second: _Values) -> list[ComparedRow]:
+    """Return a row for each name in the values of one run or of both."""
+    rows = []
+    for name in dict.fromkeys((*first, *second)):
+        pair = (first.get(name), second.get(name))
+        rows.append(ComparedRow(name, pair, (_text(name, pair[0]), _text(name, pair[1]))))
     return rows
 
 
-def _row(name: str, values: Sequence[str | float | None], text: _Texts | None = None) -> ComparedRow:
-    """Return a row of two texts or numbers, which a function makes readable."""
-    first, second = (
-        "-" if value is None else value if isinstance(value, str) else (text or _number)(value)
-        for value in values
-    )
-    return ComparedRow(name, (values[0], values[1]), (first, second))
-
-
-def _number(value: float) -> str:
-    """Return a number for people, with enough digits to compare it."""
+def _text(name: str, value: str | float | None) -> str:
+    """Return a value for people, with enough digits to compare it."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if name.startswith(_MEMORY):
+        return byte_size(value)
+    if name in _TIMES:
+        return duration(value)
     return f"{value:,.0f}" if abs(value) >= 10_000 or value == int(value) else f"{value:.4g}"
-
-
-def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return the names in both of some mappings, each once."""
-    return list(dict.fromkeys(name for mapping in values for name in mapping))
 
 
 def _given(view: RunView) -> dict[str, str]:
@@ -118,45 +108,29 @@ def _options(words: Iterable[str], prefix: str) -> dict[str, str]:
     return {key: value or "given" for key, value in options.items()}
 
 
-def _metrics(view: RunView) -> _Values:
-    """Return the last value of each metric, as the median of all tasks, and the best one of all."""
+def _measured(view: RunView) -> dict[str, float]:
+    """Return the numbers of a run by name: times, metrics, speed and memory.
+
+    The last value of a metric is the median of all tasks, and the best one is that of any.
+    """
+    report = view.report
+    found = {"took": view.seconds, "tasks": float(len(report.tasks)), "restarts": float(report.restarts)}
     by_name: dict[str, list[Sequence[float]]] = {}
     for samples in view.samples.values():
-        names = _names(sample.metrics for sample in samples)
-        for name in names[:_MAX_METRICS]:
+        names = dict.fromkeys(name for sample in samples for name in sample.metrics)
+        for name in [*names][:_MAX_METRICS]:
             of_task = [sample.metrics[name] for sample in samples if name in sample.metrics]
             by_name.setdefault(name, []).append(of_task)
-    found: dict[str, float] = {}
     for name, tasks in by_name.items():
         best = max if is_low_bad(name) else min
-        found[f"{name}, last"] = float(median(values[-1] for values in tasks))
-        found[f"{name}, best"] = float(best(value for values in tasks for value in values))
-    return found
-
-
-def _speeds(view: RunView) -> _Values:
-    """Return the steps per second of the last attempts, as the median of all tasks."""
-    speeds = [speed for samples in view.samples.values() if (speed := steps_per_second(samples, inf))]
-    return {"steps/s": float(median(speeds))} if speeds else {}
-
-
-def _memory(view: RunView) -> _Values:
-    """Return the most memory that a task of each role used."""
-    peaks: dict[str, float] = {}
-    for task in view.report.tasks:
-        role, sizes = f"peak memory of {task.task.role}", _sizes(task, view.samples.get(task.task, ()))
-        if sizes:
-            peaks[role] = max(peaks.get(role, 0.0), *sizes)
-    return {escape_controls(name): peak for name, peak in peaks.items()}
-
-
-def _sizes(task: TaskReport, samples: Iterable[Sample]) -> list[float]:
-    """Return how much memory a task has used at any time, as far as it is known."""
-    sizes = [float(sample.memory) for sample in samples if sample.memory is not None]
-    return sizes if task.peak_rss is None else [*sizes, float(task.peak_rss)]
-
-
-def _cpu(view: RunView) -> _Values:
-    """Return the CPU time of all tasks together."""
-    times = [task.cpu_s for task in view.report.tasks if task.cpu_s is not None]
-    return {"CPU time of all tasks": float(sum(times))} if times else {}
+        found[f"{name}, last"] = median(values[-1] for values in tasks)
+        found[f"{name}, best"] = best(value for values in tasks for value in values)
+    if speeds := [speed for samples in view.samples.values() if (speed := steps_per_second(samples, inf))]:
+        found["steps/s"] = median(speeds)
+    for task in report.tasks:
+        name = _MEMORY + escape_controls(task.task.role)
+        sizes = [sample.memory for sample in view.samples.get(task.task, ())]
+        if known := [float(size) for size in (*sizes, task.peak_rss) if size is not None]:
+            found[name] = max(found.get(name, 0.0), *known)
+    times = [task.cpu_s for task in report.tasks if task.cpu_s is not None]
+    return {**found, _CPU: sum(times)} if times else found

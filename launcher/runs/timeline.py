@@ -47,7 +47,8 @@ def timeline(report: Report) -> list[TimelineRow]:
             others[task.task.role].append(task)
     rows = [TimelineRow(str(task.task), _spans(task)) for task in own_rows]
     for role, tasks in others.items():
-        rows.append(TimelineRow(f"{role}: {plural(len(tasks), 'other task')}", _folded(tasks)))
+        noun = "other task" if own_rows else "task"
+        rows.append(TimelineRow(f"{role}: {plural(len(tasks), noun)}", _folded(tasks)))
     return rows
 
 

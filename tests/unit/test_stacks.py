@@ -61,7 +61,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], 
             taker.take(pids, on_done=lambda: done.append(1))
             loop.run_until(lambda: bool(done), 20)
             assert done == [1] and not taker.taking
-            taker.close()
+            taker.give_up()
             return {task: each.note for task, each in taker.taken.items()}
 
     yield taken

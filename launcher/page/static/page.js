@@ -101,8 +101,11 @@ function showVerdict() {
   document.title = `${lead} – ${content.title}`;
   setText($("verdict"), lead);
   $("verdict").className = content.tone;
-  setList($("problems"), problems.filter((text) => text !== lead));
-  setText($("state"), lead === verdict ? "" : verdict);
+  // What was noticed once may be over.
+  const noticed = (text) => messages.findLast((message) => message.text === text);
+  const withTime = (text) => (noticed(text) ? `${clock(noticed(text).at)}: ${text}` : text);
+  setList($("problems"), problems.filter((text) => text !== lead).map(withTime));
+  setText($("state"), lead === verdict ? "" : verdict + (noticed(lead) ? ` · noticed at ${clock(noticed(lead).at)}` : ""));
   const latest = messages.findLast(({text}) => !problems.includes(text));
   setText($("latest"), latest ? `${clock(latest.at)}: ${latest.text}` : "");
   setText($("command"), content.command);

@@ -115,6 +115,9 @@ def _runs_python(pid: int) -> bool:
     try:
         if _PYTHON_FILE.search(os.readlink(f"/proc/{pid}/exe")):
             return True
+    except PermissionError:
+        # py-spy says more about a process that keeps others from reading it.
+        return True
     except OSError:
         return False
     return any(_PYTHON_FILE.search(line) for line in processes.lines_of(f"/proc/{pid}/maps"))

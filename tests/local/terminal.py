@@ -111,7 +111,6 @@ class Terminal:
         self._size = (columns, lines)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
-    @property
     def echoes(self) -> bool:
         """Whether it shows what is typed, and gives it to programs line by line: it is as at its start."""
         flags = termios.tcgetattr(self._master)[3]

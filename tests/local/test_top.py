@@ -36,7 +36,7 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     top.until(lambda it: re.search(r"worker/1 +running .*step \d+ loss 0.5", it.shown))
     head, *_ = top.shown.splitlines()
     assert last_run(launch).path.name in head and "3 of 3 tasks" in head
-    assert b"\x1b]0;" not in top.raw and not top.echoes
+    assert b"\x1b]0;" not in top.raw and not top.echoes()
     top.press("/ps\r")
     top.until(lambda it: "worker/" not in it.shown)
     top.press("/\x7f\r" + "lworker/1\r")
@@ -50,7 +50,7 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     top.until(lambda it: "by silent" in it.shown)
     (tmp_path / "enough").touch()
     assert top.wait() == 0 == job.wait().code
-    assert "ok in" in top.text.splitlines()[-1] and top.echoes
+    assert "ok in" in top.text.splitlines()[-1] and top.echoes()
     assert top.raw.count(b"\x1b[?1049h") == top.raw.count(b"\x1b[?1049l") == 1
     assert launch("top").out == launch("ps", "-w").out
 
@@ -63,12 +63,12 @@ def test_every_way_out_restores_the_terminal(
     terminal: Open, job: Started, tmp_path: Path, end: str | signal.Signals, code: int
 ):
     top = terminal("ps", "-w", env={"NO_COLOR": "1"})
-    top.until(lambda it: "worker/1" in it.shown and not it.echoes)
+    top.until(lambda it: "worker/1" in it.shown and not it.echoes())
     if isinstance(end, str):
         top.press(end)
     else:
         top.process.send_signal(end)
-    assert top.wait() == code and top.echoes
+    assert top.wait() == code and top.echoes()
     assert top.raw.endswith((b"\x1b[?1049l\x1b[?25h", b"\x1b[?25h")) and b"\x1b[?1049l" in top.raw
     assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", top.raw), "no colours"
     (tmp_path / "enough").touch()
@@ -95,7 +95,7 @@ def test_a_launcher_that_was_killed(terminal: Open, job: Started, tmp_path: Path
     top = terminal("top")
     top.until(lambda it: "worker/1" in it.shown)
     job.send(signal.SIGKILL)
-    assert top.wait() == 125 and top.echoes
+    assert top.wait() == 125 and top.echoes()
     assert re.search(r"worker/1 +localhost +\d+ +lost", top.text)
     assert "died: its launcher was killed" in top.text
     (tmp_path / "enough").touch()

@@ -21,7 +21,7 @@ from launcher.runs.view import RunView, named_and_folded
 from tests.unit.odd_values import with_odd_values
 from tests.unit.runs.conftest import made
 
-ODD = (
+ODD: tuple[Any, ...] = (
     None,
     True,
     -1,

@@ -21,6 +21,7 @@ from launcher.job import SERVICE_ROLES
 
 #: How many bytes of the end of a log are read at most.
 TAIL_BYTES = 4096
+_MAX_LINES = 50
 _MAX_METRICS = 16
 #: How many seconds of CPU time ``--progress`` may take for the end of one log, and on average.
 _MAX_PATTERN_SECONDS = 0.05
@@ -108,7 +109,7 @@ class ProgressReader:
         *lines, _ = re.split(_LINE_END, tail[-TAIL_BYTES:].decode("utf-8", "replace"))
         if len(tail) >= TAIL_BYTES:  # The first line may have begun before.
             del lines[:1]
-        lines = [re.sub(_ESCAPE_SEQUENCE, "", line) for line in lines]
+        lines = [re.sub(_ESCAPE_SEQUENCE, "", line) for line in lines[-_MAX_LINES:]]
         if self._pattern is not None:
             return None if self.has_given_up else self._read_by_pattern(self._pattern, lines)
         known = self._attempts.get(task)

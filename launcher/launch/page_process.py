@@ -19,6 +19,7 @@ from launcher.output.lines import clean_lines
 #: How long the page has to tell its viewers how the job has ended.
 _END_SECONDS = 3.0
 _READ_BYTES = 4096
+_NICENESS = 10
 #: No more of what it prints is shown.
 _MAX_SHOWN_BYTES = 16 * 1024
 
@@ -53,6 +54,8 @@ class PageProcess:
                 start_new_session=True,
             )
             self._pidfd = os.pidfd_open(self._process.pid)
+            # Whatever its viewers do, it takes no processor that the job needs.
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
         except OSError as error:  # Such as no free descriptor. The job goes on.
             show(f"there is no page: {why_not_started(error)}")
             if self._process is not None:

@@ -21,9 +21,9 @@ from launcher.page.viewers import MAX_VIEWERS
 from launcher.runs.run import RunState
 
 #: The longest wait for a change of the run.
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.4
 #: The shortest pause between two changes of the page.
-_PAUSE_SECONDS = 0.4
+_PAUSE_SECONDS = 0.3
 #: The pause while nobody looks at the page.
 _IDLE_SECONDS = 5.0
 #: How long viewers have at the end to receive the last change.

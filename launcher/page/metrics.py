@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from launcher.runs.view import RunView
 
@@ -24,43 +20,24 @@ _GAUGES = (
 )
 
 
-class _RunCollector(Collector):
-    """The metrics of a run at one moment."""
-
-    def __init__(self, view: RunView) -> None:
-        self._view = view
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics, as prometheus_client wants it."""
-        view, run = self._view, self._view.run.called
-        state = GaugeMetricFamily("launch_run_state", "1 for the state of the run.", labels=["run", "state"])
-        state.add_metric([run, view.state.value], 1)
-        restarts = GaugeMetricFamily("launch_run_restarts", "How often tasks started again.", labels=["run"])
-        restarts.add_metric([run], view.report.restarts)
-        states = GaugeMetricFamily(
-            "launch_task_state", "1 for the state of the task.", labels=["run", "task", "state"]
-        )
-        rows = view.rows()
-        for row in rows:
-            states.add_metric([run, row.task, row.state.value], 1)
-        yield from (state, restarts, states)
-        for name, meaning, field in _GAUGES:
-            gauge = GaugeMetricFamily(name, meaning, labels=["run", "task"])
-            for row in rows:
-                if (value := getattr(row, field)) is not None:
-                    gauge.add_metric([run, row.task], value)
-            yield gauge
-        printed = GaugeMetricFamily(
-            "launch_task_metric", "What the task printed last.", labels=["run", "task", "metric"]
-        )
-        for task, samples in view.samples.items():
-            for metric, value in (samples[-1].metrics if samples else {}).items():
-                printed.add_metric([run, task, metric], value)
-        yield printed
-
-
 def metrics_text(view: RunView) -> bytes:
     """Return the metrics of a run in the format of Prometheus."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_RunCollector(view))
+    registry, run = CollectorRegistry(), view.run.called
+
+    def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, ("run", *labels), registry=registry)
+
+    gauge("launch_run_state", "1 for the state of the run.", "state").labels(run, view.state.value).set(1)
+    gauge("launch_run_restarts", "How often tasks started again.").labels(run).set(view.report.restarts)
+    state = gauge("launch_task_state", "1 for the state of the task.", "task", "state")
+    gauges = {field: gauge(name, meaning, "task") for name, meaning, field in _GAUGES}
+    for row in view.rows():
+        state.labels(run, row.task, row.state.value).set(1)
+        for field, of_field in gauges.items():
+            if (value := getattr(row, field)) is not None:
+                of_field.labels(run, row.task).set(value)
+    printed = gauge("launch_task_metric", "What the task printed last.", "task", "metric")
+    for task, samples in view.samples.items():
+        for metric, value in (samples[-1].metrics if samples else {}).items():
+            printed.labels(run, task, metric).set(value)
     return generate_latest(registry)

@@ -7,6 +7,7 @@ the job. It ends with its launcher, even if that is killed.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from collections.abc import Callable
 
@@ -19,7 +20,9 @@ from launcher.output.lines import clean_lines
 #: How long the page has to tell its viewers how the job has ended.
 _END_SECONDS = 3.0
 _READ_BYTES = 4096
-_NICENESS = 10
+_STDERR = 2
+#: How long the tasks of a detached job wait for the address of the page.
+_ADDRESS_SECONDS = 10.0
 #: No more of what it prints is shown.
 _MAX_SHOWN_BYTES = 16 * 1024
 
@@ -31,16 +34,17 @@ class PageProcess:
         paths: The files of the run.
         loop: Watches the process.
         show: Shows a line to the user alone, because the address contains a token.
-        has_browser: Whether it may open a browser.
+        is_detached: Whether the user sees only what is shown before the tasks run, and no browser.
     """
 
     def __init__(
-        self, paths: RunPaths, loop: EventLoop, show: Callable[[str], None], *, has_browser: bool
+        self, paths: RunPaths, loop: EventLoop, show: Callable[[str], None], *, is_detached: bool
     ) -> None:
         self._loop, self._show = loop, show
         self._shown_bytes, self._pidfd = 0, -1
         #: The start of a line whose end was not printed yet.
         self._rest = b""
+        has_browser = not is_detached and os.isatty(_STDERR)
         words = ["page", "--until-end", *([] if has_browser else ["--no-browser"]), paths.root]
         #: None if it could not be started, or has ended.
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,8 +58,6 @@ class PageProcess:
                 start_new_session=True,
             )
             self._pidfd = os.pidfd_open(self._process.pid)
-            # Whatever its viewers do, it takes no processor that the job needs.
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
         except OSError as error:  # Such as no free descriptor. The job goes on.
             show(f"there is no page: {why_not_started(error)}")
             if self._process is not None:
@@ -68,6 +70,9 @@ class PageProcess:
         os.set_blocking(self._pipe.fileno(), False)
         loop.watch(self._pipe.fileno(), self._read)
         loop.watch(self._pidfd, self._on_exit)
+        if is_detached:
+            select.select([self._pipe], [], [], _ADDRESS_SECONDS)
+            self._read()
 
     def __enter__(self) -> PageProcess:
         return self
@@ -86,8 +91,10 @@ class PageProcess:
 
     def _read(self) -> None:
         """Show what the process has printed."""
-        data = self._pipe.read(_READ_BYTES) or b""
-        self._shown_bytes += len(data)
+        data: bytes | None = self._pipe.read(_READ_BYTES)
+        self._shown_bytes += len(data or b"")
+        if data is None:  # There is nothing yet.
+            return
         if not data or self._shown_bytes > _MAX_SHOWN_BYTES:
             self._loop.watch(self._pipe.fileno())
             return

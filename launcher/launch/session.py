@@ -441,8 +441,8 @@ class Session:
             return
         from launcher.launch.page_process import PageProcess  # noqa: PLC0415 - with subprocess
 
-        show, has_browser = self.display.tell_user, not self.settings[table.DETACH] and os.isatty(2)
-        self.job_stack.enter_context(PageProcess(self.paths, self.loop, show, has_browser=has_browser))
+        show, is_detached = self.display.tell_user, self.settings[table.DETACH]
+        self.job_stack.enter_context(PageProcess(self.paths, self.loop, show, is_detached=is_detached))
 
     def run_left_commands(self, runs: Sequence[Run]) -> None:
         """Run the commands of ``--on-end`` that killed launchers have left, while the job runs.

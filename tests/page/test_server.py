@@ -316,3 +316,10 @@ def test_a_page_whose_launcher_is_killed_ends(launch: Launch, beside: tuple[Star
         started.kill()
         assert [event["state"] for event in events if "state" in event] == ["died"]
     soon(lambda: not alive(page))
+
+
+def test_the_address_of_a_job_in_the_background_is_shown(launch: Launch):
+    ended = launch("-d", "--page", "--workers", "1", *WAITS, code=0)
+    (url,) = re.findall(r"page of .*: (http://\S+)\n", ended.err)
+    assert "worker/0" in Viewer(url).ask("/").text
+    launch("stop", code=0)

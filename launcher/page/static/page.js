@@ -319,7 +319,7 @@ function drawGraph(graph) {
     dash: DASHES[Math.floor(indices[line] / LINE_COLOURS) % DASHES.length],
     width: 2,
     gaps: longGaps,
-    points: {show: graph.at.length < 3},
+    points: {show: () => graph.at.length < 3},
   }));
   graph.chart = new uPlot({
     width: graph.canvas.clientWidth || 400,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: The shortest time between two samples of a host. More hosts are asked less often, so that all hosts
 #: together send no more messages than this number a second.
 _MIN_SECONDS = 2.0
-_MAX_MESSAGES_PER_SECOND = 50
+_MAX_MESSAGES_PER_SECOND = 25
 #: The shortest time between two lines of the file.
 _PAUSE_SECONDS = 1.0
 #: The largest size of the file, and how much larger it may be for each task above a number.

@@ -119,23 +119,19 @@ class ProgressReader:
 
     def _read_by_pattern(self, pattern: Any, lines: Sequence[str]) -> Progress | None:
         """Return the progress by the last line that the pattern of the user matches."""
-        start, progress = time.thread_time(), None
-        for line in reversed(lines):
-            try:
+        start, progress, is_slow = time.thread_time(), None, False
+        try:
+            for line in reversed(lines):
                 # Other threads go on meanwhile.
                 match = pattern.search(line, timeout=_MAX_PATTERN_SECONDS, concurrent=True)
-            except TimeoutError:
-                self.has_given_up = True
-                return None
-            if match and (progress := _progress_of(match.groupdict())) is not None:
-                break
-            if time.thread_time() - start > _MAX_PATTERN_SECONDS:
-                self.has_given_up = True
-                return None
-        self._readings += 1
-        self._seconds += time.thread_time() - start
-        if self._seconds > max(1.0, _MAX_MEAN_PATTERN_SECONDS * self._readings):
-            self.has_given_up = True
+                if match and (progress := _progress_of(match.groupdict())) is not None:
+                    break
+        except TimeoutError:
+            is_slow = True
+        took = time.thread_time() - start
+        self._readings, self._seconds = self._readings + 1, self._seconds + took
+        is_slow = is_slow or self._seconds > max(1.0, _MAX_MEAN_PATTERN_SECONDS * self._readings)
+        self.has_given_up = is_slow or took > _MAX_PATTERN_SECONDS
         return progress
 
 

@@ -263,7 +263,9 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
     # The file tells the launcher that the user stops the run, and whether at once. On a full disk it cannot
     # be written. Then the second SIGTERM asks for the same.
     with suppress(OSError):
-        fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        # A task may have put a pipe there, which would block.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(run.paths.stop_asked, flags, 0o600)
         with open(fd, "wb") as file:
             file.write(STOP_NOW_MARK if settings[NOW] else b"")
     send_sigterm(pidfd)

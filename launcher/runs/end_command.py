@@ -121,7 +121,7 @@ def claim(paths: RunPaths) -> EndCommand | None:
         program, *arguments = map(str, fields["words"])
         command = EndCommand((program, *arguments), str(fields["folder"]))
         os.unlink(paths.on_end)  # For all but one process this fails.
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return command
 

@@ -381,3 +381,12 @@ def test_clean_where_there_is_no_docker(launch: Launch, tmp_path: Path):
     assert (ended.code, ended.out, ended.err) == (0, "nothing to remove\n", "")
     ended = launch("clean", "--foreign", "20260101-000000-abcde", env={"PATH": str(tmp_path)})
     assert ended.code == 125 and "nothing of this run is there" in ended.err
+
+
+def test_clean_where_no_docker_engine_runs(launch: Launch, tmp_path: Path):
+    says = "echo 'Cannot connect to the Docker daemon at unix:///x. Is it running?' >&2; exit 1"
+    executable(tmp_path / "docker", f'#!/bin/sh\n[ "$1" = --version ] || {{ {says}; }}\n')
+    ended = launch("clean", "--dry-run", env={"PATH": str(tmp_path)}, code=0)
+    assert ended.out == "nothing to remove\n" and "no Docker engine responds" in ended.err
+    ended = launch("clean", env={"PATH": str(tmp_path)}, code=125)
+    assert "no Docker engine responds" in ended.err

@@ -74,3 +74,11 @@ def test_files_of_a_run_that_its_task_damages(launch: Launch, tmp_path: Path, fi
     for each in (job.wait(), *ended):
         assert "Traceback" not in each.err
         assert each.code in (0, 2, 7, 125)
+
+
+def test_a_pipe_in_the_place_of_a_request_to_stop(launch: Launch, tmp_path: Path):
+    folder = tmp_path / "run"
+    script = 'mkfifo "$0/stop-asked"; echo up; exec sleep 600'
+    job = launch.start("--run-dir", folder, "--", "sh", "-c", script, folder).up(1)
+    launch("stop", folder, code=0)
+    job.wait(code=143)

@@ -168,6 +168,8 @@ def test_a_file_of_somebody_else_runs_nothing(
         os.link(file, other)
     else:
         file.write_text('{"words": 3}')
+        launch("ps", code=0)
+        file.write_text("[" * 200_000)
     launch("ps", code=0)
     launch("stop", run.path.name, code=0)
     assert notifier.notes() == []

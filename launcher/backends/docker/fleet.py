@@ -88,7 +88,15 @@ def clean(request: CleanRequest) -> Iterator[str]:
     def clean_engine(engine_name: str) -> tuple[list[EngineObject], dict[str, str]]:
         """Return the objects that may be removed, and why some of them remain, by their ids."""
         engine, removable = engines[engine_name], []
-        for item in engine.objects() if engine.is_installed() else ():
+        try:
+            objects = engine.objects() if engine.is_installed() else []
+        except TransportError as error:
+            # Few users of this machine may have launched containers, and without an engine none runs.
+            if not request.dry_run or engine_name != _THIS_MACHINE:
+                raise
+            say(str(error))
+            objects = []
+        for item in objects:
             run, owner = item.labels.get(JOB_LABEL, ""), item.labels.get(OWNER_LABEL, "")
             if request.cleaning.may_remove(run, owner, f"{item.kind} {item.name}{engine.place}"):
                 removable.append(item)

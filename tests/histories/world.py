@@ -225,7 +225,7 @@ class World:
         accidents = [accident for agent in agents for accident in agent.accidents()]
         timers = [functools.partial(self.time_up, timer) for timer in self.simulated.timers]
         lies = [lie for agent in agents if self._lies for lie in agent.lies()]
-        asked = [self._ctrl_c, self._ctrl_c, self._restart, self._stop_tasks]
+        asked = [self._ctrl_c, self._ctrl_c, self._restart, self._stop_tasks, self._read_steps]
         return [*accidents, *timers, *asked, *lies]
 
     def _restart(self) -> None:
@@ -237,6 +237,11 @@ class World:
         """The user stops the first task and the last one."""
         tasks = [placed.task for placed in self.simulated.placement.tasks]
         self._take(events.TaskStopAsked(self._time, (tasks[0], tasks[-1])))
+
+    def _read_steps(self) -> None:
+        """The logs were read: the first task has made steps, and the last one in its second attempt."""
+        tasks = [placed.task for placed in self.simulated.placement.tasks]
+        self._take(events.StepsRead(self._time, {tasks[-1]: 2, tasks[0]: 1}))
 
     def _ctrl_c(self) -> None:
         self._time += 1.0

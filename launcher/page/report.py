@@ -14,16 +14,16 @@ from markupsafe import Markup
 
 from launcher.clock_times import time_with_zone
 from launcher.common.record import Record
-from launcher.common.report import TaskReport
+from launcher.common.report import Report, TaskReport
 from launcher.common.text import duration, escape_controls, join_names, shortened
 from launcher.output.attempts import ATTEMPT_HEADERS, attempt_rows
 from launcher.output.logs import last_lines
-from launcher.output.table import MAX_ROWS, RESULT_HEADERS, result_cells
-from launcher.page.charts import bars, charts, shown, time_ticks
+from launcher.output.table import RESULT_HEADERS, result_cells
+from launcher.page.charts import TimeAxis, charts, shown
 from launcher.page.content import page_content
 from launcher.runs.graphs import graphs
 from launcher.runs.timeline import timeline
-from launcher.runs.view import RunView, TaskRow, named_and_folded
+from launcher.runs.view import RunView, TaskRow
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _TASK_HEADERS = (*RESULT_HEADERS, "CPU time", "step", "steps/s")
@@ -38,12 +38,12 @@ _MAX_FACT_CHARACTERS = 2000
 
 
 class _Table(Record):
-    """A table without the columns that are empty in every row."""
+    """A table."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: The class of each row in the template. It may be empty.
-    classes: Sequence[str] = ()
+    #: How many rows, the first ones, stand out.
+    bad_count: int = 0
 
 
 def report_html(view: RunView, folder: str) -> str:
@@ -63,16 +63,17 @@ def report_body(view: RunView) -> str:
 
 def table_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a page with one table."""
-    template = _environment().get_template("report.html")
-    return template.render(title="", verdict=title, tone="", tasks=_table(headers, rows))
+    return _environment().get_template("report.html").render(verdict=title, tasks=_table(headers, rows))
 
 
 def _environment() -> Environment:
     """Return the templates, in whose texts control characters and those that change direction are shown."""
     loader = FileSystemLoader(_TEMPLATES)
-    return Environment(
+    environment = Environment(
         autoescape=True, finalize=_harmless, loader=loader, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["duration"] = duration
+    return environment
 
 
 def _harmless(value: Any) -> Any:
@@ -83,35 +84,34 @@ def _harmless(value: Any) -> Any:
 
 
 def _content(view: RunView, folder: str) -> dict[str, Any]:
-    """Return what the template shows of a run."""
+    """Return what the templates show of a run."""
     content, report = page_content(view), view.report
-    rows = {row.task: row for row in view.rows()}
     first = report.failure.task if report.failure else None
     # What is wrong stands first, and before all others what failed first.
-    ranked = sorted(report.tasks, key=lambda task: (task.task != first, not rows[task.task].is_remarkable))
-    began_at, ended_at = report.started_at, max(report.started_at, report.ended_at)
+    ranked = sorted(
+        zip(report.tasks, view.rows(), strict=True),
+        key=lambda pair: (pair[0].task != first, not pair[1].is_remarkable),
+    )
+    bad_count = sum(task.task == first or row.is_remarkable for task, row in ranked)
+    cells = [_task_cells(task, row, report) for task, row in ranked[:_MAX_TASKS]]
     attempts, left_out = attempt_rows(report, view.run.paths, _MAX_ATTEMPTS)
-    lanes = sorted(timeline(report), key=lambda row: row.name != first)
-    named, _ = named_and_folded([rows[task.task] for task in ranked])
-    cells = [_task_cells(task, rows[task.task], view) for task in ranked[:_MAX_TASKS]]
-    classes = ["bad" if task.task == first or rows[task.task].is_remarkable else "" for task in ranked]
+    axis = TimeAxis(report.started_at, max(report.started_at, report.ended_at))
+    logs = {
+        task.task: "\n".join(last_lines(view.run.paths.root, task.task, _LOG_LINES, _LOG_BYTES))
+        for task, _ in ranked[:_MAX_LOGS]
+    }
     return {
         **content,
         "facts": _facts(view, content, folder),
-        "tasks": _table(_TASK_HEADERS, cells[:MAX_ROWS], classes),
-        "other_tasks": _table(_TASK_HEADERS, cells[MAX_ROWS:], classes[MAX_ROWS:]),
-        "more_tasks": max(0, len(ranked) - _MAX_TASKS),
+        "tasks": _table(_TASK_HEADERS, cells, bad_count),
+        "more_tasks": len(ranked) - len(cells),
         "attempts": _table(ATTEMPT_HEADERS, attempts),
         "more_attempts": left_out,
-        "charts": charts(graphs(view.samples), began_at, ended_at, first or ""),
-        "timeline": [(row.name, bars(row, began_at, ended_at)) for row in lanes],
-        "ticks": time_ticks(max(1e-3, ended_at - began_at)),
+        "axis": axis,
+        "charts": charts(graphs(view.samples), axis, first or ""),
+        "timeline": sorted(timeline(report), key=lambda row: row.name != first),
         "messages": [(time_with_zone(round(at)), text) for at, text in view.history.messages],
-        "logs": [
-            (row.task, "\n".join(lines))
-            for row in named[:_MAX_LOGS]
-            if (lines := last_lines(view.run.paths.root, row.task, _LOG_LINES, _LOG_BYTES))
-        ],
+        "logs": {task: text for task, text in logs.items() if text},
     }
 
 
@@ -136,17 +136,14 @@ def _facts(view: RunView, content: Mapping[str, Any], folder: str) -> list[tuple
     return [(name, shortened(text, _MAX_FACT_CHARACTERS)) for name, text in facts if text]
 
 
-def _task_cells(task: TaskReport, row: TaskRow, view: RunView) -> list[str]:
+def _task_cells(task: TaskReport, row: TaskRow, report: Report) -> list[str]:
     """Return the cells of a task: those of the table at the end of a job, and those of its samples."""
     step = shown(row.step) + (f" of {shown(row.total)}" if row.total else "")
-    *cells, remark = result_cells(task, view.report)
+    *cells, remark = result_cells(task, report)
     return [*cells, remark.removeprefix("<- "), duration(task.cpu_s), step, shown(row.rate)]
 
 
-def _table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = ()
-) -> _Table | None:
-    """Return a table. None if there are no rows."""
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], bad_count: int = 0) -> _Table:
+    """Return a table without the columns that are empty in every row."""
     used = [number for number in range(len(headers)) if any(row[number] not in ("", "-") for row in rows)]
-    cells = [[row[number] for number in used] for row in rows]
-    return _Table([headers[number] for number in used], cells, classes or [""] * len(cells)) if used else None
+    return _Table([headers[number] for number in used], [[row[n] for n in used] for row in rows], bad_count)

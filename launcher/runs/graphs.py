@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import median_low
 
@@ -23,10 +22,13 @@ _MAX_MOMENTS = 600
 #: How far back the samples are of which a speed is made. Steps that are rarer have no speed here.
 _SPEED_SECONDS = 90.0
 _SPEED_SAMPLES = 45
+#: Titles and units of what is drawn of each task, beside its metrics.
+_SPEED = ("Steps per second", "1/s")
+_USES = (("Memory", "bytes"), ("CPU", "cores"), ("GPU", "%"), ("GPU memory", "bytes"))
+#: Units of which a low value is bad.
+_LOW_IS_BAD_UNITS = ("1/s", "cores", "%")
 #: Parts of names of metrics of which a low value is bad. Of others, such as losses, a high one is.
-_LOW_IS_BAD = ("acc", "auc", "precision", "recall", "f1", "reward")
-_Values = Mapping[str, Mapping[float, float]]
-_Worst = Callable[[Iterable[float]], float]
+_LOW_IS_BAD_NAMES = ("acc", "auc", "precision", "recall", "f1", "reward")
 
 
 class Graph(Record):
@@ -48,52 +50,36 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
         series: The samples by task, the oldest first.
         since: Only later moments are drawn. Of all moments, at most 600 are drawn, evenly spread.
     """
-    # Another thread may add samples of further tasks meanwhile.
-    series = dict(series)
-    # A speed also needs earlier samples.
-    recent = {task: _after(since, samples) for task, samples in series.items()}
-    longer = {task: _after(since - _SPEED_SECONDS, samples) for task, samples in series.items()}
-    moments = sorted({sample.at for samples in recent.values() for sample in samples})
+    # Another thread may add samples of further tasks meanwhile. A speed also needs earlier samples.
+    series = {task: _after(since - _SPEED_SECONDS, samples) for task, samples in dict(series).items()}
+    moments = sorted({sample.at for samples in series.values() for sample in _after(since, samples)})
     # The last moment is always drawn.
     moments = moments[:: -math.ceil(len(moments) / _MAX_MOMENTS) or -1][::-1]
-    metrics = dict.fromkeys(
-        name for samples in recent.values() for sample in samples for name in sample.metrics
-    )
-    drawn: list[tuple[str, str, _Values, _Worst]] = [
-        ("Steps per second", "1/s", _speeds(longer, moments), min)
-    ]
-    for name in list(metrics)[:_MAX_METRICS]:
-        worst: _Worst = min if is_low_bad(name) else max
-        drawn.append((name, "", _values(recent, partial(_metric, name)), worst))
-    for title, unit, field, is_low in (
-        ("Memory", "bytes", "memory", False),
-        ("CPU", "cores", "cpu", True),
-        ("GPU", "%", "gpu", True),
-        ("GPU memory", "bytes", "gpu_memory", False),
-    ):
-        # A task whose processes have just ended uses no memory at all.
-        values = _values(recent, partial(_used, field))
-        drawn.append((title, unit, values, min if is_low else max))
-    made: list[Graph] = []
-    for title, unit, values, worst in drawn:
+    drawn = set(moments)
+    # By title and unit, the values by task and moment.
+    found: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
+    for task, samples in series.items():
+        for end, sample in enumerate(samples, start=1):
+            if sample.at not in drawn:
+                continue
+            for quantity, value in _values(samples[max(0, end - _SPEED_SAMPLES) : end]):
+                if value is not None:
+                    found.setdefault(quantity, {}).setdefault(task, {})[sample.at] = value
+    metrics = [(title, unit) for title, unit in found if not unit][:_MAX_METRICS]
+    made = []
+    for title, unit in (_SPEED, *metrics, *_USES):
+        by_task = found.get((title, unit), {})
         if len(series) > MAX_LINES:
-            values = _folded(values, worst, "lowest" if worst is min else "highest")
-        lines = {name: [line.get(at) for at in moments] for name, line in values.items()}
-        known = {name: line for name, line in lines.items() if any(value is not None for value in line)}
-        if known:
-            made.append(Graph(title, unit, moments, known))
+            by_task = _folded(by_task, low_is_bad=unit in _LOW_IS_BAD_UNITS or is_low_bad(title))
+        if by_task:
+            lines = {name: [values.get(at) for at in moments] for name, values in by_task.items()}
+            made.append(Graph(title, unit, moments, lines))
     return made
 
 
 def is_low_bad(metric: str) -> bool:
     """Return whether a low value of a metric is bad, as of an accuracy and not of a loss, by its name."""
-    return any(part in metric.lower() for part in _LOW_IS_BAD)
-
-
-def _used(field: str, sample: Sample) -> float | None:
-    """Return how much of something a task used at one moment. None if it had no processes any longer."""
-    value: float | None = getattr(sample, field)
-    return None if sample.memory == 0 else value
+    return any(part in metric.lower() for part in _LOW_IS_BAD_NAMES)
 
 
 def _after(since: float, samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -101,38 +87,27 @@ def _after(since: float, samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[bisect_right(samples, since, key=attrgetter("at")) :]
 
 
-def _metric(name: str, sample: Sample) -> float | None:
-    """Return a metric at one moment. None if it is unknown."""
-    return sample.metrics.get(name)
+def _values(samples: Sequence[Sample]) -> Iterator[tuple[tuple[str, str], float | None]]:
+    """Yield the title, the unit and the value of all that is drawn of the last of some samples of a task."""
+    last = samples[-1]
+    yield _SPEED, steps_per_second(samples)
+    for name, value in last.metrics.items():
+        yield (name, ""), value
+    if last.memory != 0:  # A task whose processes have just ended uses nothing.
+        yield from zip(_USES, (last.memory, last.cpu, last.gpu, last.gpu_memory), strict=True)
 
 
-def _values(series: Mapping[str, Sequence[Sample]], value: Callable[[Sample], float | None]) -> _Values:
-    """Return the values of a quantity by task and moment."""
-    return {
-        task: {sample.at: known for sample in samples if (known := value(sample)) is not None}
-        for task, samples in series.items()
-    }
-
-
-def _speeds(series: Mapping[str, Sequence[Sample]], moments: Sequence[float]) -> _Values:
-    """Return the steps per second, as tables of tasks showed them at these moments, by task and moment."""
-    drawn, speeds = set(moments), defaultdict[str, dict[float, float]](dict)
-    for task, samples in series.items():
-        for end, sample in enumerate(samples, start=1):
-            recent = samples[max(0, end - _SPEED_SAMPLES) : end]
-            if sample.at in drawn and (speed := steps_per_second(recent)) is not None:
-                speeds[task][sample.at] = speed
-    return speeds
-
-
-def _folded(values: _Values, worst: _Worst, word: str) -> _Values:
+def _folded(
+    by_task: Mapping[str, Mapping[float, float]], *, low_is_bad: bool
+) -> dict[str, dict[float, float]]:
     """Return the worst and the median of each role by moment."""
     by_role: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for task, by_moment in values.items():
-        for at, value in by_moment.items():
+    for task, values in by_task.items():
+        for at, value in values.items():
             by_role[task.partition("/")[0]][at].append(value)
-    folded: dict[str, Mapping[float, float]] = {}
-    for role, at_moments in by_role.items():
-        folded[f"{role}, {word}"] = {at: worst(of_tasks) for at, of_tasks in at_moments.items()}
-        folded[f"{role}, median"] = {at: median_low(of_tasks) for at, of_tasks in at_moments.items()}
+    folded = {}
+    for role, moments in by_role.items():
+        word, worst = ("lowest", min) if low_is_bad else ("highest", max)
+        folded[f"{role}, {word}"] = {at: worst(values) for at, values in moments.items()}
+        folded[f"{role}, median"] = {at: median_low(values) for at, values in moments.items()}
     return folded

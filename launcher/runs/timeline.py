@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from launcher.common.record import Record
@@ -38,23 +39,19 @@ class TimelineRow(Record):
 
 def timeline(report: Report) -> list[TimelineRow]:
     """Return the rows of the time line. Attempts that never started are left out."""
-    is_small = len(report.tasks) <= _MAX_ROWS
-    own_rows = [task for task in report.tasks if is_small or _has_trouble(task)][:_MAX_ROWS]
-    shown = {task.task for task in own_rows}
+    named: Sequence[TaskReport] = report.tasks
+    if len(named) > _MAX_ROWS:
+        named = [task for task in named if task.earlier or task.state in _TROUBLE_STATES][:_MAX_ROWS]
+    rows = {task.task: TimelineRow(task.task, _spans(task)) for task in named}
     others: dict[str, list[TaskReport]] = defaultdict(list)
     for task in report.tasks:
-        if task.task not in shown:
+        if task.task not in rows:
             others[task.task.role].append(task)
-    rows = [TimelineRow(str(task.task), _spans(task)) for task in own_rows]
-    for role, tasks in others.items():
-        noun = "other task" if own_rows else "task"
-        rows.append(TimelineRow(f"{role}: {plural(len(tasks), noun)}", _folded(tasks)))
-    return rows
-
-
-def _has_trouble(task: TaskReport) -> bool:
-    """Return whether a task failed or started again."""
-    return bool(task.earlier) or task.state in _TROUBLE_STATES
+    noun = "other task" if rows else "task"
+    folded = [
+        TimelineRow(f"{role}: {plural(len(tasks), noun)}", _folded(tasks)) for role, tasks in others.items()
+    ]
+    return [*rows.values(), *folded]
 
 
 def _spans(task: TaskReport) -> list[Span]:
@@ -77,9 +74,7 @@ def _folded(tasks: Sequence[TaskReport]) -> list[Span]:
     spans = [span for task in tasks for span in _spans(task)]
     if not spans:
         return []
-    states = [task.state.value for task in tasks]
-    ends = [span.ended_at for span in spans]
-    known = [end for end in ends if end is not None]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    last = max(known) if len(known) == len(ends) else None
-    return [Span(min(span.started_at for span in spans), last, states[0], counts)]
+    last = max(spans, key=lambda span: span.ended_at or math.inf)
+    states = Counter(task.state.value for task in tasks)
+    text = ", ".join(f"{count} {state}" for state, count in states.items())
+    return [Span(min(span.started_at for span in spans), last.ended_at, next(iter(states)), text)]

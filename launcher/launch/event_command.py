@@ -13,12 +13,11 @@ from collections.abc import Callable
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import TransportError
-from launcher.common.report import Reason, TaskState
+from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.messages import say
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
-from launcher.runs.end_command import EndCommand, execute, print_late
-from launcher.runs.run import Run, load
+from launcher.runs.end_command import EndCommand, print_late, run_command, run_of
 from launcher.threads import start_function
 
 #: The pause between two calls for the same kind of event.
@@ -37,15 +36,12 @@ class EventCommandRunner(Renderer):
 
     def __init__(self, command: EndCommand) -> None:
         self._command = command
-        self._run: Run | None = None
         #: What the next call for each kind tells: the last event in words, and how many others there were.
         self._untold: dict[str, tuple[str, int]] = {}
-        #: When the last call for each kind began, by ``time.monotonic``.
-        self._called_at: dict[str, float] = {}
-        self._threads: list[threading.Thread] = []
-        #: What the threads have to say.
-        self._lines: list[str] = []
-        self._is_interrupted = False
+        #: From when on the command may be called for each kind, by ``time.monotonic``, and its last call.
+        self._due_at: dict[str, float] = {}
+        self._calls: dict[str, threading.Thread] = {}
+        self._has_ended = self._is_interrupted = False
         #: The attempts that are known to have stalled.
         self._stalled: set[tuple[TaskId, int]] = set()
         #: How the last task that starts again has ended.
@@ -53,8 +49,7 @@ class EventCommandRunner(Renderer):
 
     def begin(self, run_info: RunInfo) -> None:
         """Note which run it is, of which variables tell the command."""
-        unknown = Run(run_info.run_name, run_info.paths, owner=None, started_at=run_info.started_at)
-        self._run = load(run_info.paths.root) or unknown
+        self._run = run_of(run_info.paths)
 
     def on(self, event: DisplayEvent) -> None:
         """Note an event of which the command is to be told."""
@@ -66,18 +61,14 @@ class EventCommandRunner(Renderer):
             self._note("host-lost", f"host {event.host} is lost: {event.why.removeprefix(f'{event.host}: ')}")
         elif isinstance(event, events.Noticed):
             self._note(event.kind, event.text)
-        elif isinstance(event, events.TaskMoved):
-            self._on_move(event)
-
-    def _on_move(self, move: events.TaskMoved) -> None:
-        """Note that a task has stalled, or how one has ended that starts again."""
-        about = f"{move.task} on {move.host}: {move.detail}"
-        if move.restarting and move.detail:
-            self._cause = about
-        is_stall = (move.state, move.reason) == (TaskState.FAILED, Reason.STALLED)
-        if is_stall and (move.task, move.attempt) not in self._stalled:
-            self._stalled.add((move.task, move.attempt))
-            self._note("stall", about)
+        elif isinstance(event, events.TaskMoved) and event.detail:
+            cause, attempt = f"{event.task} on {event.host}: {event.detail}", (event.task, event.attempt)
+            self._cause = cause if event.restarting else self._cause
+            # The same may be told again, when more is known about the attempt.
+            is_stall = (event.state, event.reason) == (TaskState.FAILED, Reason.STALLED)
+            if is_stall and attempt not in self._stalled:
+                self._stalled.add(attempt)
+                self._note("stall", cause)
 
     def _note(self, kind: str, text: str) -> None:
         """Note that something of a kind has happened."""
@@ -85,33 +76,33 @@ class EventCommandRunner(Renderer):
         self._untold[kind] = (text, others + 1)
 
     def tick(self, now: float) -> float | None:
-        """Start the calls that are due, and say what those before had to say."""
-        for kind in [kind for kind in self._untold if now >= self._due(kind)]:
-            self._called_at[kind] = now
-            text, others = self._untold.pop(kind)
+        """Start the calls that are due."""
+        for kind in [kind for kind in self._untold if now >= self._due_at.get(kind, now)]:
+            self._due_at[kind] = now + _PAUSE_SECONDS
+            told = self._untold.pop(kind)
             try:
-                thread = start_function(self._call, kind, text, others, name=f"--on-event {kind}")
-                self._threads.append(thread)
+                self._calls[kind] = start_function(self._call, kind, *told, name=f"--on-event {kind}")
             except TransportError as error:
                 say(f"the command of --on-event does not run: {error}")
-        while self._lines:
-            say(self._lines.pop(0))
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        waits = [self._due(kind) - now for kind in self._untold]
-        return min([*waits, *([_POLL_SECONDS] if self._threads else [])], default=None)
-
-    def _due(self, kind: str) -> float:
-        """Return from when on the command may be called for a kind of event, by ``time.monotonic``."""
-        return self._called_at.get(kind, float("-inf")) + _PAUSE_SECONDS
+        return min((self._due_at[kind] - now for kind in self._untold), default=None)
 
     def _call(self, kind: str, text: str, others: int) -> None:
-        """Run the command, and leave what it printed at last and why it failed to the loop."""
-        assert self._run is not None
+        """Run the command, and tell the user what it printed at last and why it failed."""
         text = shortened(escape_controls(text), _MAX_TEXT_CHARACTERS)
         text += f" (and {others} more since the last call)" if others else ""
         more = {"LAUNCH_EVENT": kind, "LAUNCH_EVENT_TEXT": text}
-        failure, lines = execute(self._command, self._run, "running", lambda: self._is_interrupted, more)
-        self._lines += [f"--on-event {self._command.name}: {line}" for line in (*lines, failure) if line]
+        lines = run_command(
+            "--on-event", self._command, self._run, "running", lambda: self._is_interrupted, more
+        )
+        if self._has_ended:
+            print_late(lines)
+        else:
+            for line in lines:
+                say(line)
+
+    def close(self, report: Report) -> None:
+        """Let no call wait for a reader of its messages from now on."""
+        self._has_ended = True
 
     def end(self, is_interrupted: Callable[[], bool]) -> None:
         """Wait until all calls have ended, each within its limit.
@@ -119,7 +110,7 @@ class EventCommandRunner(Renderer):
         Args:
             is_interrupted: Returns whether the user no longer wants to wait. They are killed then.
         """
-        while any(thread.is_alive() for thread in self._threads):
-            self._threads[-1].join(_POLL_SECONDS)
-            self._is_interrupted = self._is_interrupted or is_interrupted()
-        print_late(self._lines)
+        for thread in self._calls.values():
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                self._is_interrupted = self._is_interrupted or is_interrupted()

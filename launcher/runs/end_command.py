@@ -53,8 +53,6 @@ _STDERR = 2
 #: How the job has ended, for the command: ``stopped`` if a user or a signal has stopped it, ``lost`` if its
 #: launcher was killed and has left no report.
 EndStatus = Literal["succeeded", "failed", "stopped", "lost"]
-#: How a job is, for a command: as it has ended, or still running.
-JobStatus = Literal[EndStatus, "running"]
 
 
 class EndCommand(Record):
@@ -137,7 +135,7 @@ def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[]
         paths: The files of the run, which has ended.
         is_interrupted: Returns whether the user no longer wants to wait.
     """
-    run = load(paths.root) or Run(os.path.basename(paths.root), paths, owner=None, started_at=0.0)
+    run = run_of(paths)
     try:
         os.unlink(paths.on_end)  # For all but one process this fails.
     except OSError as error:
@@ -147,7 +145,12 @@ def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[]
             say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
             return
     # There is no report if the disk is full.
-    print_late(_run(command, run, status_of(run.report(), "failed"), is_interrupted))
+    print_late(run_command(ON_END.flag, command, run, status_of(run.report(), "failed"), is_interrupted))
+
+
+def run_of(paths: RunPaths) -> Run:
+    """Return the run of a folder, for its launcher: also if a task has damaged the folder."""
+    return load(paths.root) or Run(os.path.basename(paths.root), paths, owner=None, started_at=0.0)
 
 
 def print_late(lines: Iterable[str]) -> None:
@@ -172,7 +175,7 @@ def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -
         if time.monotonic() < deadline and (command := claim(run.paths)):
             status = status_of(run.report(), without_report)
             say(f"job {run.title}: {status}; its command of --on-end runs now: {command.name}")
-            for line in _run(command, run, status):
+            for line in run_command(ON_END.flag, command, run, status):
                 say(line)
 
 
@@ -190,26 +193,20 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
     return "stopped" if is_stopped else "failed"
 
 
-def _run(
-    command: EndCommand, run: Run, status: EndStatus, is_interrupted: Callable[[], bool] = lambda: False
-) -> list[str]:
-    """Run a command that was claimed, and return lines about it: what it printed at last, why it failed."""
-    failure, lines = execute(command, run, status, is_interrupted)
-    return [f"--on-end {command.name}: {line}" for line in (*lines, failure) if line]
-
-
-def execute(
+def run_command(
+    option: str,
     command: EndCommand,
     run: Run,
-    status: JobStatus,
+    status: EndStatus | Literal["running"],
     is_interrupted: Callable[[], bool] = lambda: False,
     more: Mapping[str, str] | None = None,
-) -> tuple[str, list[str]]:
+) -> list[str]:
     """Run a command in a process group of its own, and wait until all of that group has ended.
 
     When its time is over, or the user interrupts it, the group is killed.
 
     Args:
+        option: The option that contains it.
         command: The command.
         run: The run, of which variables tell the command.
         status: How it has ended, or that it runs.
@@ -217,7 +214,7 @@ def execute(
         more: More variables for the command.
 
     Returns:
-        Why it failed, as in ``exit code 1``, or an empty text; and the last lines that it printed.
+        Messages for the user: the last lines that it printed, and why it failed if it did.
     """
     variables = {
         "LAUNCH_STATUS": status,
@@ -238,12 +235,14 @@ def execute(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:  # ValueError: a zero byte
-        return f"it cannot be started: {error}", []
-    return _wait(process, is_interrupted)
+        said = [f"it cannot be started: {error}"]
+    else:
+        said = _wait(process, is_interrupted)
+    return [f"{option} {command.name}: {line}" for line in said if line]
 
 
-def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) -> tuple[str, list[str]]:
-    """Wait for a process and its group, and return why it failed and what it printed, as `execute` does."""
+def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) -> list[str]:
+    """Wait for a process and its group, and return what it printed at last and why it failed."""
     assert process.stdout is not None
     failure, output, deadline = "", deque[int](maxlen=_MAX_OUTPUT_BYTES), time.monotonic() + LIMIT_SECONDS
     with process.stdout as pipe:
@@ -265,7 +264,7 @@ def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) 
         output.extend(pipe.read(_READ_BYTES) or b"")  # What it printed at last.
     if not failure and (code := process.returncode):
         failure = f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
-    return failure, clean_lines(bytes(output), is_cut=len(output) == _MAX_OUTPUT_BYTES)
+    return [*clean_lines(bytes(output), is_cut=len(output) == _MAX_OUTPUT_BYTES), failure]
 
 
 def _has_ended(group: int) -> bool:

@@ -285,14 +285,15 @@ TOO_LONG = "it, or what it started, did not end within 1s: killed"
 def test_any_command_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, failure: str):
     monkeypatch.setattr(end_command, "LIMIT_SECONDS", 1.0)
     command = EndCommand(("/bin/sh", "-c", script), str(tmp_path))
-    found, lines = end_command.execute(command, run_in(tmp_path), "lost")
-    assert found == failure
-    assert sum(map(len, lines)) < 5000
+    lines = end_command.run_command("--on-end", command, run_in(tmp_path), "lost")
+    known = [line for line in lines if "killed" in line or "exit code" in line]
+    assert known == ([f"--on-end sh: {failure}"] if failure else [])
+    assert sum(len(line.removeprefix("--on-end sh: ")) for line in lines) < 5000
 
 
 def test_one_that_cannot_be_started(tmp_path: Path):
     gone = EndCommand((str(tmp_path / "gone"),), str(tmp_path))
     folder_gone = EndCommand(("/bin/true",), str(tmp_path / "gone"))
     for command in (gone, folder_gone, EndCommand(("/bin/true", "\0"), str(tmp_path))):
-        failure, _ = end_command.execute(command, run_in(tmp_path), "lost")
-        assert failure.startswith("it cannot be started: ")
+        (line,) = end_command.run_command("--on-end", command, run_in(tmp_path), "lost")
+        assert ": it cannot be started: " in line

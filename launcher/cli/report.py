@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from launcher.backends.queued_runs import find, shares_files, shown_there
@@ -82,10 +82,11 @@ def run(settings: Settings) -> int:
     names, file, page = settings[RUNS], settings[JUNIT], settings[HTML]
     if len(names) > 2:
         raise InputError([Fault("RUN", f"{len(names)} runs are named", "expected one, or two to compare")])
+    if len(names) == 2 and file is not None:
+        raise InputError([Fault(JUNIT.flag, "the file is about one run, and two are named")])
     if len(names) == 2:
-        if file is not None:
-            raise InputError([Fault(JUNIT.flag, "the file is about one run, and two are named")])
-        return _compare([find(name) for name in names], page, as_json=settings[JSON])
+        _compare(find(names[0]), find(names[1]), page, as_json=settings[JSON])
+        return 0
     target_run = find(*names)
     if page is not None:
         from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which few need
@@ -97,10 +98,11 @@ def run(settings: Settings) -> int:
         # If the files of the run are not here, the machine of its launcher runs this command.
         if (code := shown_there(target_run, *words, follow=False)) is not None:
             return code
-    view = _view_of(target_run)
-    with _damage_named(target_run):
+    with _viewed(target_run) as view:
+        if file is not None and not view.has_ended:
+            raise LaunchError(f"{view.run.called} has not ended: {JUNIT.flag} needs its end")
         if file is not None:
-            _write_junit(file, view)
+            _write(file, junit_xml(view.report))
         if settings[JSON]:
             more = {"state": view.state.value, "lost_hosts": view.history.lost_hosts}
             text = json.dumps({**record_as_dict(view.report), **more}, indent=2)
@@ -110,94 +112,59 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _compare(runs: Sequence[Run], page: str | None, *, as_json: bool) -> int:
-    """Print in what two runs differ.
-
-    Args:
-        runs: The runs.
-        page: The file of ``--html``. None without that option.
-        as_json: Whether to print JSON.
-
-    Returns:
-        0.
+def _compare(first: Run, second: Run, page: str | None, *, as_json: bool) -> None:
+    """Print in what two runs differ, and write it to the file of ``--html``, if there is one.
 
     Raises:
         LaunchError: The files of a run cannot be read or are damaged, or the page cannot be written.
     """
     from launcher.runs.comparison import COMPARISON_HEADERS, compared  # noqa: PLC0415 - few compare runs
 
-    with _viewed(runs[0]) as first, _viewed(runs[1]) as second:
-        rows = compared(first, second)
-        cells = [
-            ("run", *(run.title for run in runs), ""),
-            *((row.name, *row.texts, row.change) for row in rows),
-        ]
-        if page is not None:
-            from launcher.page.report import table_html  # noqa: PLC0415 - with jinja2, which few need
+    with _viewed(first) as first_view, _viewed(second) as second_view:
+        pairs = compared(first_view, second_view)
+    cells = [("run", first.title, second.title, "")]
+    cells += [(name, one.text, other.text, one.change_to(other)) for name, (one, other) in pairs.items()]
+    if page is not None:
+        from launcher.page.report import table_html  # noqa: PLC0415 - with jinja2, which few need
 
-            title = " and ".join(run.called for run in runs)
-            _write(page, table_html(title, COMPARISON_HEADERS, cells))
+        _write(page, table_html(f"{first.called} and {second.called}", COMPARISON_HEADERS, cells))
     if as_json:
-        values = [{"name": row.name, "values": row.values, "texts": row.texts} for row in rows]
-        print(json.dumps({"runs": [run.name for run in runs], "compared": values}, indent=2))
+        answer = [
+            {"name": name, "values": [each.value for each in pair], "texts": [each.text for each in pair]}
+            for name, pair in pairs.items()
+        ]
+        print(json.dumps({"runs": [first.name, second.name], "compared": answer}, indent=2))
     else:
         print_table(COMPARISON_HEADERS, cells)
-    return 0
 
 
 @contextmanager
 def _viewed(run: Run) -> Iterator[RunView]:
-    """Return a context with what there is to see of a run, and in which its files can be read.
+    """Open a context with what there is to see of a run, in which its files can be read.
 
-    If they are not on this machine, the context has a copy of them.
+    If they are not on this machine, the context has a copy of them. A launcher that runs is asked. If it does
+    not answer, the events tell.
     """
-    with _damage_named(run):
-        if shares_files(run):
-            view, reader = _view_of(run), SampleReader(run.paths)
-            reader.read()
-            yield replace(view, samples=reader.series)
-        else:
+    try:
+        if not shares_files(run):
             with watched(run) as watcher:
                 yield watcher.look(0.0)
-
-
-@contextmanager
-def _damage_named(run: Run) -> Iterator[None]:
-    """Return a context in which a time that is too early or too late is an error about the files of a run."""
-    try:
-        yield
-    except (ValueError, OverflowError, OSError) as error:
+            return
+        run.check_trusted()
+        history, state, now, samples = read_history(run), run.state, time.time(), SampleReader(run.paths)
+        samples.read()
+        report: Report | None = None
+        if state is RunState.RUNNING:
+            with suppress(LaunchError):
+                answer = snapshot(run)
+                # The files may have been copied from another machine.
+                report = replace(answer.report, run_dir=run.paths.root)
+                state = RunState.ENDED if answer.ended else RunState.RUNNING
+        if report is None:
+            report, state = report_in_files(run, history, now), run.state
+        yield RunView(run, state, report, history, samples.series, history.restarting, seen_at=now)
+    except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
         raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
-
-
-def _view_of(run: Run) -> RunView:
-    """Return a run as it was at its end or as it is now, without its samples.
-
-    The launcher of a run that runs is asked. If it does not answer, or is elsewhere, the events tell.
-    """
-    run.check_trusted()
-    history, state, now = read_history(run), run.state, time.time()
-    report: Report | None = None
-    if state is RunState.RUNNING:
-        with suppress(LaunchError):
-            answer = snapshot(run)
-            # The files may have been copied from another machine.
-            report = replace(answer.report, run_dir=run.paths.root)
-            state = RunState.ENDED if answer.ended else RunState.RUNNING
-    if report is None:
-        report, state = report_in_files(run, history, now), run.state
-    return RunView(run, state, report, history, samples={}, restarting=history.restarting, seen_at=now)
-
-
-def _write_junit(path: str, view: RunView) -> None:
-    """Write the file of ``--junit``.
-
-    Raises:
-        LaunchError: The run has not ended, or the file cannot be written.
-    """
-    if not view.has_ended:
-        raise LaunchError(f"{view.run.called} has not ended: {JUNIT.flag} needs its end")
-    _write(path, junit_xml(view.report))
 
 
 def _write(path: str, text: str) -> None:

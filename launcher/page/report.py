@@ -22,6 +22,7 @@ from launcher.output.table import RESULT_HEADERS, result_cells
 from launcher.page.charts import TimeAxis, charts, shown
 from launcher.page.content import page_content
 from launcher.runs.graphs import graphs
+from launcher.runs.run import versions_of
 from launcher.runs.timeline import timeline
 from launcher.runs.view import RunView, TaskRow
 
@@ -117,10 +118,8 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
 
 def _facts(view: RunView, content: Mapping[str, Any], folder: str) -> list[tuple[str, str]]:
     """Return what is to be known about the run beside its tasks: names and texts. Empty ones are left out."""
-    report, plan = view.report, view.run.plan()
-    versions = plan.get("versions")
+    report, versions = view.report, versions_of(view.run.plan())
     hosts = dict.fromkeys(task.host for task in report.tasks)
-    named = versions.items() if isinstance(versions, dict) else ()
     facts = [
         ("Command", content["command"]),
         ("Note", content["note"]),
@@ -130,7 +129,7 @@ def _facts(view: RunView, content: Mapping[str, Any], folder: str) -> list[tuple
         ("Exit code", str(report.exit_code) if view.has_ended else ""),
         ("Tasks", f"{len(report.tasks)} on {join_names([*hosts], _MAX_HOSTS)}"),
         ("Restarts", str(report.restarts or "")),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in named)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("Folder", folder),
     ]
     return [(name, shortened(text, _MAX_FACT_CHARACTERS)) for name, text in facts if text]

@@ -301,6 +301,12 @@ def command_of(plan: Mapping[str, Any]) -> list[str]:
     return ["launch", *map(str, command[1:])] if isinstance(command, list) else []
 
 
+def versions_of(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions in the content of ``plan.json``, by what has them. Empty if it contains none."""
+    versions = plan.get("versions")
+    return {name: str(version) for name, version in versions.items()} if isinstance(versions, dict) else {}
+
+
 def program_of(run: Run) -> str:
     """Return what a run runs, for lists: its program, then the options of ``launch`` in parentheses.
 

@@ -23,7 +23,7 @@ def page_of(report: Report) -> str:
 
         samples, history = SampleReader(run.paths), read_history(run)
         samples.read()
-        view = RunView(run, RunState.ENDED, report, history, samples.series, (), seen_at=time.time())
+        view = RunView(run, RunState.ENDED, report, history, samples.series, seen_at=time.time())
         return report_body(view)
     except (ImportError, LaunchError, OSError, ValueError, OverflowError):
         return ""  # The table of the report needs none of this.

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from launcher.backends.follower import RunFollower
 from launcher.backends.queued_runs import find, shown_there, states
+from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import runs_and_tasks
 from launcher.clock_times import TIME_FORMS, parse_time, time_in_words, time_with_zone
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError

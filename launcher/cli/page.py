@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.backends.queued_runs import find
-from launcher.backends.watcher import watched
+from launcher.backends.watcher import RunWatcher
 from launcher.cli.run_names import run_argument
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import replace
@@ -85,7 +85,7 @@ def run(settings: Settings) -> int:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    with watched(target_run) as watcher:
+    with RunWatcher(target_run) as watcher:
         app = PageApp(target_run, access)
         app.show(watcher.look(0.0))
         listener = listen(settings[PORT])

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import BatchJobStatus, JobPhase
-from launcher.backends.follower import CONNECTED, RunFollower
 from launcher.backends.queued_runs import find, relayed, states
+from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words
 from launcher.common.errors import ProtocolError
@@ -146,15 +146,14 @@ def _is_unfinished(state: RunState, queued: BatchJobStatus | None) -> bool:
     return state is RunState.RUNNING or (queued is not None and queued.phase is not JobPhase.OVER)
 
 
-def watch(run: Run, *, as_json: bool = False, table_first: bool = False) -> int:
+def watch(run: Run, *, as_json: bool = False) -> int:
     """Show the tasks of a run until it has ended, on a terminal as a living view.
 
-    Elsewhere, and as JSON, a line is printed for each change of the state of a task.
+    Elsewhere a table is printed, and then a line for each change of the state of a task; as JSON only these.
 
     Args:
         run: The run.
         as_json: Whether to print JSON.
-        table_first: Whether the table is printed first, not only at the end.
 
     Returns:
         The exit code.
@@ -162,7 +161,7 @@ def watch(run: Run, *, as_json: bool = False, table_first: bool = False) -> int:
     Raises:
         LaunchError: The launcher of the run cannot be asked.
     """
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json:
+    if os.isatty(0) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json:
         from launcher.cli.screen import watch_on_terminal  # noqa: PLC0415 - takes 60 ms, for this alone
 
         if (code := watch_on_terminal(run)) is not None:
@@ -179,10 +178,9 @@ def watch(run: Run, *, as_json: bool = False, table_first: bool = False) -> int:
     # launcher, the run may still go on.
     while follower.is_live or run.state is RunState.RUNNING:
         events = follower.wait()
-        if table_first and {"event": CONNECTED} in events:
+        if {"event": CONNECTED} in events and not as_json:
             _print_tasks(run, as_json)
             sys.stdout.flush()
-            table_first = False
         _print_moves([event for event in events if event["event"] == "TaskMoved"], as_json)
     if not as_json:
         _print_tasks(run, as_json)

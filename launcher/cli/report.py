@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from launcher.backends.queued_runs import find, shares_files, shown_there
-from launcher.backends.watcher import watched
+from launcher.backends.watcher import RunWatcher
 from launcher.cli.run_names import unfinished_runs
 from launcher.clock_times import time_in_words, time_stamp
 from launcher.common.errors import Fault, InputError, LaunchError
@@ -147,7 +147,7 @@ def _viewed(run: Run) -> Iterator[RunView]:
     """
     try:
         if not shares_files(run):
-            with watched(run) as watcher:
+            with RunWatcher(run) as watcher:
                 yield watcher.look(0.0)
             return
         run.check_trusted()
@@ -161,8 +161,9 @@ def _viewed(run: Run) -> Iterator[RunView]:
                 report = replace(answer.report, run_dir=run.paths.root)
                 state = RunState.ENDED if answer.ended else RunState.RUNNING
         if report is None:
-            report, state = report_in_files(run, history, now), run.state
-        yield RunView(run, state, report, history, samples.series, history.restarting, seen_at=now)
+            state = run.state
+            report = report_in_files(run, history, state, now)
+        yield RunView(run, state, report, history, samples.series, seen_at=now)
     except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
         raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from launcher.backends.follower import RunFollower
 from launcher.backends.queued_runs import find, going, relayed, shares_files, withdraw_run
+from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import newest_tasks, run_argument
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError

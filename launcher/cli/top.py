@@ -41,4 +41,4 @@ def run(settings: Settings) -> int:
     if settings[FILES]:
         send_files(target_run, sys.stdout.buffer)
         return 0
-    return watch(target_run, table_first=True)
+    return watch(target_run)

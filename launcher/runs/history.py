@@ -121,15 +121,13 @@ class HistoryReader:
 
     def history(self) -> RunHistory:
         """Return what the events so far tell."""
-        attempts = {task: dict(numbered) for task, numbered in self._attempts.items()}
-        noticed = {task: dict(texts) for task, texts in self._noticed.items()}
         return RunHistory(
             [*self._messages][1:],
             [*self._lost_hosts],
-            restarts=self._restarts,
-            attempts=attempts,
-            counted_restarts=self._counted_restarts,
-            noticed=noticed,
+            self._restarts,
+            {task: dict(attempts) for task, attempts in self._attempts.items()},
+            self._counted_restarts,
+            {task: dict(texts) for task, texts in self._noticed.items()},
         )
 
     def _note(self, event: Mapping[str, Any]) -> None:
@@ -173,8 +171,7 @@ class HistoryReader:
             fields["started_at"] = move["at"]
         if fields["ended_at"] is None and state in (*_OVER_STATES, TaskState.ENDED.value):
             fields["ended_at"] = move["at"]
-        times = [fields[name] for name in ("started_at", "ended_at")]
-        if any(moment is not None and time_in({"at": moment}, "at") is None for moment in times):
+        if any(fields[name] is not None and not time_in(fields, name) for name in ("started_at", "ended_at")):
             return
         # A wrong type shall not reach the report.
         FieldReader(trusted=True).read(TaskReport, {**fields, "port": None})
@@ -201,19 +198,19 @@ def remaining(run: Run) -> list[TaskId]:
     return [task for task in tasks(run) if states.get(task) not in _OVER_STATES]
 
 
-def report_by_events(run: Run, history: RunHistory, now: float, state: RunState | None = None) -> Report:
+def report_by_events(run: Run, history: RunHistory, state: RunState, now: float) -> Report:
     """Return the report of a run that has left none, as far as its events tell.
 
     Args:
         run: The run.
         history: What its events tell.
+        state: Its state.
         now: The present time, up to which a run lasts whose launcher has not died.
-        state: The state of the run, if somebody knows more than this machine.
 
     Raises:
         LaunchError: The events are damaged, or of another version of launch.
     """
-    has_died = (state or run.state) is RunState.DIED
+    has_died = state is RunState.DIED
     try:
         task_fields = [
             _task_fields(str(task), host, history.attempts.get(task, {}), has_died=has_died)

@@ -6,12 +6,13 @@ run, which may be damaged or written by another user, so all texts here are safe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError
-from launcher.common.record import Record, replace
+from launcher.common.record import Record, from_attributes, replace
 from launcher.common.report import Report, TaskReport, TaskState, report_from_json
 from launcher.common.text import escape_controls, join_names, plural
 from launcher.output.logs import last_lines
@@ -61,8 +62,6 @@ class TaskRow(Record):
     memory: int | None = None
     gpu: float | None = None
     gpu_memory: int | None = None
-    #: The last line that is no start-up message of TensorFlow. Empty until `with_last_lines` has read it.
-    last_line: str = ""
 
     @property
     def state_text(self) -> str:
@@ -84,13 +83,13 @@ class FoldedRow(Record):
     #: The smallest and the largest step.
     steps: tuple[float, float] | None
     #: The median of the tasks.
-    rate: float | None
-    cpu: float | None
-    gpu: float | None
+    rate: float | None = None
+    cpu: float | None = None
+    gpu: float | None = None
     #: The largest of the tasks.
-    silent: float | None
-    memory: int | None
-    heard: float | None
+    silent: float | None = None
+    memory: int | None = None
+    heard: float | None = None
 
 
 class RunView(Record):
@@ -104,8 +103,6 @@ class RunView(Record):
     history: RunHistory
     #: The samples of tasks by their names, the oldest first.
     samples: Mapping[str, Sequence[Sample]]
-    #: The names of tasks that wait to start again.
-    restarting: Collection[str]
     #: When this was so, in seconds since the epoch.
     seen_at: float
     #: What is known about a run whose tasks have not started, or that cannot be asked. It may be empty.
@@ -137,53 +134,47 @@ class RunView(Record):
             return escape_controls(self.note or "starts: no task runs yet")
         if failure is not None:
             return escape_controls(f"ends: {failure.text}")
-        if self.restarting:
-            return f"runs: {join_names(sorted(self.restarting))} starts again"
+        if self.history.restarting:
+            return f"runs: {join_names(sorted(self.history.restarting))} starts again"
         alive = sum(task.state in _ALIVE_STATES for task in self.report.tasks)
         where = "" if self.state is RunState.RUNNING or not self.note else f" ({self.note})"
         return escape_controls(f"runs: {alive:,} of {plural(len(self.report.tasks), 'task')}{where}")
 
     def rows(self) -> list[TaskRow]:
-        """Return a row for each task, in the order of the plan, without its last line."""
-        return [self._row(task) for task in self.report.tasks]
+        """Return a row for each task, in the order of the plan."""
+        restarting = self.history.restarting
+        return [self._row(task, restarting=task.task in restarting) for task in self.report.tasks]
 
-    def _row(self, task: TaskReport) -> TaskRow:
+    def _row(self, task: TaskReport, *, restarting: bool) -> TaskRow:
         """Return the row of a task. What it uses is only known while it has processes."""
-        samples = self.samples.get(task.task, ())
-        last = samples[-1] if samples and samples[-1].attempt == task.attempt else None
-        is_alive = task.state in _ALIVE_STATES and not self.has_ended
-        row = TaskRow(
+        samples, nothing = self.samples.get(task.task, ()), Sample(0.0, task.attempt)
+        last = samples[-1] if samples and samples[-1].attempt == task.attempt else nothing
+        in_use = last if task.state in _ALIVE_STATES and not self.has_ended else nothing
+        return from_attributes(
+            TaskRow,
+            in_use,
+            task,
             task=TaskId(escape_controls(task.task)),
             host=escape_controls(f"{task.host} on {task.node}" if task.node else task.host),
-            state=task.state,
-            attempt=task.attempt,
-            restarting=task.task in self.restarting,
+            restarting=restarting,
             detail=escape_controls(task.detail),
             noticed=self.history.noticed.get(task.task, {}),
-        )
-        if last is None:
-            return row
-        row = replace(row, step=last.step, total=last.total, rate=steps_per_second(samples))
-        if not is_alive:
-            return row
-        return replace(
-            row,
-            heard=max(0.0, self.seen_at - last.at),
-            left=seconds_left(samples),
-            silent=None if last.printed_at is None else max(0.0, self.seen_at - last.printed_at),
-            cpu=last.cpu,
-            memory=last.memory,
-            gpu=last.gpu,
-            gpu_memory=last.gpu_memory,
+            heard=self._seconds_since(in_use.at),
+            step=last.step,
+            total=last.total,
+            rate=None if last is nothing else steps_per_second(samples),
+            left=None if in_use is nothing else seconds_left(samples),
+            silent=self._seconds_since(in_use.printed_at),
         )
 
-    def with_last_lines(self, rows: Iterable[TaskRow]) -> list[TaskRow]:
-        """Return rows with the last line of each task. This reads the end of each log."""
-        root = self.run.paths.root
-        return [
-            replace(row, last_line=last_of_program(last_lines(root, row.task, size=_TAIL_BYTES)))
-            for row in rows
-        ]
+    def _seconds_since(self, at: float | None) -> float | None:
+        """Return how long ago a moment was. None if it is not known."""
+        return max(0.0, self.seen_at - at) if at else None
+
+
+def last_line_of(run: Run, task: TaskId) -> str:
+    """Return the last line that a task has printed and that is no start-up message of TensorFlow."""
+    return last_of_program(last_lines(run.paths.root, task, size=_TAIL_BYTES))
 
 
 def named_and_folded(
@@ -208,39 +199,34 @@ def named_and_folded(
 
 def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
     """Return the row of tasks that are alike."""
-    steps, rates, cpus, gpus, silences, memories, heards = (
-        [value for row in rows if (value := getattr(row, name)) is not None]
+    known = {
+        name: [value for row in rows if (value := getattr(row, name)) is not None]
         for name in ("step", "rate", "cpu", "gpu", "silent", "memory", "heard")
-    )
-    return FoldedRow(
-        role,
-        state_text,
-        len(rows),
-        (min(steps), max(steps)) if steps else None,
-        rate=median(rates) if rates else None,
-        cpu=median(cpus) if cpus else None,
-        gpu=median(gpus) if gpus else None,
-        silent=max(silences, default=None),
-        memory=max(memories, default=None),
-        heard=max(heards, default=None),
-    )
+    }
+    steps = known.pop("step")
+    folded: dict[str, Any] = {
+        name: median(values) if name in ("rate", "cpu", "gpu") else max(values)
+        for name, values in known.items()
+        if values
+    }
+    return FoldedRow(role, state_text, len(rows), (min(steps), max(steps)) if steps else None, **folded)
 
 
-def report_in_files(run: Run, history: RunHistory, now: float, state: RunState | None = None) -> Report:
+def report_in_files(run: Run, history: RunHistory, state: RunState, now: float) -> Report:
     """Return the report of a run by its files: the one at its end, or what its events tell.
 
     Args:
         run: The run.
         history: What its events tell.
+        state: Its state.
         now: The present time, up to which a run lasts that has not ended.
-        state: The state of the run, if somebody knows more than this machine.
 
     Raises:
         LaunchError: The files are damaged, or of another version of launch.
     """
     content = run.report()
-    if not content and run.state is not RunState.ENDED:
-        return report_by_events(run, history, now, state)
+    if not content and state is not RunState.ENDED:
+        return report_by_events(run, history, state, now)
     try:
         # The files may have been copied from another machine.
         return replace(report_from_json(content), run_dir=run.paths.root)

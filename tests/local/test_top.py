@@ -43,7 +43,7 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     top.until(lambda it: it.shown.count("loss 0.5") > 5)
     top.press("x" + "k")
     top.until(lambda it: "y/n" in it.shown)
-    top.press("n")
+    top.press("n\r")
     top.resize(60, 8)
     top.until(lambda it: re.search(r"worker/1 +running", it.shown) and "q quit" in it.shown)
     top.press("s" * 2)
@@ -91,12 +91,10 @@ def test_ctrl_z_gives_the_terminal_back(terminal: Open, job: Started, tmp_path: 
 
 
 def test_a_launcher_that_was_killed(terminal: Open, job: Started, tmp_path: Path):
-    """What its events tell stays on the terminal, as of a run that has ended."""
     top = terminal("top")
     top.until(lambda it: "worker/1" in it.shown)
     job.send(signal.SIGKILL)
     assert top.wait() == 125 and top.echoes()
-    assert re.search(r"worker/1 +localhost +\d+ +lost", top.text)
     assert "died: its launcher was killed" in top.text
     (tmp_path / "enough").touch()
 

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 
 from launcher.agent.identity import this_process
 from launcher.backends.watcher import RunWatcher
+from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.runs.history import HistoryReader
-from launcher.runs.mirror import MirroredFiles, send_files
+from launcher.runs.mirror import receive_files, send_files
 from launcher.runs.run import RunState, load
-from launcher.runs.view import RunView, named_and_folded
+from launcher.runs.view import RunView, last_line_of, named_and_folded
 from tests.unit.odd_values import with_odd_values
 from tests.unit.runs.conftest import made
 
@@ -99,19 +100,17 @@ def test_what_files_tell(root: str):
     Path(root, "logs/worker-0.log").write_text("\x1b[31mloss 0.5\x1b[0m\n")
     view = seen(root)
     assert (view.state, view.has_ended, view.restarts_left) == (RunState.DIED, True, 1)
-    first, second = view.with_last_lines(view.rows())
-    assert (first.task, first.host, first.step, first.last_line) == ("worker/0", "node1", 20.0, "loss 0.5")
+    first, second = view.rows()
+    assert (first.task, first.host, first.step) == ("worker/0", "node1", 20.0)
+    assert last_line_of(view.run, first.task) == "loss 0.5"
     assert first.state_text == "lost, slow" and second.state_text == "failed, starts again"
     assert view.headline.startswith("died")
     assert [host["host"] for host in view.history.lost_hosts] == ["node2"]
 
 
 def test_before_any_task(state: Path):
-    """What the launcher says in the background, and without that what its state is."""
     paths = made("20261121-070912-a1b2c", this_process())
     assert seen(paths.root).headline == "starts: no task runs yet"
-    Path(paths.messages).write_text("launch: one\n2026-11-21 07:09:12 launch: copying files\n")
-    assert seen(paths.root).headline == "starts: copying files"
 
 
 @pytest.mark.promise("whatever is in the files of a run, it can be watched")
@@ -122,7 +121,7 @@ def test_no_odd_value_stops_a_view(root: str, documents: Any):
     files = {name: value if isinstance(value, list) else [value] for name, value in documents.items()}
     written(root, documents["plan"], files["events"], files["samples"])
     view = seen(root)
-    rows = view.with_last_lines(view.rows())
+    rows = view.rows()
     named_and_folded(rows, 1)
     for text in (
         view.headline,
@@ -168,16 +167,19 @@ def test_many_tasks_are_folded_and_the_bad_ones_named(state: Path):
 # ---------------------------------------------------------------------- copies
 
 
-def copied(source: str, target: str) -> None:
-    """Copy the files of a run that is over, as to another machine."""
+def received(target: Path, *messages: bytes) -> int:
+    """Receive files from a stream: how many rounds were whole."""
+    target.mkdir(exist_ok=True)
+    return sum(1 for _ in receive_files(io.BytesIO(b"".join(messages)), str(target)))
+
+
+def sent(source: str) -> bytes:
+    """The files of a run that is over, as they are sent to another machine."""
     run = load(source)
     assert run is not None
     stream = io.BytesIO()
     send_files(run, stream)
-    stream.seek(0)
-    files = MirroredFiles(target)
-    while files.read_round(stream):
-        continue
+    return stream.getvalue()
 
 
 def test_files_are_copied_but_of_long_logs_only_the_end(root: str, tmp_path: Path):
@@ -187,8 +189,7 @@ def test_files_are_copied_but_of_long_logs_only_the_end(root: str, tmp_path: Pat
     (logs / "worker-0.log").write_bytes(b"x" * (1 << 20) + b"last\n")
     (logs / "worker-1.log").symlink_to("/etc/passwd")
     Path(root, "secret").write_text("secret")
-    (tmp_path / "copy").mkdir()
-    copied(root, str(tmp_path / "copy"))
+    assert received(tmp_path / "copy", sent(root)) == 1
     names = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*.*")}
     assert names == {"plan.json", "events.jsonl", "samples.jsonl", "logs/worker-0.log"}
     log = (tmp_path / "copy/logs/worker-0.log").read_bytes()
@@ -197,33 +198,40 @@ def test_files_are_copied_but_of_long_logs_only_the_end(root: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        {"file": "../x", "size": 1, "append": False},
-        {"file": "/etc/x", "size": 1, "append": False},
-        {"file": "logs/../x.log", "size": 1, "append": False},
-        {"file": "logs/.x.log", "size": 1, "append": False},
-        {"file": "launcher.json", "size": 1, "append": False},
-        {"file": "report.json", "size": 1, "append": False},
-        {"file": "on-end.json", "size": 1, "append": False},
-        {"file": "plan.json", "size": -1, "append": False},
-        {"file": "plan.json", "size": 1 << 40, "append": False},
-        {"file": ["plan.json"], "size": 1, "append": False},
-        {"size": 1},
-        [],
-        "x" * 2000,
-    ],
+    "name",
+    ["../x", "/etc/x", "logs/../x.log", "logs/.x.log", "launcher.json", "report.json", "on-end.json", ""],
 )
-def test_no_other_end_writes_elsewhere(message: Any, tmp_path: Path):
+def test_no_other_end_writes_elsewhere(name: str, tmp_path: Path):
     with pytest.raises(ProtocolError):
-        MirroredFiles(str(tmp_path)).read_round(io.BytesIO(json.dumps(message).encode() + b"\nx{}\n"))
-    assert os.listdir(tmp_path) == ["logs"] and not os.listdir(tmp_path / "logs")
+        received(tmp_path / "copy", f"replace 1 {name}\nx\n".encode())
+    assert os.listdir(tmp_path) == ["copy"] and os.listdir(tmp_path / "copy") == ["logs"]
 
 
-def test_a_copy_of_a_log_stays_small(tmp_path: Path):
-    files, line = MirroredFiles(str(tmp_path)), b"a line\n" * 1000
-    header = json.dumps({"file": "logs/worker-0.log", "size": len(line), "append": True}).encode()
-    for _ in range(100):
-        assert files.read_round(io.BytesIO(header + b"\n" + line + b"{}\n"))
-    content = (tmp_path / "logs/worker-0.log").read_bytes()
-    assert len(content) <= 256 << 10 and content.endswith(line)
+@pytest.mark.parametrize(
+    "header", ["replace -1 plan.json", "append 1000000000 plan.json", "write 1 plan.json", "{}", "x" * 2000]
+)
+def test_no_other_end_sends_too_much(header: str, tmp_path: Path):
+    with pytest.raises(ProtocolError):
+        received(tmp_path, f"{header}\nx\n".encode())
+
+
+def test_a_copy_of_a_log_that_grows_stays_small(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is new is appended, until the copy begins anew with the end of the log."""
+    source = made("20261121-070912-a1b2c", this_process())
+    log, stream, sizes = Path(source.log(TaskId("worker/0"))), io.BytesIO(), list[int]()
+    log.parent.mkdir(exist_ok=True)
+
+    def grow(_: float) -> None:
+        sizes.append(len(stream.getvalue()))
+        if len(sizes) == 100:
+            raise KeyboardInterrupt
+        with log.open("ab") as file:
+            file.write(b"a line %d\n" % len(sizes) * 1000)
+
+    monkeypatch.setattr("launcher.runs.mirror.time.sleep", grow)
+    with pytest.raises(KeyboardInterrupt):
+        send_files(load(source.root), stream)  # type: ignore[arg-type]
+    assert received(tmp_path, stream.getvalue()) == 100
+    copy = (tmp_path / "logs/worker-0.log").read_bytes()
+    assert 64 << 10 <= len(copy) <= 256 << 10 and log.read_bytes().endswith(copy)
+    assert sizes[-1] < 2 * log.stat().st_size

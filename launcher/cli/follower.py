@@ -1,4 +1,4 @@
-"""Follows a run until it has ended, for ``launch attach``, ``logs --follow``, ``top``, ``page`` and ``stop``.
+"""Follows a run until it has ended, for ``launch attach``, ``logs --follow``, ``ps --watch`` and ``stop``.
 
 The launcher of the run sends its events as long as it can be asked. Otherwise the files of the run, and the
 queue of a cluster if there is one, tell whether the run has ended. The module never changes a run.
@@ -42,11 +42,10 @@ class RunFollower:
         run: The run.
         output: Whether the events shall also tell when logs have grown. The caller then reads the logs, and
             can do without events, so a launcher that refuses or does not answer is no error.
-        files: Whether the caller reads the files of the run, so that it can do without events, too.
     """
 
-    def __init__(self, run: Run, *, output: bool = False, files: bool = False) -> None:
-        self._run, self._output, self._can_do_without = run, output, output or files
+    def __init__(self, run: Run, *, output: bool = False) -> None:
+        self._run, self._output = run, output
         #: The connection to the launcher. None while there is none.
         self._stream: EventStream | None = None
         #: When the launcher may be asked again after an attempt to connect, by the monotonic clock.
@@ -85,14 +84,9 @@ class RunFollower:
             return []
         events = self._stream.wait(seconds)
         if self._stream.has_ended:
-            self.close()
-        return events
-
-    def close(self) -> None:
-        """Close the connection to the launcher. A later `wait` would connect again."""
-        if self._stream is not None:
             self._stream.close()
             self._stream = None
+        return events
 
     def _connect(self) -> bool:
         """Connect to the launcher if it runs and the last attempt was long enough ago.
@@ -107,16 +101,15 @@ class RunFollower:
         if now < self._retry_at or self._run.state is not RunState.RUNNING:
             return False
         try:
-            if self._can_do_without:  # Then it does not wait long for them.
-                seconds = _ANSWER_TIMEOUT_SECONDS
-                self._stream = EventStream(self._run, seconds, with_output=self._output)
+            if self._output:  # The caller can do without events, so it does not wait long for them.
+                self._stream = EventStream(self._run, with_output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
             else:
                 self._stream = EventStream(self._run)
         except ConnectionError:
             # The launcher prepares the start of the tasks, or copies files. It can be asked later.
             pass
         except LaunchError:
-            if not self._can_do_without:
+            if not self._output:
                 raise
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         return self._stream is not None

@@ -60,6 +60,9 @@ _STATES_BY_PHASE = {
     JobPhase.RUNNING: RunState.RUNNING.value,
     JobPhase.OVER: RunState.DIED.value,
 }
+#: How much of the samples is read: those of the last minutes.
+_SAMPLE_BYTES = 200_000
+_SAMPLE_BYTES_PER_TASK = 400
 #: States in which a task may have processes.
 _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: The time limit for the hosts to measure the memory of tasks.
@@ -230,7 +233,7 @@ def _print_tasks(run: Run, as_json: bool) -> None:
         print(result_table(state.report) + verdict_lines(state.report), end="")
         return
     # While the run goes on, its report contains the present states of the tasks.
-    reader = SampleReader(run.paths)
+    reader = SampleReader(run.paths, _SAMPLE_BYTES + _SAMPLE_BYTES_PER_TASK * len(state.report.tasks))
     reader.read()
     records = [
         _task_as_json(run, state, task, reader.series.get(task["task"], ()))

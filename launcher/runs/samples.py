@@ -54,16 +54,19 @@ class SampleReader:
 
     Args:
         paths: The files of the run.
+        max_bytes: How many bytes at the end of the file are read at most.
     """
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._path = paths.samples
+    def __init__(self, paths: RunPaths, max_bytes: int = _MAX_BYTES) -> None:
+        self._path, self._max_bytes = paths.samples, max_bytes
         #: The samples of each task, by its name, the oldest first.
         self.series: dict[str, list[Sample]] = {}
         #: Which file was read: its device and its number.
         self._file: tuple[int, int] | None = None
         #: How many bytes of it were read. A line whose end is not written yet is read later.
         self._offset = 0
+        #: How many more are read at most.
+        self._bytes_left = 0
 
     def read(self) -> bool:
         """Read what is new in the file, and return whether there was anything.
@@ -74,10 +77,13 @@ class SampleReader:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if identity != self._file or status.st_size < self._offset:
-                self._file, self._offset, self.series = identity, 0, {}
+                self._file, self._bytes_left, self.series = identity, _MAX_BYTES, {}
+                # The first line may begin before, and is then wrong.
+                self._offset = max(0, status.st_size - self._max_bytes)
             file.seek(self._offset)
-            complete, newline, _ = file.read(_MAX_BYTES - self._offset).rpartition(b"\n")
+            complete, newline, _ = file.read(self._bytes_left).rpartition(b"\n")
             self._offset += len(complete) + len(newline)
+            self._bytes_left -= len(complete) + len(newline)
             for line in complete.splitlines():
                 self._add(line)
             return bool(newline)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.agent import measuring
+from launcher.agent import lookup
 from launcher.agent.measuring import GpuUse
 
 GPUS = "0, GPU-aa, 80\n1, GPU-bb, 20\n2, GPU-cc, [N/A]\n"
@@ -27,7 +27,7 @@ class Simulated:
 
 @pytest.fixture(autouse=True)
 def is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring.lookup, "is_command", lambda name: name == "nvidia-smi")
+    monkeypatch.setattr(lookup, "is_command", lambda name: name == "nvidia-smi")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,18 @@ def test_a_file_is_read_as_it_grows_and_again_when_it_is_replaced(tmp_path: Path
     assert not reader.read()
 
 
+def test_only_the_end_of_a_file_may_be_wanted(tmp_path: Path):
+    paths = RunPaths(str(tmp_path))
+    Path(paths.samples).write_text("".join(map(line, range(1, 100))))
+    reader = SampleReader(paths, max_bytes=180)
+    assert reader.read()
+    assert [sample.at for sample in reader.series["worker/0"]] == [97.0, 98.0, 99.0]
+    with open(paths.samples, "a") as end:
+        end.write(line(100))
+    assert reader.read()
+    assert reader.series["worker/0"][-1].at == 100.0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

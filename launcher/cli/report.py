@@ -33,10 +33,8 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_for_user
 from launcher.output.table import path_line, print_table, result_table, table_lines, verdict_lines
 from launcher.runs.client import snapshot
-from launcher.runs.history import read_history
 from launcher.runs.run import Run, RunState, program_of
-from launcher.runs.samples import SampleReader
-from launcher.runs.view import RunView, report_in_files
+from launcher.runs.view import RunView, view_in_files
 
 SUMMARY = "tell what happened in a run, or compare two"
 
@@ -151,19 +149,14 @@ def _viewed(run: Run) -> Iterator[RunView]:
                 yield watcher.look(0.0)
             return
         run.check_trusted()
-        history, state, now, samples = read_history(run), run.state, time.time(), SampleReader(run.paths)
-        samples.read()
-        report: Report | None = None
-        if state is RunState.RUNNING:
+        report = state = None
+        if run.state is RunState.RUNNING:
             with suppress(LaunchError):
                 answer = snapshot(run)
                 # The files may have been copied from another machine.
                 report = replace(answer.report, run_dir=run.paths.root)
                 state = RunState.ENDED if answer.ended else RunState.RUNNING
-        if report is None:
-            state = run.state
-            report = report_in_files(run, history, state, now)
-        yield RunView(run, state, report, history, samples.series, seen_at=now)
+        yield view_in_files(run, report, state)
     except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
         raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from launcher.common.record import Record
-from launcher.common.text import byte_size, duration
+from launcher.common.text import duration
+from launcher.page.content import shown
 from launcher.runs.graphs import Graph
 
 #: Colours of lines, by classes of the template. Further lines are dashed.
@@ -95,14 +96,5 @@ def _chart(graph: Graph, axis: TimeAxis, classes: Mapping[str, str]) -> Chart:
             before = at
         lines.append(Line(name, classes[name], path, shown(points[-1][1], graph.unit)))
     ticks = {percent: shown(low + span * percent / 100, graph.unit) for percent in (0, 50, 100)}
-    return Chart(graph.title, ticks, lines)
-
-
-def shown(value: float | None, unit: str = "") -> str:
-    """Return a value for people. Empty if it is None."""
-    if value is None:
-        return ""
-    if unit == "bytes":
-        return byte_size(value)
-    suffix = {"%": " %", "1/s": "/s"}.get(unit, "")
-    return f"{value:,.0f}{suffix}" if abs(value) >= 1000 else f"{value:.3g}{suffix}"
+    title = f"{graph.title} ({graph.unit})" if graph.unit in ("%", "cores") else graph.title
+    return Chart(title, ticks, lines)

@@ -98,7 +98,7 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
 def _environment() -> Environment:
     """Return the templates with their filters."""
     environment = Environment(autoescape=True, loader=FileSystemLoader(_TEMPLATES), trim_blocks=True)
-    environment.filters["shown"] = _shown
+    environment.filters["shown"] = shown
     return environment
 
 
@@ -156,8 +156,8 @@ def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, A
     return {key: value for key, value in (fields | more).items() if value not in (None, "")}
 
 
-def _shown(value: Any, form: str, seen_at: float) -> str:
-    """Return a value of a column as the page shows it. Empty if it is not known."""
+def shown(value: Any, form: str = "", seen_at: float = 0.0) -> str:
+    """Return a value of a column or a graph as the page shows it. Empty if it is not known."""
     if value is None or isinstance(value, str):
         return value or ""
     if form == "bytes":

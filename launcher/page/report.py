@@ -19,8 +19,8 @@ from launcher.common.text import duration, escape_controls, join_names, shortene
 from launcher.output.attempts import ATTEMPT_HEADERS, attempt_rows
 from launcher.output.logs import last_lines
 from launcher.output.table import RESULT_HEADERS, result_cells
-from launcher.page.charts import TimeAxis, charts, shown
-from launcher.page.content import page_content
+from launcher.page.charts import TimeAxis, charts
+from launcher.page.content import page_content, shown
 from launcher.runs.graphs import graphs
 from launcher.runs.run import versions_of
 from launcher.runs.timeline import timeline

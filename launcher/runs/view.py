@@ -6,6 +6,7 @@ run, which may be damaged or written by another user, so all texts here are safe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -18,9 +19,9 @@ from launcher.common.text import escape_controls, join_names, plural
 from launcher.output.logs import last_lines
 from launcher.output.table import ending
 from launcher.output.tensorflow_notices import last_of_program
-from launcher.runs.history import RunHistory, report_by_events
+from launcher.runs.history import RunHistory, read_history, report_by_events
 from launcher.runs.run import Run, RunState
-from launcher.runs.samples import Sample, seconds_left, steps_per_second
+from launcher.runs.samples import Sample, SampleReader, seconds_left, steps_per_second
 
 #: More tasks than this are folded by role and state.
 MAX_ROWS = 40
@@ -210,6 +211,24 @@ def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
         if values
     }
     return FoldedRow(role, state_text, len(rows), (min(steps), max(steps)) if steps else None, **folded)
+
+
+def view_in_files(run: Run, report: Report | None = None, state: RunState | None = None) -> RunView:
+    """Return what the files of a run tell now.
+
+    Args:
+        run: The run, whose files are here.
+        report: Its report, if somebody knows a later one than the files.
+        state: The state that belongs to that report.
+
+    Raises:
+        LaunchError: The files are damaged, or of another version of launch.
+    """
+    history, samples, now = read_history(run), SampleReader(run.paths), time.time()
+    samples.read()
+    state = state or run.state
+    report = report or report_in_files(run, history, state, now)
+    return RunView(run, state, report, history, samples.series, seen_at=now)
 
 
 def report_in_files(run: Run, history: RunHistory, state: RunState, now: float) -> Report:

@@ -23,16 +23,11 @@ def drawn(values: list[float | None], unit: str = "", at: list[float] | None = N
     ("values", "unit", "at", "path", "axis"),
     [
         ([0.5, 1.0], "", None, "M0.0 100.0h0L100.0 0.0", ["0.5", "0.75", "1"]),
-        ([10.0, 20.0], "1/s", None, "M0.0 50.0h0L100.0 0.0", ["0/s", "10/s", "20/s"]),
+        ([10.0, 20.0], "1/s", None, "M0.0 50.0h0L100.0 0.0", ["0", "10", "20"]),
         ([3.0, None, 3.0], "", None, "M0.0 100.0h0L100.0 100.0", ["3", "4.5", "6"]),  # A host in between.
         ([1e6] * 3, "bytes", [0.0, 1.0, 99.0], "M0.0 0.0h0L1.0 0.0L99.0 0.0", ["0 B", "500 kB", "1 MB"]),
-        (
-            [2.0] * 13,
-            "%",
-            [*map(float, range(12)), 99.0],
-            None,
-            ["0 %", "1 %", "2 %"],
-        ),  # Nobody measured for long.
+        # Nobody measured for long.
+        ([2.0] * 13, "%", [*map(float, range(12)), 99.0], None, ["0", "1", "2"]),
         ([1.0, 2.0], "", [50.0, 150.0], "M50.0 100.0h0L100.0 0.0", ["1", "1.5", "2"]),  # It is too late.
     ],
 )

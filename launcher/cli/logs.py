@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from launcher.backends.queued_runs import find, shown_there, states
+from launcher.backends.queued_runs import shown_there, states
 from launcher.cli.follower import RunFollower
-from launcher.cli.run_names import runs_and_tasks
+from launcher.cli.run_names import SELECTED, run_and_tasks
 from launcher.clock_times import TIME_FORMS, parse_time, time_in_words, time_with_zone
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
@@ -28,7 +27,7 @@ from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, LogSelection
 from launcher.output.table import verdict
 from launcher.output.tensorflow_notices import Folding
-from launcher.runs.run import Run, all_runs, selected, tasks
+from launcher.runs.run import Run, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"
 
@@ -47,11 +46,6 @@ _POLL_SECONDS = 0.1
 #: How long after an event the logs are still read, because an unfinished line may follow the event.
 _SETTLE_SECONDS = 2.0
 
-
-SELECTED: Setting[tuple[str, ...]] = Setting(
-    "selected", str, "a run (default: `latest`), then tasks (worker/0) or roles", metavar="RUN | TASK",
-    default=(), positional="*", repeatable=True, complete=runs_and_tasks,
-)  # fmt: skip
 FOLLOW = Setting(
     "follow", switch, "print new lines until the run has ended", flags=("-f", "--follow"), default=False
 )
@@ -89,7 +83,7 @@ def run(settings: Settings) -> int:
         InputError: There is no such run, or it contains no such task.
         LaunchError: A log cannot be read, or with ``--follow`` the run has no report at its end.
     """
-    target_run, names = _run_and_tasks(settings[SELECTED])
+    target_run, names = run_and_tasks(settings[SELECTED])
     # The logs of tasks that the user names are shown as they are.
     folding = None if settings[VERBOSE] or names else Folding()
     selection, follows = _selection(settings, folding), settings[FOLLOW]
@@ -248,40 +242,6 @@ def report_of(run: Run) -> Report:
         queued = states([run]).get(run.name)
         why = "its launcher died" if queued is None else escape_controls(queued.text)
         raise LaunchError(f"{run.called} has ended without a report: {why}") from error
-
-
-def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
-    """Return the run and the names of tasks in the arguments of ``launch logs``.
-
-    The first argument may name a run. If it names a task or a role instead, the newest run is meant.
-
-    Args:
-        selected: The arguments as the user typed them.
-
-    Raises:
-        InputError: The first argument names neither a run, nor a task of the newest run.
-    """
-    if not selected:
-        return find(), ()  # The newest run, with all tasks.
-    try:
-        return find(selected[0]), selected[1:]
-    except InputError:
-        if not all_runs():
-            raise
-        newest = find()
-        roles = {task.role for task in tasks(newest)}
-        is_path = selected[0].startswith((".", "/", "~")) or os.path.isdir(selected[0])
-        if is_path and selected[0].rpartition("/")[0] not in roles:
-            raise
-        # Only tasks have a slash in their names. A wrong task is reported later.
-        if "/" in selected[0] or selected[0] in roles:
-            return newest, selected
-        # The user may have typed worker0 or worker-0 for worker/0.
-        task = re.fullmatch(r"(.+?)[-_:.]?(\d+)", selected[0])
-        if task is None or task[1] not in roles:
-            raise
-        expected = f"did you mean {task[1]}/{task[2]}?"
-        raise InputError([Fault("", f"no run and no task {selected[0]!r}", expected)]) from None
 
 
 def logs_of(

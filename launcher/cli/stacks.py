@@ -7,35 +7,31 @@ from __future__ import annotations
 
 import json
 
-from launcher.backends.queued_runs import find, relayed
-from launcher.cli.run_names import newest_tasks, run_argument
+from launcher.backends.queued_runs import relayed
+from launcher.cli.run_names import SELECTED, run_and_tasks
 from launcher.common.errors import LaunchError
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import duration
 from launcher.output.renderers import record_as_dict
-from launcher.runs.run import RunState
+from launcher.runs.run import RunState, selected, tasks
 from launcher.runs.stacks import STACKS_TIMEOUT_SECONDS, stack_lines, stacks_of
 
 SUMMARY = "show where tasks are, by their Python stacks, while they go on"
 
 EXAMPLES = """\
 launch stacks                 all tasks of `latest`; equal stacks are folded
-launch stacks k3f9m worker/7  one task
+launch stacks worker/7        one task of it
+launch stacks k3f9m ps        the ps of another run
 
 The odd task comes first. Exit code: 0 there are stacks; 2 there is no such
 run or task; 125 there are none, or the launcher cannot be asked."""
 
-RUN = run_argument(" (default: `latest`)")
-TASKS: Setting[tuple[str, ...]] = Setting(
-    "tasks", str, "tasks such as worker/0, or roles (default: all)", metavar="TASK", default=(),
-    positional="*", repeatable=True, complete=newest_tasks,
-)  # fmt: skip
 TIMEOUT = Setting(
     "timeout", duration, f"time limit for the hosts: 20s, 1m (default: {STACKS_TIMEOUT_SECONDS:g})",
     metavar="S", default=STACKS_TIMEOUT_SECONDS,
 )  # fmt: skip
 JSON = Setting("json", switch, "print JSON, with the paths of files", default=False)
-GROUPS = (Group("positional arguments", (RUN, TASKS)), Group("options", (TIMEOUT, JSON)))
+GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (TIMEOUT, JSON)))
 
 
 def run(settings: Settings) -> int:
@@ -48,11 +44,13 @@ def run(settings: Settings) -> int:
         InputError: There is no such run, or a name matches no task of the run.
         LaunchError: No task runs, or the launcher cannot be asked.
     """
-    target_run, names, seconds = find(settings[RUN]), settings[TASKS], settings[TIMEOUT]
+    target_run, names = run_and_tasks(settings[SELECTED])
+    seconds = settings[TIMEOUT]
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
     options = ["--timeout", f"{seconds:g}", *(["--json"] if settings[JSON] else [])]
     if (code := relayed(target_run, "stacks", *options, target_run.paths.root, *names)) is not None:
         return code
+    selected(tasks(target_run), names)
     if target_run.state is RunState.ENDED:
         raise LaunchError(f"{target_run.called} has ended")
     groups = stacks_of(target_run, names, seconds)

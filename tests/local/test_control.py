@@ -154,9 +154,12 @@ def test_stacks_of_what_a_shell_has_started_and_of_no_python(launch: Launch, run
     shown = launch.here("stacks", "latest", "--timeout", "1m")
     assert shown.code == 0
     assert shown.out == "worker/1:\n    <module> (<string>:1)\nworker/0: it is no Python program\n"
-    shown = launch.here("stacks", "latest", "worker/0", "--timeout", "1m")
-    assert (shown.code, shown.out) == (125, "worker/0: it is no Python program\n")
-    assert "there is no task 'worker/7'" in launch.here("stacks", "latest", "worker/7").err
+    for named in (["latest", "worker/0"], ["worker/0"]):
+        shown = launch.here("stacks", *named, "--timeout", "1m")
+        assert (shown.code, shown.out) == (125, "worker/0: it is no Python program\n")
+    for named in (["latest", "worker/7"], ["worker/7"]):
+        shown = launch.here("stacks", *named)
+        assert shown.code == 2 and "there is no task 'worker/7'" in shown.err
 
 
 @pytest.mark.promise("`--timeout` and `--stall` show where tasks are before they stop them")

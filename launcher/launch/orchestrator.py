@@ -35,7 +35,6 @@ from launcher.launch.sampling import Sampling
 from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
-from launcher.progress import ProgressReader
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
 
@@ -67,7 +66,8 @@ class Orchestrator:
             start. None if there are no other machines, or the user wants no checks.
         tensorboard: TensorBoard and its URL. None if the job runs no TensorBoard.
         commands_fd: The inherited pipe from which commands are read. None if there is none.
-        progress: Recognizes how far tasks are. None if no samples are taken.
+        takes_samples: Whether to take samples of tasks.
+        progress: How lines with steps look (``--progress``). None to recognize them.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a launch, which only a session knows, by name
@@ -83,7 +83,8 @@ class Orchestrator:
         hints: HostHints | None,
         tensorboard: TensorBoardSidecar | None,
         commands_fd: int | None,
-        progress: ProgressReader | None,
+        takes_samples: bool,
+        progress: str | None,
     ) -> None:
         """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called.
 
@@ -117,7 +118,7 @@ class Orchestrator:
             self._machine, report=self.report, send=send, handle=self._handle, stacks=self._stacks
         )
         self._sampling: Sampling | None = None
-        if progress is not None:
+        if takes_samples:
             self._sampling = Sampling(loop, self._machine, run_info.paths, progress, self._on_findings)
         every = 0.0 if self._sampling is None else self._sampling.command.every
         self._control = Control(loop, display.event_buffer, job, every)

@@ -1,36 +1,26 @@
 """Takes samples of the tasks while a job runs: what they use, and how far they are.
 
-`Sampling` belongs to the loop. At most once a second it hands what agents have measured to a `SampleWriter`,
-which works in a thread: it looks at the logs, and appends a line to ``samples.jsonl``. Only one thread works
-at a time. Nothing that a task does to its log or to the file may harm the job.
+`Sampling` belongs to the loop. At most once a second it hands what agents have measured to a
+`launcher.launch.sample_writer`, which works in a thread. Only one thread works at a time.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import stat
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.common import events
-from launcher.common.cluster import TaskId
-from launcher.common.record import Record
-from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.event_loop import EventLoop
 from launcher.job import RunPaths
 from launcher.messages import say
-from launcher.output.run_files import replace_file
-from launcher.progress import TAIL_BYTES, Findings, Pace, Progress, ProgressReader
-from launcher.runs.samples import Sample, steps_per_second
 from launcher.supervisor import Machine
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from launcher.launch.sample_writer import SampleWriter
 
 #: The shortest time between two samples of a host. More hosts are asked less often, so that all hosts
 #: together send no more messages than this number a second.
@@ -38,28 +28,6 @@ _MIN_SECONDS = 2.0
 _MAX_MESSAGES_PER_SECOND = 25
 #: The shortest time between two lines of the file.
 _PAUSE_SECONDS = 1.0
-#: The largest size of the file, and how much larger it may be for each task above a number.
-_MAX_BYTES = 2_000_000
-_MAX_BYTES_PER_TASK = 2_000
-_TASKS_WITHIN = 16
-#: How often tasks are compared, and how long the samples are kept that this needs.
-_COMPARE_SECONDS = 5.0
-_PACE_SECONDS = 60.0
-#: A task without a sample for so long has ended, or its host cannot be reached.
-_FRESH_SECONDS = 30.0
-_APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_compact = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class Measurement(Record):
-    """What a host has measured, with what the launcher knows of its tasks."""
-
-    event: events.Measured
-    #: The present attempts of its tasks.
-    attempts: Mapping[TaskId, int]
-    #: How many CPUs the host has.
-    cpus: int
-
 
 #: Receives what was found in samples, and with ``--progress`` which tasks have made steps.
 OnFindings = Callable[[Sequence[events.Noticed | events.StepsRead]], None]
@@ -72,7 +40,7 @@ class Sampling:
         loop: Calls this object.
         machine: Knows the tasks.
         paths: The files of the run.
-        progress: Recognizes progress in lines.
+        pattern: How lines with steps look (``--progress``). None to recognize them.
         on_findings: Is called in the loop.
     """
 
@@ -81,22 +49,24 @@ class Sampling:
         loop: EventLoop,
         machine: Machine,
         paths: RunPaths,
-        progress: ProgressReader,
+        pattern: str | None,
         on_findings: OnFindings,
     ) -> None:
         self._loop, self._machine, self._on_findings = loop, machine, on_findings
-        tasks, hosts = machine.state.tasks, machine.state.hosts
-        self._writer = SampleWriter(paths, len(tasks), progress)
+        self._paths, self._pattern = paths, pattern
+        #: Works in a thread. None until the first sample has come.
+        self._writer: SampleWriter | None = None
         #: Asks an agent to measure again and again.
-        self.command = events.Measure("", max(_MIN_SECONDS, len(hosts) / _MAX_MESSAGES_PER_SECOND))
+        hosts = len(machine.state.hosts)
+        self.command = events.Measure("", max(_MIN_SECONDS, hosts / _MAX_MESSAGES_PER_SECOND))
         #: The last measurement of each host that waits to be written.
         self._waiting: dict[str, events.Measured] = {}
         #: How many CPUs each host has.
         self._cpus: dict[str, int] = {}
         #: Whether a thread works, or a timer is set for it.
         self._is_under_way = False
-        #: The file of the samples, and whether the user was told that it cannot be written.
-        self._path, self._has_failed = paths.samples, False
+        #: Whether the user was told that the file of the samples cannot be written.
+        self._has_failed = False
 
     def agent_ready(self, event: events.AgentReady) -> None:
         """Note how many CPUs a host has."""
@@ -112,230 +82,28 @@ class Sampling:
     def _hand_over(self) -> None:
         """Let a thread write what has been measured, if there is anything."""
         self._is_under_way = bool(self._waiting)
-        if self._waiting:
-            tasks = self._machine.state.tasks
-            measurements = [
-                Measurement(event, {task: tasks[task].attempt for task in event.memory}, self._cpus[host])
-                for host, event in self._waiting.items()
-            ]
-            self._waiting = {}
-            self._loop.run_in_thread(lambda: self._writer.write(measurements), self._on_written)
+        if not self._waiting:
+            return
+        # It takes 5 ms with its patterns, which jobs that end before their first sample do not need.
+        from launcher.launch.sample_writer import Measurement, SampleWriter  # noqa: PLC0415
 
-    def _on_written(self, written: Future[None]) -> None:
+        tasks = self._machine.state.tasks
+        writer = self._writer or SampleWriter(self._paths, len(tasks), self._pattern, self.command.every)
+        self._writer = writer
+        measurements = [
+            Measurement(event, {task: tasks[task].attempt for task in event.memory}, self._cpus[host])
+            for host, event in self._waiting.items()
+        ]
+        self._waiting = {}
+        self._loop.run_in_thread(lambda: writer.write(measurements), partial(self._on_written, writer))
+
+    def _on_written(self, writer: SampleWriter, written: Future[None]) -> None:
         """Pass on what was found, and go on after a pause. The user is told of the first error."""
-        findings, self._writer.findings = self._writer.findings, []
+        findings, writer.findings = writer.findings, []
         self._on_findings(findings)
         error = written.exception()
         if error is not None and not self._has_failed:
             self._has_failed = True
             why = error.strerror if isinstance(error, OSError) else repr(error)
-            say(f"cannot write {self._path}: {why}")
+            say(f"cannot write {self._paths.samples}: {why}")
         self._loop.call_at(time.monotonic() + _PAUSE_SECONDS, self._hand_over)
-
-
-class _Sampled:
-    """What is known about the present attempt of a task from its last sample."""
-
-    def __init__(self, attempt: int) -> None:
-        self.attempt = attempt
-        #: When it was measured, and its CPU seconds until then. None before the first sample.
-        self.measured_at = 0.0
-        self.cpu_s: float | None = None
-        #: When its log was changed last, and its size then.
-        self.log = (0, 0)
-        #: How far it was then, as fields of a sample.
-        self.progress: Mapping[str, Any] = {}
-        #: The samples of the last time, if it has printed steps.
-        self.samples: deque[Sample] = deque()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has made all its steps."""
-        return bool(self.progress.get("step", 0) >= self.progress.get("total", math.inf))
-
-    def pace(self) -> Pace:
-        """Return how fast it was in the last time."""
-        cpus = [sample.cpu for sample in self.samples if sample.cpu is not None]
-        gpus = [sample.gpu for sample in self.samples if sample.gpu is not None]
-        means = [sum(uses) / len(uses) if uses else None for uses in (cpus, gpus)]
-        return Pace(self.attempt, steps_per_second(self.samples), *means)
-
-
-class SampleWriter:
-    """Writes samples to ``samples.jsonl``, which it keeps small. Only one thread at a time calls it.
-
-    Args:
-        paths: The files of the run.
-        task_count: How many tasks the job has.
-        progress: Recognizes progress in lines.
-    """
-
-    def __init__(self, paths: RunPaths, task_count: int, progress: ProgressReader) -> None:
-        self._paths, self._progress = paths, progress
-        self._max_bytes = _MAX_BYTES + _MAX_BYTES_PER_TASK * max(0, task_count - _TASKS_WITHIN)
-        self._tasks: dict[TaskId, _Sampled] = {}
-        #: What was found since the caller has last taken it.
-        self.findings: list[events.Noticed | events.StepsRead] = []
-        self._finder, self._compared_at = Findings(), 0.0
-
-    def write(self, measurements: Iterable[Measurement]) -> None:
-        """Write a line with these measurements and the progress of their tasks.
-
-        Raises:
-            OSError: The file cannot be written. The next line may be tried.
-        """
-        samples: dict[TaskId, dict[str, Any]] = {}
-        at, had_given_up = events.now(), self._progress.has_given_up
-        #: The tasks whose steps have changed, each with its attempt.
-        changed: dict[TaskId, int] = {}
-        for measurement in measurements:
-            event = measurement.event
-            for task, attempt in measurement.attempts.items():
-                sampled = self._tasks.get(task)
-                if sampled is None or sampled.attempt != attempt:
-                    sampled = self._tasks[task] = _Sampled(attempt)
-                fields: dict[str, Any] = {"attempt": attempt, "memory": event.memory[task]}
-                _add_cpu(fields, sampled, event.at, event.cpu_s.get(task), measurement.cpus)
-                for name, by_task in (("gpu", event.gpu), ("gpu_memory", event.gpu_memory)):
-                    if task in by_task:
-                        fields[name] = by_task[task]
-                step = sampled.progress.get("step")
-                self._add_progress(fields, task, sampled)
-                if sampled.progress.get("step") != step:
-                    changed[task] = attempt
-                if "step" in fields:
-                    sampled.samples.append(Sample(at, **fields))
-                samples[task] = fields
-        self._compare(at)
-        if self._progress.is_by_user and not had_given_up:
-            given_up = self._progress.has_given_up
-            self.findings.append(events.StepsRead(at, changed, given_up))
-            if given_up:
-                task = [*samples][-1]
-                text = "--progress takes too long to find steps, so that they are not looked for any longer"
-                self.findings.append(events.Noticed(at, "progress", task, f"{task}: {text}"))
-        self._append(f"{_compact({'at': round(at, 2), 'tasks': samples})}\n".encode())
-
-    def _compare(self, at: float) -> None:
-        """Find out which tasks are slow, if it is time for that."""
-        if at < self._compared_at + _COMPARE_SECONDS:
-            return
-        self._compared_at = at
-        paces = {}
-        for task, sampled in self._tasks.items():
-            samples = sampled.samples
-            while len(samples) > 3 and samples[0].at < at - _PACE_SECONDS:
-                # Of a task that hangs, the step before the last one is kept, so that it has a pace.
-                hangs = samples[1].step == samples[-1].step
-                del samples[2 if hangs else 0]
-            # A task that has ended, or made all its steps, is neither slow nor waited for.
-            if samples and samples[-1].at > at - _FRESH_SECONDS and not sampled.is_done:
-                paces[task] = sampled.pace()
-        self.findings += self._finder.compare(at, paces)
-
-    def _add_progress(self, fields: dict[str, Any], task: TaskId, sampled: _Sampled) -> None:
-        """Add how far a task is, and when it has printed something last.
-
-        Args:
-            fields: The sample, to which that is added.
-            task: The name of the task.
-            sampled: What is known about it.
-        """
-        from launcher.output.logs import tail  # noqa: PLC0415 - takes 5 ms, and the start of tasks needs none
-
-        path = self._paths.log(task)
-        try:
-            status = os.lstat(path)
-        except OSError:  # It has printed nothing.
-            return
-        fields["printed_at"] = round(status.st_mtime, 2)
-        log = (status.st_mtime_ns, status.st_size)
-        if log != sampled.log:
-            sampled.log = log
-            progress = self._progress.read(task, sampled.attempt, tail(path, TAIL_BYTES)[0])
-            if progress is not None:
-                sampled.progress = _as_fields(progress)
-                self.findings += self._finder.observe(events.now(), task, sampled.attempt, progress)
-        fields.update(sampled.progress)
-
-    def _append(self, line: bytes) -> None:
-        """Append a line to the file. If it is full, samples of earlier times become fewer.
-
-        Raises:
-            OSError: The file cannot be written, or something else is in its place.
-        """
-        fd = os.open(self._paths.samples, _APPEND_FLAGS, 0o600)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(0, "it is not a regular file")
-            if status.st_size + len(line) <= self._max_bytes:
-                os.write(fd, line)
-                return
-        finally:
-            os.close(fd)
-        kept: list[bytes] = []
-        # A file that is still larger was not written by us.
-        with suppress(OSError), open_regular(self._paths.samples, links=False) as file:
-            kept = thinned(read_at_most(file, self._max_bytes).splitlines(), self._max_bytes)
-        replace_file(self._paths.samples, b"\n".join([*kept, line]).decode("utf-8", "replace"), 0o600)
-
-
-def _as_fields(progress: Progress) -> Mapping[str, Any]:
-    """Return how far a task is as fields of a sample. JSON has no numbers that are not finite."""
-    metrics = {name: value for name, value in progress.metrics.items() if math.isfinite(value)}
-    numbers = {"step": progress.step, "total": progress.total, "metrics": metrics}
-    return {name: value for name, value in numbers.items() if value not in (None, {})}
-
-
-def _add_cpu(fields: dict[str, Any], sampled: _Sampled, at: float, cpu_s: float | None, cpus: int) -> None:
-    """Add how many cores a task has used since its last sample, which the first one cannot tell.
-
-    Args:
-        fields: The sample, to which that is added.
-        sampled: What is known about the task.
-        at: When it was measured.
-        cpu_s: Its CPU seconds until then. None if the agent does not tell.
-        cpus: How many CPUs its host has. The task cannot have used more.
-    """
-    if cpu_s is None or at <= sampled.measured_at:
-        return
-    if sampled.cpu_s is not None:
-        # The seconds of a child that nobody has waited for are lost when it ends.
-        cores = max(0.0, cpu_s - sampled.cpu_s) / (at - sampled.measured_at)
-        fields["cpu"] = round(min(cores, cpus), 3)
-    sampled.measured_at, sampled.cpu_s = at, cpu_s
-
-
-def thinned(lines: Sequence[bytes], max_bytes: int) -> list[bytes]:
-    """Return lines of samples that need about half of the space.
-
-    The newest quarter stays. The time before is divided into equal spans, and of each span one moment stays:
-    the last sample of each task in it.
-
-    Args:
-        lines: The lines, the oldest first. Those that are wrong are left out.
-        max_bytes: How many bytes the lines may have together.
-    """
-    newest = lines[-(len(lines) // 4) :] if len(lines) > 3 else []
-    moments = []
-    for line in lines[: len(lines) - len(newest)]:
-        with suppress(ValueError, RecursionError, LookupError, TypeError):
-            moment = json.loads(line)
-            if 0 < moment["at"] < 1e10 and isinstance(moment["tasks"], dict):
-                moments.append((float(moment["at"]), moment["tasks"]))
-    if not moments:
-        return [*newest]
-    everything: dict[str, Any] = {}
-    for _, tasks in moments:
-        everything.update(tasks)
-    span_count = max(1, max_bytes // 4 // (len(_compact(everything)) + 1))
-    first, last = min(at for at, _ in moments), max(at for at, _ in moments)
-    spans: dict[int, tuple[float, dict[str, Any]]] = {}
-    for at, tasks in moments:
-        number = int(span_count * (at - first) / (last - first + 1.0))
-        _, merged = spans.setdefault(number, (at, {}))
-        spans[number] = at, {**merged, **tasks}
-    kept = [_compact({"at": at, "tasks": tasks}).encode() for at, tasks in spans.values()]
-    # A task may have written lines that become no smaller.
-    return [*kept, *newest] if sum(map(len, kept)) < max_bytes // 2 else [*newest]

@@ -45,7 +45,6 @@ from launcher.launch.socket_relay import SocketRelay
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.messages import MessageQueue, say
 from launcher.output.renderers import RunInfo
-from launcher.progress import ProgressReader
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
 from launcher.runs.run import new_run_name, selected
 from launcher.scheduler.placement import place
@@ -405,9 +404,8 @@ class Session:
             hints=HostHints(self.placement.hosts()) if checks_hosts else None,
             tensorboard=self.tensorboard,
             commands_fd=self.settings[table.COMMANDS_FD],
-            progress=None
-            if self.settings[table.NO_SAMPLES]
-            else ProgressReader(self.settings[table.PROGRESS]),
+            takes_samples=not self.settings[table.NO_SAMPLES],
+            progress=self.settings[table.PROGRESS],
         )
         # Signals wait, and the orchestrator reads them as requests to stop the job. So a signal after the end
         # of the job, as at scancel (Slurm), does not prevent the report.

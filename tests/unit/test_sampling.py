@@ -13,8 +13,7 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.events import Measured
 from launcher.job import RunPaths
-from launcher.launch.sampling import Measurement, SampleWriter, thinned
-from launcher.progress import ProgressReader
+from launcher.launch.sample_writer import Measurement, SampleWriter, thinned
 from launcher.runs.samples import Sample, SampleReader
 
 TASK = TaskId("worker/0")
@@ -41,7 +40,7 @@ def read(paths: RunPaths) -> list[Sample]:
 
 def test_cores_in_use(paths: RunPaths):
     """The first sample of an attempt tells none, and no other one more than there are."""
-    writer = SampleWriter(paths, 1, ProgressReader())
+    writer = SampleWriter(paths, 1, None)
     for values in (
         (10, 1, 2e5), (12, 1, 2e5 + 3), (14, 1, 1), (16, 1, 1e5), (18, 2, 3), (20, 2, 4), (22, 2, None),
     ):  # fmt: skip
@@ -51,7 +50,7 @@ def test_cores_in_use(paths: RunPaths):
 
 
 def test_progress_is_read_when_a_log_has_changed(paths: RunPaths):
-    writer, log = SampleWriter(paths, 1, ProgressReader("step (?P<step>[0-9]+)")), Path(paths.log(TASK))
+    writer, log = SampleWriter(paths, 1, "step (?P<step>[0-9]+)"), Path(paths.log(TASK))
     writer.write([measurement(1, gpu=50.0, gpu_memory=7)])
     log.write_text("step 1\nstep 2\n")
     os.utime(log, (5, 5))
@@ -89,8 +88,8 @@ def test_a_long_time_is_drawn_evenly(paths: RunPaths):
 
 
 def test_the_file_stays_small_whatever_tasks_write_into_it(paths: RunPaths, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("launcher.launch.sampling._MAX_BYTES", 10_000)
-    writer, file = SampleWriter(paths, 1, ProgressReader()), Path(paths.samples)
+    monkeypatch.setattr("launcher.launch.sample_writer._MAX_BYTES", 10_000)
+    writer, file = SampleWriter(paths, 1, None), Path(paths.samples)
     for at in range(1000):
         writer.write([measurement(at + 1, cpu=at)])
         if at == 500:

@@ -1,8 +1,8 @@
 """Reads from the output of tasks how far they are: steps, their total, metrics. Finds what is wrong there.
 
-`launcher.launch.sample_writer` passes it the ends of logs, in its thread. The user may say by ``--progress`` how a
-line with a step looks. Otherwise the forms that TensorFlow and tqdm print are recognized, and where a number
-may mean something else, nothing is claimed.
+`launcher.launch.sample_writer` passes it the ends of logs, in its thread. The user may say by ``--progress``
+how a line with a step looks. Otherwise the forms that TensorFlow and tqdm print are recognized, and where a
+number may mean something else, nothing is claimed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Samples of tasks: what they used and how far they were, at many moments, as ``samples.jsonl`` tells it.
 
-`launcher.launch.sample_writer` writes the file, and commands and pages read it here, while the job runs or later.
-A line is a moment. Tasks may damage or replace the file, so a line that is wrong is left out.
+`launcher.launch.sample_writer` writes the file, and commands and pages read it here, while the job runs or
+later. A line is a moment. Tasks may damage or replace the file, so a line that is wrong is left out.
 """
 
 from __future__ import annotations

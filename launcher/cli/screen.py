@@ -38,7 +38,7 @@ _HEADERS = (
     "task", "host", "heard", "state", "attempt", "step", "steps/s", "left", "silent", "CPU", "memory", "GPU",
 )  # fmt: skip
 #: The columns that are left out of a narrow terminal, in this order.
-_EXPENDABLE = ("left", "heard", "GPU", "attempt", "host", "silent", "CPU")
+_EXPENDABLE = ("heard", "GPU", "attempt", "host", "left", "silent", "CPU")
 #: The least width of the last line of a task, and the largest width of its host and its state.
 _MIN_LINE_WIDTH = 16
 _MAX_WIDTH = 32

@@ -348,7 +348,8 @@ function longGaps(chart, line, first, last, gaps) {
 function range(low, high, unit) {
   if (low === null) return [0, 1];
   const bottom = unit ? Math.min(0, low) : low, room = (high - bottom) * 0.05 || Math.abs(high) * 0.05 || 1;
-  return [unit ? bottom : low - room, high + room];
+  // Less than a tenth of a core is noise, and the texts of its axis would all be 0.00.
+  return [unit ? bottom : low - room, Math.max(high + room, unit === "cores" ? 0.1 : -Infinity)];
 }
 
 function timeTexts(ticks) {

@@ -48,7 +48,6 @@ launch report --junit junit.xml    a file for CI, with a case for each task
 
 Exit code: 0; 2 there is no such run; 125 the run cannot be read."""
 
-_MAX_ATTEMPTS = 60
 _MAX_PROGRAM_CHARACTERS = 300
 
 
@@ -123,9 +122,9 @@ def _compare(first: Run, second: Run, page: str | None, *, as_json: bool) -> Non
     cells = [("run", first.title, second.title, "")]
     cells += [(name, one.text, other.text, one.change_to(other)) for name, (one, other) in pairs.items()]
     if page is not None:
-        from launcher.page.report import table_html  # noqa: PLC0415 - with jinja2, which few need
+        from launcher.page.report import comparison_html  # noqa: PLC0415 - with jinja2, which few need
 
-        _write(page, table_html(f"{first.called} and {second.called}", COMPARISON_HEADERS, cells))
+        _write(page, comparison_html(f"{first.called} and {second.called}", COMPARISON_HEADERS, cells))
     if as_json:
         answer = [
             {"name": name, "values": [each.value for each in pair], "texts": [each.text for each in pair]}
@@ -202,7 +201,7 @@ def _told(view: RunView) -> str:
 
 def _attempt_lines(report: Report, run: Run) -> list[str]:
     """Return the table of all attempts, in the order of their starts. Empty if no task was started again."""
-    rows, left_out = attempt_rows(report, run.paths, _MAX_ATTEMPTS)
+    rows, left_out = attempt_rows(report, run.paths)
     lines = table_lines(ATTEMPT_HEADERS, rows)
     if left_out:
         lines.append(f"{plural(left_out, 'earlier attempt')} left out: --json has them")

@@ -17,7 +17,7 @@ from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.messages import say
 from launcher.output.renderers import DisplayEvent, Renderer, RunInfo
-from launcher.runs.end_command import EndCommand, print_late, run_command, run_of
+from launcher.runs.end_command import UserCommand, print_late, run_command, run_of
 from launcher.threads import start_function
 
 #: The pause between two calls for the same kind of event.
@@ -34,7 +34,7 @@ class EventCommandRunner(Renderer):
         command: The command.
     """
 
-    def __init__(self, command: EndCommand) -> None:
+    def __init__(self, command: UserCommand) -> None:
         self._command = command
         #: What the next call for each kind tells: the last event in words, and how many others there were.
         self._untold: dict[str, tuple[str, int]] = {}

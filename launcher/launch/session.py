@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from launcher.launch.staged_files import StagedFiles
     from launcher.output.background import Background
     from launcher.output.tmux import Tmux
-    from launcher.runs.end_command import EndCommand
+    from launcher.runs.end_command import UserCommand
     from launcher.runs.run import Run
 
 
@@ -136,7 +136,7 @@ class Session:
         #: Whether another launcher continues the run. `supervise` finds out.
         self.requeue = Requeue.NO
         #: The command of ``--on-end``, as `run` has found it. None without that option.
-        self.end_command: EndCommand | None = None
+        self.end_command: UserCommand | None = None
         #: What runs the command of ``--on-event``. None without that option.
         self.event_command: EventCommandRunner | None = None
 
@@ -195,10 +195,10 @@ class Session:
         """
         if self.settings[table.ON_END] or self.settings[table.ON_EVENT]:
             from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have
-            from launcher.runs.end_command import find_end_command  # noqa: PLC0415 - one of them
+            from launcher.runs.end_command import find_user_command  # noqa: PLC0415 - one of them
 
-            self.end_command = find_end_command(self.settings)
-            if (command := find_end_command(self.settings, table.ON_EVENT)) is not None:
+            self.end_command = find_user_command(self.settings, table.ON_END)
+            if (command := find_user_command(self.settings, table.ON_EVENT)) is not None:
                 self.event_command = EventCommandRunner(command)
 
     def allocate(self) -> None:

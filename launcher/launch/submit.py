@@ -18,7 +18,7 @@ from launcher.backends.queued_runs import create_named
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
-from launcher.config.table import COLLECT, ON_EVENT, REPORT, RUN_DIR, SYNC
+from launcher.config.table import COLLECT, ON_END, ON_EVENT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
 from launcher.launch.interrupts import Interrupts
@@ -27,7 +27,7 @@ from launcher.launch.programs import check_all_programs_here
 from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
-from launcher.runs.end_command import find_end_command, run_left_commands
+from launcher.runs.end_command import find_user_command, run_left_commands
 from launcher.runs.folder import discard, with_batch_job
 from launcher.runs.run import BatchJob, Run, new_run_name
 
@@ -48,10 +48,10 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
     """
     if options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
         check_all_programs_here(options)
-    # A launcher that does not see the files of this machine looks for the program of --on-end itself.
-    end_command = find_end_command(options.settings) if queue.shares_files else None
-    if queue.shares_files:
-        find_end_command(options.settings, ON_EVENT)
+    end_command = None
+    if queue.shares_files:  # Otherwise the launcher, which sees other files, looks for the programs itself.
+        end_command = find_user_command(options.settings, ON_END)
+        find_user_command(options.settings, ON_EVENT)
     batch = BatchJob(options.backend.name)
     run = create_named(options.settings[RUN_DIR], new_run_name(), (), batch, options.origin)
     options = replace(options, origin=run.origin)  # The name may have got a number.

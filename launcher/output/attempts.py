@@ -9,16 +9,16 @@ from launcher.job import RunPaths
 from launcher.output.failure import exception_of
 
 ATTEMPT_HEADERS = ("task", "attempt", "host", "began", "ended", "time", "state", "cause")
+_MAX_ROWS = 60
 _MAX_CAUSE_CHARACTERS = 120
 
 
-def attempt_rows(report: Report, paths: RunPaths, max_rows: int) -> tuple[list[list[str]], int]:
+def attempt_rows(report: Report, paths: RunPaths) -> tuple[list[list[str]], int]:
     """Return the rows of the last attempts of tasks that were started again, in the order of their starts.
 
     Args:
         report: How the job ended, or how it is now.
         paths: The files of the run.
-        max_rows: How many rows to return at most.
 
     Returns:
         The rows, and how many earlier attempts are left out.
@@ -28,7 +28,7 @@ def attempt_rows(report: Report, paths: RunPaths, max_rows: int) -> tuple[list[l
         if task.earlier:
             attempts += [*((task, each) for each in task.earlier), (task, task)]
     attempts.sort(key=lambda pair: pair[1].started_at or 0.0)
-    left_out = max(0, len(attempts) - max_rows)
+    left_out = max(0, len(attempts) - _MAX_ROWS)
     return [_row(*pair, paths) for pair in attempts[left_out:]], left_out
 
 

@@ -29,7 +29,6 @@ from launcher.runs.view import RunView, TaskRow
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _TASK_HEADERS = (*RESULT_HEADERS, "CPU time", "step", "steps/s")
 _MAX_TASKS = 1000
-_MAX_ATTEMPTS = 60
 #: Of so many tasks the last lines are shown, the worst first.
 _MAX_LOGS = 20
 _LOG_LINES = 20
@@ -62,9 +61,10 @@ def report_body(view: RunView) -> str:
     return _environment().get_template("report_body.html").render(**_content(view, view.run.paths.root))
 
 
-def table_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a page with one table."""
-    return _environment().get_template("report.html").render(verdict=title, tasks=_table(headers, rows))
+def comparison_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the page of a table that compares two runs."""
+    template = _environment().get_template("report.html")
+    return template.render(title="Two runs", verdict=title, tasks=_table(headers, rows))
 
 
 def _environment() -> Environment:
@@ -95,7 +95,7 @@ def _content(view: RunView, folder: str) -> dict[str, Any]:
     )
     bad_count = sum(task.task == first or row.is_remarkable for task, row in ranked)
     cells = [_task_cells(task, row, report) for task, row in ranked[:_MAX_TASKS]]
-    attempts, left_out = attempt_rows(report, view.run.paths, _MAX_ATTEMPTS)
+    attempts, left_out = attempt_rows(report, view.run.paths)
     axis = TimeAxis(report.started_at, max(report.started_at, report.ended_at))
     logs = {
         task.task: "\n".join(last_lines(view.run.paths.root, task.task, _LOG_LINES, _LOG_BYTES))

@@ -55,8 +55,8 @@ _STDERR = 2
 EndStatus = Literal["succeeded", "failed", "stopped", "lost"]
 
 
-class EndCommand(Record):
-    """The command of ``--on-end`` of one run."""
+class UserCommand(Record):
+    """The command of ``--on-end`` or of ``--on-event`` of one run."""
 
     #: The path of its program, and the arguments.
     words: tuple[str, ...]
@@ -80,8 +80,12 @@ class EndCommand(Record):
             raise LaunchError(f"cannot write {paths.on_end!r}: {error.strerror}") from error
 
 
-def find_end_command(settings: Settings, row: Setting[tuple[str, ...]] = ON_END) -> EndCommand | None:
-    """Return the command of ``--on-end``, or of another such option, or None without that option.
+def find_user_command(settings: Settings, row: Setting[tuple[str, ...]]) -> UserCommand | None:
+    """Return the command of ``--on-end`` or of ``--on-event``, or None without that option.
+
+    Args:
+        settings: The settings.
+        row: The option.
 
     Raises:
         JobError: Its program does not exist, or cannot be run.
@@ -97,10 +101,10 @@ def find_end_command(settings: Settings, row: Setting[tuple[str, ...]] = ON_END)
         problem = "program not found: its name contains blanks or ://" if is_hidden else str(error)
         expected = "expected the program and its arguments as words of their own" if is_hidden else ""
         raise JobError([Fault(settings.source(row), problem, expected)]) from error
-    return EndCommand((program, *words[1:]), folder)
+    return UserCommand((program, *words[1:]), folder)
 
 
-def claim(paths: RunPaths) -> EndCommand | None:
+def claim(paths: RunPaths) -> UserCommand | None:
     """Take the command of a run out of its folder. The caller runs it.
 
     Only a file that this user has written, and that only this user can read, is believed: others may write to
@@ -117,14 +121,14 @@ def claim(paths: RunPaths) -> EndCommand | None:
                 return None
             fields = json.loads(read_at_most(file, _MAX_FILE_BYTES))
         program, *arguments = map(str, fields["words"])
-        command = EndCommand((program, *arguments), str(fields["folder"]))
+        command = UserCommand((program, *arguments), str(fields["folder"]))
         os.unlink(paths.on_end)  # For all but one process this fails.
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return command
 
 
-def run_at_end(command: EndCommand, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
+def run_at_end(command: UserCommand, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
     """Run the command of a run for its launcher, unless another process has done it.
 
     Who owns its file, and with which permissions, does not matter: the launcher knows the command, and some
@@ -195,7 +199,7 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
 
 def run_command(
     option: str,
-    command: EndCommand,
+    command: UserCommand,
     run: Run,
     status: EndStatus | Literal["running"],
     is_interrupted: Callable[[], bool] = lambda: False,

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.job import RunPaths
 from launcher.runs import end_command
-from launcher.runs.end_command import EndCommand
+from launcher.runs.end_command import UserCommand
 from launcher.runs.run import Run
 from tests.conftest import Ended, Launch, executable, in_shell
 from tests.seeing import RunFolder, alive, last_run, run_of, soon
@@ -284,7 +284,7 @@ TOO_LONG = "it, or what it started, did not end within 1s: killed"
 )
 def test_any_command_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, failure: str):
     monkeypatch.setattr(end_command, "LIMIT_SECONDS", 1.0)
-    command = EndCommand(("/bin/sh", "-c", script), str(tmp_path))
+    command = UserCommand(("/bin/sh", "-c", script), str(tmp_path))
     lines = end_command.run_command("--on-end", command, run_in(tmp_path), "lost")
     known = [line for line in lines if "killed" in line or "exit code" in line]
     assert known == ([f"--on-end sh: {failure}"] if failure else [])
@@ -292,8 +292,8 @@ def test_any_command_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scrip
 
 
 def test_one_that_cannot_be_started(tmp_path: Path):
-    gone = EndCommand((str(tmp_path / "gone"),), str(tmp_path))
-    folder_gone = EndCommand(("/bin/true",), str(tmp_path / "gone"))
-    for command in (gone, folder_gone, EndCommand(("/bin/true", "\0"), str(tmp_path))):
+    gone = UserCommand((str(tmp_path / "gone"),), str(tmp_path))
+    folder_gone = UserCommand(("/bin/true",), str(tmp_path / "gone"))
+    for command in (gone, folder_gone, UserCommand(("/bin/true", "\0"), str(tmp_path))):
         (line,) = end_command.run_command("--on-end", command, run_in(tmp_path), "lost")
         assert ": it cannot be started: " in line

@@ -15,7 +15,7 @@ from launcher.common.events import AgentLost, Noticed, Restarting
 from launcher.job import Placement, RunPaths
 from launcher.launch.event_command import EventCommandRunner
 from launcher.output.renderers import DisplayEvent, RunInfo
-from launcher.runs.end_command import EndCommand
+from launcher.runs.end_command import UserCommand
 from tests.conftest import Launch, executable
 from tests.seeing import Family, alive, last_run, named, soon
 
@@ -123,7 +123,7 @@ def test_when_it_is_told_what(
     moments: Sequence[tuple[float, Sequence[DisplayEvent]]], told: Sequence[str], tmp_path: Path
 ):
     script = 'echo "$LAUNCH_EVENT_TEXT" >>notes'
-    runner = EventCommandRunner(EndCommand(("/bin/sh", "-c", script), str(tmp_path)))
+    runner = EventCommandRunner(UserCommand(("/bin/sh", "-c", script), str(tmp_path)))
     runner.begin(RunInfo("20261129-120205-jrqh3", Placement(()), RunPaths(str(tmp_path)), started_at=0.0))
     for now, happened in moments:
         for event in happened:

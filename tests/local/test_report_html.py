@@ -122,7 +122,9 @@ def test_a_run_that_failed(launch: Launch, tmp_path: Path):
     assert facts["Note"] == "new <b>data</b>" and "--workers 2" in facts["Command"]
     assert "T0K3N" not in (tmp_path / "run.html").read_text()
     graphs = shown.of("figcaption")
-    assert {"Steps per second", "Memory", "CPU (cores)"} < {*graphs} and any("<script>" in title for title in graphs)
+    assert {"Steps per second", "Memory", "CPU (cores)"} < {*graphs} and any(
+        "<script>" in title for title in graphs
+    )
     assert [attributes.get("class") for tag, attributes in shown.tags if tag == "path"].count("bad") == len(
         graphs
     )

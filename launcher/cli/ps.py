@@ -26,10 +26,9 @@ from launcher.common.report import TaskState, report_from_json
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles, shortened
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.messages import say
-from launcher.output.logs import last_lines
+from launcher.output.logs import last_line_of
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import ending, print_table, result_table, verdict_lines
-from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.end_command import run_left_commands
 from launcher.runs.folder import kill_leftovers
@@ -69,8 +68,6 @@ _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 _MEASURE_TIMEOUT_SECONDS = 2.0
 #: Seconds between two questions whether the hosts have measured it.
 _POLL_SECONDS = 0.05
-#: The number of bytes at the end of each log in which its last line is looked for.
-_TAIL_BYTES = 8 * 1024
 #: The largest number of hosts that are named. If there are more, only their number is shown.
 _MAX_NAMED_HOSTS = 2
 #: The largest width of program, state and note on a terminal, so that times are shown at 120 columns, too.
@@ -259,7 +256,6 @@ def _task_as_json(
         samples: Its samples, the oldest first.
     """
     name = task["task"]
-    last_line = last_of_program(last_lines(run.paths.root, name, size=_TAIL_BYTES))
     is_restarting = name in state.restarting
     last = samples[-1] if samples and samples[-1].attempt == task["attempt"] else Sample(0.0, 1)
     in_use = last if TaskState(task["state"]) in _ALIVE_STATES else Sample(0.0, 1)
@@ -272,7 +268,7 @@ def _task_as_json(
         **{field: getattr(last, field) for field in ("step", "total", "metrics")},
         "steps_per_s": None if last.step is None else steps_per_second(samples),
         "seconds_left": None if in_use.step is None else seconds_left(samples),
-        "last_line": last_line,
+        "last_line": last_line_of(run.paths.root, name),
     }
 
 

@@ -26,19 +26,20 @@ from launcher.common.text import byte_size, duration, escape_controls, plural, s
 from launcher.itself import launch_command
 from launcher.messages import MessageQueue
 from launcher.output.lines import wants_colour
-from launcher.output.logs import last_lines
+from launcher.output.logs import last_line_of, last_lines
 from launcher.output.table import table_lines
 from launcher.runs.run import Run, RunState
-from launcher.runs.view import FoldedRow, RunView, TaskRow, last_line_of, named_and_folded
+from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 
 #: Seconds between two looks at the run, and how many times as long as a look at least.
 _LOOK_SECONDS = 1.0
 _PAUSE_FACTOR = 4.0
 _HEADERS = (
     "task", "host", "heard", "state", "attempt", "step", "steps/s", "left", "silent", "CPU", "memory", "GPU",
+    "GPU memory",
 )  # fmt: skip
 #: The columns that are left out of a narrow terminal, in this order.
-_EXPENDABLE = ("heard", "GPU", "attempt", "host", "left", "silent", "CPU")
+_EXPENDABLE = ("heard", "GPU memory", "GPU", "attempt", "host", "left", "silent", "CPU")
 #: The least width of the last line of a task, and the largest width of its host and its state.
 _MIN_LINE_WIDTH = 16
 _MAX_WIDTH = 32
@@ -308,7 +309,8 @@ class _Screen:
             if not expendable or widest + _MIN_LINE_WIDTH <= width:
                 break
             headers.remove(expendable)
-        last_column = ["LAST LINE", *(last_line_of(view.run, row.task) for row in rows), *[""] * len(folded)]
+        root = view.run.paths.root
+        last_column = ["LAST LINE", *(last_line_of(root, row.task) for row in rows), *[""] * len(folded)]
         styles = ["bold", *("bold red" if row.is_remarkable else "" for row in rows), *[""] * len(folded)]
         for line, last_line, style in zip(lines, last_column, styles, strict=False):
             yield Text(f"{line.ljust(widest)}  {last_line}", style=style)
@@ -326,10 +328,9 @@ def _cells(row: TaskRow) -> dict[str, str]:
         "attempt": str(row.attempt) if row.attempt > 1 else "",
         "step": _shown(row.step, "{:g}".format) + (f"/{row.total:g}" if row.total else ""),
         "left": _shown(row.left, duration),
+        "GPU memory": _shown(row.gpu_memory, byte_size),
     }
-    cells = _usage_cells(row) | more
-    cells["GPU"] += _shown(row.gpu_memory, lambda size: f" {byte_size(size)}")
-    return cells
+    return _usage_cells(row) | more
 
 
 def _folded_cells(row: FoldedRow) -> dict[str, str]:

@@ -23,10 +23,12 @@ from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, attempt_mark, clean_lines
 from launcher.output.log_times import LogTimes
-from launcher.output.tensorflow_notices import Folding, NoticeCutter
+from launcher.output.tensorflow_notices import Folding, NoticeCutter, last_of_program
 
 #: How much of the end of a log is read for its last lines.
 _TAIL_BYTES = 64 * 1024
+#: The same for its last line only.
+_LAST_LINE_BYTES = 8 * 1024
 _MAX_LINE_CHARACTERS = 500
 _READ_BYTES = 1 << 18
 
@@ -77,6 +79,11 @@ def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _TAIL
         size: How many bytes of the log to read at most.
     """
     return shown_lines(tail(RunPaths(root).log(TaskId(task)), size)[0].decode("utf-8", "replace"), count)
+
+
+def last_line_of(root: str, task: str) -> str:
+    """Return the last line of a task that is no start-up message of TensorFlow; see `last_lines`."""
+    return last_of_program(last_lines(root, task, size=_LAST_LINE_BYTES))
 
 
 def shown_lines(text: str, count: int) -> list[str]:

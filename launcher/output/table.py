@@ -20,7 +20,7 @@ RESULT_HEADERS = ("task", "host", "port", "state", "exit", "time", "peak memory"
 #: The columns that are aligned to the right in all tables, because they contain numbers.
 _NUMBER_HEADERS = frozenset(
     ("slots", "max slots", "attempt", "port", "pid", "CPU", "CPUs", "memory", "peak memory", "time")
-    + ("free memory", "free disk", "size", "step", "steps/s", "left", "GPU", "heard", "silent")
+    + ("free memory", "free disk", "size", "step", "steps/s", "left", "GPU", "GPU memory", "heard", "silent")
 )
 #: In a job of more tasks than this, tasks that ended as expected get no row and are only counted.
 MAX_ROWS = 40

@@ -18,11 +18,12 @@ from launcher.common.report import Reason, TaskState
 from launcher.common.text import byte_size, duration, escape_controls, plural, shortened
 from launcher.job import RunPaths
 from launcher.output.failure import exception_of, failure_report
+from launcher.output.logs import last_line_of
 from launcher.output.renderers import record_as_dict
 from launcher.runs.graphs import MAX_LINES
 from launcher.runs.run import Run, command_of, program_of
 from launcher.runs.timeline import timeline
-from launcher.runs.view import FoldedRow, RunView, TaskRow, last_line_of, named_and_folded
+from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _MAX_COMMAND_CHARACTERS = 20_000
@@ -51,7 +52,7 @@ def page_content(view: RunView) -> dict[str, Any]:
     """Return what the page shows of a run as it was at one moment, by key, ready for JSON."""
     rows, report, seen_at = view.rows(), view.report, view.seen_at
     named, folded = named_and_folded(rows, _MAX_ROWS)
-    lines = {row.task: last_line_of(view.run, row.task) for row in named}
+    lines = {row.task: last_line_of(view.run.paths.root, row.task) for row in named}
     problems = [row for row in rows if row.is_remarkable][:_MAX_PROBLEMS]
     return {
         "title": view.run.title,

@@ -85,11 +85,8 @@ class HistoryReader:
         self._noticed: dict[str, dict[str, str]] = {}
         self._restarts = self._counted_restarts = 0
 
-    def read(self, max_bytes: int = _MAX_READ_BYTES) -> bool:
-        """Read the next complete events.
-
-        Args:
-            max_bytes: How much to read at most, so that a large file keeps nobody busy for long.
+    def read(self) -> bool:
+        """Read the next complete events, not too many, so that a large file keeps nobody busy for long.
 
         Returns:
             Whether there was anything new, so that there may be more.
@@ -101,11 +98,11 @@ class HistoryReader:
                 if os.fstat(file.fileno()).st_size < self._offset:  # It is another file.
                     self._clear()
                 file.seek(self._offset)
-                data = file.read(max_bytes)
+                data = file.read(_MAX_READ_BYTES)
         except OSError:
             return False
         # The end of the last line may not be written yet. A line that is too long is dropped.
-        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == max_bytes else b"")
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MAX_READ_BYTES else b"")
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
@@ -141,8 +138,8 @@ class HistoryReader:
             return
         if kind == "Restarting":
             self._restarts += 1
-            number = event.get("number")
-            self._counted_restarts = number if type(number) is int and number > 0 else self._counted_restarts
+            if type(number := event.get("number")) is int:
+                self._counted_restarts = max(number, self._counted_restarts)
         if kind == "TaskMoved":
             self._note_move(event)
         elif kind == "Tell":

@@ -16,19 +16,15 @@ from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record, from_attributes, replace
 from launcher.common.report import Report, TaskReport, TaskState, report_from_json
 from launcher.common.text import escape_controls, join_names, plural
-from launcher.output.logs import last_lines
 from launcher.output.table import ending
-from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.history import RunHistory, read_history, report_by_events
 from launcher.runs.run import Run, RunState
 from launcher.runs.samples import Sample, SampleReader, seconds_left, steps_per_second
 
 #: More tasks than this are folded by role and state.
-MAX_ROWS = 40
+_MAX_ROWS = 40
 #: The largest number of tasks that are named before the folded rows.
 _MAX_NAMED = 20
-#: The number of bytes at the end of a log in which the last line is looked for.
-_TAIL_BYTES = 8 * 1024
 _BAD_STATES = (TaskState.FAILED, TaskState.LOST)
 #: States in which a task may have processes.
 _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
@@ -173,21 +169,16 @@ class RunView(Record):
         return max(0.0, self.seen_at - at) if at else None
 
 
-def last_line_of(run: Run, task: TaskId) -> str:
-    """Return the last line that a task has printed and that is no start-up message of TensorFlow."""
-    return last_of_program(last_lines(run.paths.root, task, size=_TAIL_BYTES))
-
-
 def named_and_folded(
-    rows: Sequence[TaskRow], max_rows: int = MAX_ROWS
+    rows: Sequence[TaskRow], max_rows: int = _MAX_ROWS
 ) -> tuple[list[TaskRow], list[FoldedRow]]:
     """Return the tasks of a large job that are shown by name, and rows for all others, by role and state.
 
     Args:
         rows: The rows of all tasks.
-        max_rows: Up to this number, all of them are named, and at most `MAX_ROWS`.
+        max_rows: Up to this number, all of them are named.
     """
-    if len(rows) <= min(max_rows, MAX_ROWS):
+    if len(rows) <= max_rows:
         return [*rows], []
     named = [row for row in rows if row.is_remarkable][:_MAX_NAMED]
     names = {row.task for row in named}

@@ -55,6 +55,16 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     assert launch("top").out == launch("ps", "-w").out
 
 
+def test_keys_for_stacks_and_a_stop(terminal: Open, job: Started):
+    top = terminal("top")
+    top.until(lambda it: "worker/1" in it.shown)
+    top.press("pworker/0 worker/1\r")
+    top.until(lambda it: "worker[0-1]: " in it.shown and "any key: back" in it.shown)
+    top.press("x" + "ky\r")
+    assert top.wait() == 0 and "stopped by launch stop" in top.text
+    assert job.wait().code == 143
+
+
 @pytest.mark.promise("`launch top` gives the terminal back however it ends")
 @pytest.mark.parametrize(
     ("end", "code"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

@@ -15,10 +15,11 @@ from launcher.agent.identity import this_process
 from launcher.backends.watcher import RunWatcher
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
+from launcher.output.logs import last_line_of
 from launcher.runs.history import HistoryReader
 from launcher.runs.mirror import receive_files, send_files
 from launcher.runs.run import RunState, load
-from launcher.runs.view import RunView, last_line_of, named_and_folded
+from launcher.runs.view import RunView, named_and_folded
 from tests.unit.odd_values import with_odd_values
 from tests.unit.runs.conftest import made
 
@@ -102,7 +103,7 @@ def test_what_files_tell(root: str):
     assert (view.state, view.has_ended, view.restarts_left) == (RunState.DIED, True, 1)
     first, second = view.rows()
     assert (first.task, first.host, first.step) == ("worker/0", "node1", 20.0)
-    assert last_line_of(view.run, first.task) == "loss 0.5"
+    assert last_line_of(root, first.task) == "loss 0.5"
     assert first.state_text == "lost, slow" and second.state_text == "failed, starts again"
     assert view.headline.startswith("died")
     assert [host["host"] for host in view.history.lost_hosts] == ["node2"]

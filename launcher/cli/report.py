@@ -79,10 +79,12 @@ def run(settings: Settings) -> int:
     names, file, page = settings[RUNS], settings[JUNIT], settings[HTML]
     if len(names) > 2:
         raise InputError([Fault("RUN", f"{len(names)} runs are named", "expected one, or two to compare")])
-    if len(names) == 2 and file is not None:
-        raise InputError([Fault(JUNIT.flag, "the file is about one run, and two are named")])
     if len(names) == 2:
-        _compare(find(names[0]), find(names[1]), page, as_json=settings[JSON])
+        if surplus := [row.flag for row in (HTML, JUNIT) if settings[row] is not None]:
+            raise InputError(
+                [Fault(flag, "the file is about one run, and two are named") for flag in surplus]
+            )
+        _compare(find(names[0]), find(names[1]), as_json=settings[JSON])
         return 0
     target_run = find(*names)
     if page is not None:
@@ -109,30 +111,23 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _compare(first: Run, second: Run, page: str | None, *, as_json: bool) -> None:
-    """Print in what two runs differ, and write it to the file of ``--html``, if there is one.
+def _compare(first: Run, second: Run, *, as_json: bool) -> None:
+    """Print in what two runs differ.
 
     Raises:
-        LaunchError: The files of a run cannot be read or are damaged, or the page cannot be written.
+        LaunchError: The files of a run cannot be read or are damaged.
     """
     from launcher.runs.comparison import COMPARISON_HEADERS, compared  # noqa: PLC0415 - few compare runs
 
     with _viewed(first) as first_view, _viewed(second) as second_view:
         pairs = compared(first_view, second_view)
+    if as_json:
+        values = [{"name": name, "values": [each.value for each in pair]} for name, pair in pairs.items()]
+        print(json.dumps({"runs": [first.name, second.name], "compared": values}, indent=2))
+        return
     cells = [("run", first.title, second.title, "")]
     cells += [(name, one.text, other.text, one.change_to(other)) for name, (one, other) in pairs.items()]
-    if page is not None:
-        from launcher.page.report import comparison_html  # noqa: PLC0415 - with jinja2, which few need
-
-        _write(page, comparison_html(f"{first.called} and {second.called}", COMPARISON_HEADERS, cells))
-    if as_json:
-        answer = [
-            {"name": name, "values": [each.value for each in pair], "texts": [each.text for each in pair]}
-            for name, pair in pairs.items()
-        ]
-        print(json.dumps({"runs": [first.name, second.name], "compared": answer}, indent=2))
-    else:
-        print_table(COMPARISON_HEADERS, cells)
+    print_table(COMPARISON_HEADERS, cells)
 
 
 @contextmanager

@@ -61,12 +61,6 @@ def report_body(view: RunView) -> str:
     return _environment().get_template("report_body.html").render(**_content(view, view.run.paths.root))
 
 
-def comparison_html(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return the page of a table that compares two runs."""
-    template = _environment().get_template("report.html")
-    return template.render(title="Two runs", verdict=title, tasks=_table(headers, rows))
-
-
 def _environment() -> Environment:
     """Return the templates, in whose texts control characters and those that change direction are shown."""
     loader = FileSystemLoader(_TEMPLATES)

@@ -213,7 +213,7 @@ def test_a_run_of_a_thousand_tasks(launch: Launch, tmp_path: Path):
 @pytest.mark.promise(
     "`launch report A B`: options that differ, verdicts, times, metrics, memory side by side"
 )
-def test_two_runs(launch: Launch, tmp_path: Path):
+def test_two_runs(launch: Launch):
     program = "import sys; sys.exit(int(sys.argv[1].partition('=')[2]))"
     words = ("--name", "a", "--workers", "2", "-x", "KEY=T0K3N")
     launch(*words, "-c", program, "--code=0", "--rate", "0.1", code=0)
@@ -229,11 +229,9 @@ def test_two_runs(launch: Launch, tmp_path: Path):
     assert "ok in" in rows["verdict"][0] and "exit code 7" in rows["verdict"][1]
     assert rows["loss, last"] == [0.1, 0.1] and rows["loss, best"] == [0.1, 0.1]
     assert rows["steps/s"] == [7.0, 7.0] and rows["peak memory of worker"] == [1 << 30, 3 << 30]
-    text = launch.here("report", "a", "b", "--html", tmp_path / "two.html", code=0).out
+    text = launch.here("report", "a", "b", code=0).out
     assert "T0K3N" not in text and "+200.0 %" in text
     assert [line.split()[1::2] for line in text.splitlines()[1:2]] == [["a", "b"]]
-    made = Page((tmp_path / "two.html").read_text())
-    assert [*made.loads()] == [] and {"--workers", "2", "3", "+200.0 %"} < {*made.of("td")}
 
 
 def test_no_difference_is_cut(launch: Launch):
@@ -247,5 +245,6 @@ def test_no_difference_is_cut(launch: Launch):
 def test_three_runs_are_too_many(launch: Launch):
     launch("true", code=0)
     assert launch.here("report", "latest", "latest", "latest").code == 2
-    assert launch.here("report", "latest", "latest", "--junit", "x").code == 2
+    for option in ("--junit", "--html"):
+        assert launch.here("report", "latest", "latest", option, "x").code == 2
     assert launch.here("report", "latest", "latest", code=0).out.count("ok in") == 2, "it differs in nothing"
